@@ -36,13 +36,12 @@ CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
     "by a budget": classes("--budget", "1s", "--set", "kernel.scale_rounds=2"),  # it grows, and is cut
     "one for each class": classes("--centers", "60", "--penalty", "1", "--refit", "ridge"),
-    "one kernel": classes("--centers", "60", "--penalty", "1", "--coupling", "shared", "--intercept"),
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
     "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
     "plain steps": classes(
-        *("--centers", "60", "--penalty", "1", "--coupling", "shared"),
-        *("--schedule", "uniform", "--checkpoint-every", "0.000001s"),  # after each sweep
+        *("--centers", "60", "--penalty", "1", "--schedule", "uniform"),
+        *("--checkpoint-every", "0.000001s"),  # after each sweep
     ),
     "a path": classes("--centers", "60", "--penalty", "path:5:0.5:3", "--refit", "ridge", "--intercept"),
     "a search": values("--centers", "60", "--penalty", "auto"),
@@ -54,7 +53,6 @@ CASES = {
         "--centers", "60", "--select", "greedy:20", "--scale", "metric", "--set", "kernel.scale_rounds=2"
     ),
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
-    "rounds, one kernel": classes(*ROUNDS, "--penalty", "3", "--coupling", "shared", "--features-store=none"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
     "rounds, two widths": classes(*ROUNDS, "--penalty", "20", "--kernel", "laplace", "--sigma2", "1,4"),
     "rounds, learned scales": values(
@@ -63,9 +61,6 @@ CASES = {
     "rounds, a path": classes(*ROUNDS, "--penalty", "path:max:3:4", "--intercept"),
     "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
     "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
-    "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", *WEIGHTED),
-    "on demand, one kernel": classes(
-        *ON_DEMAND, "--penalty", "1", "--coupling", "shared", "--intercept", "--features-store=none"
-    ),
+    "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", "--features-store=none", *WEIGHTED),
     "on demand, little room": values(*ON_DEMAND, "--penalty", "1", "--set", "centers.working_set=120"),
 }

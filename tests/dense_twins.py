@@ -15,25 +15,31 @@ def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
     return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
 
 
-def problem_of(C: np.ndarray, Y: np.ndarray, penalty: float) -> Problem:
-    return Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), penalty)
+def problem_of(C: np.ndarray, y: np.ndarray, penalty: float) -> Problem:
+    return Problem(C.T @ C, C.T @ y, float((y**2).sum()), penalty)
 
 
-def make_columns(seed, n=60, m=12, outputs=1, penalty=0.5):
-    """Return (C, Y, Problem): columns with a shared part, so that they are alike as kernel columns are."""
+def make_columns(seed, n=60, m=12, penalty=0.5):
+    """Return (C, y, Problem): columns with a shared part, so that they are alike as kernel columns are."""
     rng = np.random.default_rng(seed)
     C = rng.random((n, m)) * 0.3 + rng.standard_normal((n, m)) * 0.4 + 0.5
-    Y = np.sign(rng.standard_normal((n, outputs)) + 0.3 * C[:, :1])
-    return C, Y, problem_of(C, Y, penalty)
+    y = np.sign(rng.standard_normal(n) + 0.3 * C[:, 0])
+    return C, y, problem_of(C, y, penalty)
 
 
-def make_kernel(seed, n=300, m=80, outputs=1, penalty=0.05, width=2.0):
-    """Return (C, Y, Problem) on Gaussian kernel columns: positive, nearly collinear."""
+def kernel_data(seed, n=300, m=80, outputs=1, width=2.0):
+    """Return (C, Y): Gaussian kernel columns, positive and nearly collinear, and targets (n, outputs)."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 3))
     C = np.exp(-((X[:, None, :] - X[None, :m, :]) ** 2).sum(-1) / (2 * width))
     Y = np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
-    return C, Y, problem_of(C, Y, penalty)
+    return C, Y
+
+
+def make_kernel(seed, penalty=0.05, **sizes):
+    """Return (C, y, Problem) on Gaussian kernel columns of one output."""
+    C, Y = kernel_data(seed, **sizes)
+    return C, Y[:, 0], problem_of(C, Y[:, 0], penalty)
 
 
 def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NIGHTLY = "SLKL_NIGHTLY" in os.environ
 # The paper's plain schedule far below the default tolerance: one solve to look at or to stop, of seconds on the tables
 # too, until its sweeps are at an end.
-ENDLESS_SOLVE = ("--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-15", "-q")
+ENDLESS_SOLVE = ("--centers", "500", "--schedule", "uniform", "--tol", "1e-15", "-q")
 ENDLESS_SOLVE += ("--penalty", "0.001", "--sigma2", "8", "--scheduler", "serial")
 
 

@@ -159,7 +159,7 @@ MIB = ("peak", "forecast")
 
 
 def all_candidates(folder: Path) -> Table:
-    facts = json_of(folder / "all-candidates-one-vs-all-1.json")
+    facts = json_of(folder / "all-candidates-1.json")
     controls = facts["errors_random_refitted"]
     return ["", "value"], [
         ["passes", f"{len(facts['gaps'])}"],
@@ -318,7 +318,6 @@ MEASUREMENTS = {
             PAPER,
             f"{PAPER} --sigma2 2",
             f"{PAPER} --sigma2 2 --refit ridge",
-            f"{PAPER} --sigma2 2 --coupling shared",
             f"{PAPER} --sigma2 2 --centers 6000 --select greedy:1000",
         ],
         CENTERS | ERROR | CERTIFICATE | SECONDS,

@@ -33,7 +33,7 @@ from features.targets import labels_from_decision
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
-from pipeline.solvers.problem import Problem
+from pipeline.solvers.problem import problem_of
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import refit
 from pipeline.solvers.state import SolverOptions
@@ -141,33 +141,27 @@ def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 
 
 def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
-    """Solve along a path of penalties on the pool's statistics, one-vs-all and shared, and refit each support."""
+    """Solve along a path of penalties on the pool's statistics, and refit each support."""
     layout = trained(asked, data.dataset, f"{data.dataset}-{asked.pool}-statistics", "--penalty", "max:0.99")
     everything, fit, hold_out = (statistics.load_statistics(layout, part) for part in ("all", "fit", "hold_out"))
     pool = read_arrays(layout.centers)["index"]
     columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
     stage, n_classes = report_of(layout)["stages"]["statistics"]["wall_seconds"], everything.kty.shape[1]
-    for name, groups in (("shared", [range(n_classes)]), ("one-vs-all", [[k] for k in range(n_classes)])):
-        shared = name == "shared"
-        largest = penalty_max(everything.kty, shared=shared)
-        penalties = spaced(largest * 1e-3, largest * 1e-9, 19)  # three a decade, until the supports are large enough
-        problems = [
-            Problem(everything.gram, np.ascontiguousarray(everything.kty[:, list(group)]),
-                    float(everything.yty[list(group)].sum()), penalties[-1])
-            for group in groups
-        ]  # fmt: skip
-        paths = [solve_path(p, penalties, SolverOptions(tolerance=5e-3), np.random.default_rng(0)) for p in problems]
-        seconds = stage
-        for penalty in penalties:
-            started = time.perf_counter()
-            weights = np.hstack([next(path).weights for path in paths])
-            support = np.flatnonzero(weights.any(axis=1))
-            found = refit(fit.cut(support), hold_out.cut(support), everything.cut(support), intercept=False)
-            seconds += time.perf_counter() - started
-            error = data.error(columns[:, support] @ found.weights.weights)
-            yield Point(data.dataset, f"{name}, refitted", len(support), 0, error, seconds, 0.0, f"penalty {penalty:g}")
-            if len(support) > asked.largest_penalised or seconds - stage > asked.penalised_cap:
-                break
+    largest = penalty_max(everything.kty)
+    penalties = spaced(largest * 1e-3, largest * 1e-9, 19)  # three a decade, until the supports are large enough
+    problems = [problem_of(everything, output, penalties[-1]) for output in range(n_classes)]
+    paths = [solve_path(p, penalties, SolverOptions(tolerance=5e-3), np.random.default_rng(0)) for p in problems]
+    seconds = stage
+    for penalty in penalties:
+        started = time.perf_counter()
+        weights = np.column_stack([next(path).weights for path in paths])
+        support = np.flatnonzero(weights.any(axis=1))
+        found = refit(fit.cut(support), hold_out.cut(support), everything.cut(support), intercept=False)
+        seconds += time.perf_counter() - started
+        error = data.error(columns[:, support] @ found.weights.weights)
+        yield Point(data.dataset, "penalised, refitted", len(support), 0, error, seconds, 0.0, f"penalty {penalty:g}")
+        if len(support) > asked.largest_penalised or seconds - stage > asked.penalised_cap:
+            break
 
 
 def fitted(data: Data, centers: NDArray[np.float32]) -> tuple[float, float]:

@@ -83,7 +83,7 @@ class Task:
     @cached_property
     def problem(self) -> Problem:
         """The problem as the project's solver takes it."""
-        kty = np.ascontiguousarray(self.array("kty")[:, [self.output]])
+        kty = np.ascontiguousarray(self.array("kty")[:, self.output])
         return Problem(self.array("gram"), kty, float(self.array("yty")[self.output]), self.penalty)
 
     def data(self, form: str) -> tuple[np.ndarray, np.ndarray, float]:
@@ -99,7 +99,7 @@ def emit(facts: Point) -> None:
 
 def point(task: Task, weights: np.ndarray, seconds: float, tolerance: float | None) -> Point:
     """Return what is reported of weights (M,): the gap is the project's, from the Gram."""
-    gap = certify_problem(task.problem, np.ascontiguousarray(weights, np.float64).reshape(-1, 1)).relative_gap
+    gap = certify_problem(task.problem, np.ascontiguousarray(weights, np.float64)).relative_gap
     support = int(np.count_nonzero(weights))
     return {"seconds": seconds, "relative_gap": gap, "n_active": support, "tolerance": tolerance}
 
@@ -123,7 +123,7 @@ def own_points(task: Task, schedule: str) -> Iterator[Point]:
         )
         return [*kept[:-1], (time.perf_counter() - started, solution.weights)]
 
-    tiny = Problem(np.eye(3), np.ones((3, 1)), 9.0, 0.1)  # compiles, or reads the compiled code
+    tiny = Problem(np.eye(3), np.ones(3), 9.0, 0.1)  # compiles, or reads the compiled code
     solve(tiny, SolverOptions(schedule=schedule), np.random.default_rng(0))
     certify_problem(task.problem, np.ones_like(task.problem.kty))
     yield {"ready": True}
@@ -132,7 +132,7 @@ def own_points(task: Task, schedule: str) -> Iterator[Point]:
         while len(runs) < REPEATS and runs[-1][-1][0] < REPEAT_BELOW_SECONDS:
             runs.append(run(tolerance))
         for seconds, weights in sorted(runs, key=lambda kept: kept[-1][0])[len(runs) // 2]:
-            yield point(task, weights[:, 0], seconds, tolerance)
+            yield point(task, weights, seconds, tolerance)
 
 
 def ladder_points(task: Task, fit: Fit, rungs: int = RUNGS) -> Iterator[Point]:
@@ -153,7 +153,7 @@ def lars(task: Task, _: str) -> Iterator[Point]:
     """Homotopy on the Gram: it has no tolerance, and one point, at its end."""
     from sklearn.linear_model import lars_path_gram
 
-    gram, kty = np.asfortranarray(task.problem.gram), task.problem.kty[:, 0]
+    gram, kty = np.asfortranarray(task.problem.gram), task.problem.kty
     n = len(task.array("targets"))
 
     def fit(_: Rung) -> np.ndarray:

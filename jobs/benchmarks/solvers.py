@@ -208,7 +208,7 @@ def count_evaluations(asked: argparse.Namespace, folder: Path) -> list[Facts]:
     print(f"{'uniform visits':>16}{'times':>7}{'+ certificates':>16}{'times':>7}  capped")
     facts = []
     for penalty in asked.penalties:
-        problems = [Problem(gram, np.ascontiguousarray(kty[:, [k]]), float(yty[k]), penalty) for k in range(len(yty))]
+        problems = [Problem(gram, np.ascontiguousarray(kty[:, k]), float(yty[k]), penalty) for k in range(len(yty))]
         with threadpool_limits(1), ThreadPoolExecutor(2) as pool:
             uniform = list(pool.map(partial(uniform_visits, asked.sweep_cap), problems))
         for index, target in enumerate(TARGETS):

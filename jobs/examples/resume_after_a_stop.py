@@ -25,9 +25,9 @@ folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else Path(tempfile.mk
 folder.mkdir(parents=True, exist_ok=True)
 os.chdir(folder)  # runs and features go to ./runs
 
-# %% A run with one solve of some seconds, by the paper's schedule and to a tight gap.
+# %% A run with solves of some seconds, by the paper's schedule and to a tight gap.
 
-settings = ["digits", "--sigma2", "8", "--penalty", "0.001", "--coupling", "shared", "--schedule", "uniform"]
+settings = ["digits", "--sigma2", "8", "--penalty", "0.001", "--schedule", "uniform"]
 settings += ["--tol", "1e-5", "--checkpoint-every", "0.2s", "-q"]
 
 # %% In a process of its own, so that it can be stopped as Ctrl-C or a batch system would.

@@ -24,15 +24,14 @@ folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else Path(tempfile.mk
 folder.mkdir(parents=True, exist_ok=True)
 os.chdir(folder)  # runs and features go to ./runs
 
-# %% A record is an iteration of a solve: of which outputs, and how far it is.
+# %% A record is an iteration of a solve: of which output, and how far it is.
 
 board = SummaryWriter("tensorboard/digits")
 
 
 def forward(record: dict[str, Any]) -> None:
     if "iteration" in record:
-        outputs = "-".join(map(str, record["outputs"]))
-        numbers = {f"{name}/{outputs}": record[name] for name in ("objective", "relative_gap", "n_active")}
+        numbers = {f"{name}/{record['output']}": record[name] for name in ("objective", "relative_gap", "n_active")}
         for name, number in numbers.items():
             board.add_scalar(name, number, record["iteration"])
 

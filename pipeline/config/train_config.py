@@ -35,7 +35,6 @@ from pipeline.config.parsers import (
 AUTO_KERNEL = "auto"
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
-COUPLINGS = ("one-vs-all", "shared")
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
@@ -244,12 +243,6 @@ class SolverConfig:
         "path:FROM:TO:N for N of them, FROM may be max; none for least squares on all candidates (default: "
         "0.01 for images, none for tables)",
         "--penalty",
-    )
-    coupling: str = option(
-        "one-vs-all",
-        OneOf(COUPLINGS),
-        "choose centers for each class (one-vs-all), or the same ones for all classes (shared)",
-        "--coupling",
     )
     intercept: bool | None = optional(
         truth, "auto", "fit an intercept without a penalty (auto: for tables)", "--intercept"

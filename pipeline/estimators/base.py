@@ -47,7 +47,6 @@ class KernelMachine(BaseEstimator):
     refit: str | None = None
     select: str | None = None
     polish_centers: int = 0
-    coupling: str = "one-vs-all"
     fit_intercept: bool = True
     tol: float | None = None
     max_sweeps: int = 1000

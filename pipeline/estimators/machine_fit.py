@@ -33,7 +33,6 @@ from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.solvers.duality_gap import row_norms
 from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.final_weights import FinalWeights
@@ -113,7 +112,6 @@ def fit_machine(
         "seed": parameters.seed_of(machine.random_state),
         "centers.count": parameters.clipped_count(machine.n_centers, n_different),
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
-        "solver.coupling": machine.coupling if shape.n_outputs > 1 else "one-vs-all",
         "data.class_weight": "balanced" if balanced else None,
         "data.groups": None if groups is None else "groups",
     }
@@ -167,10 +165,7 @@ def _store(
     if machine.penalty_ is None:
         return
     mu = np.abs(final.penalised_weights) / np.sqrt(machine.penalty_)
-    if config.solver.coupling == "shared" and shape.n_outputs > 1:
-        machine.mu_ = row_norms(final.penalised_weights) / np.sqrt(machine.penalty_)
-    else:
-        machine.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
+    machine.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
     machine.dual_gap_ = max(solve["relative_gap"] for solve in summary["solves"])
     machine.n_iter_ = max(solve["sweeps"] for solve in summary["solves"])
     tolerance = config.solver.tolerance or REACHED

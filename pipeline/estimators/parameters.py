@@ -39,7 +39,6 @@ PARAMETERS: dict[str, str] = {
     "refit": "solver.refit",
     "select": "solver.select",
     "polish_centers": "solver.polish_centers",
-    "coupling": "solver.coupling",
     "fit_intercept": "solver.intercept",
     "tol": "solver.tolerance",
     "max_sweeps": "solver.max_sweeps",
@@ -51,12 +50,11 @@ MAY_BE_NONE |= {"memory_limit", "categorical", "missing"}
 NONE_MEANS = {**dict.fromkeys(("categorical", "missing")), "feature_scale": "none", "refit": "none"}
 NONE_MEANS |= {"select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
-OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol": None, "max_sweeps": 1000}
-OF_A_PENALTY |= {"schedule": "shrinking"}
+OF_A_PENALTY: dict[str, object] = {"refit": None, "tol": None, "max_sweeps": 1000, "schedule": "shrinking"}
 
 _TRUTH = ("standardise", "fit_intercept")
 _OF_DATA = ("categorical", "missing")
-_WORDS = (*_OF_DATA, "kernel", "feature_scale", "refit", "select", "coupling", "schedule")
+_WORDS = (*_OF_DATA, "kernel", "feature_scale", "refit", "select", "schedule")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{name: (lambda value: isinstance(value, bool | np.bool_), "True or False") for name in _TRUTH},
     "verbose": (lambda value: isinstance(value, bool | Integral) and int(value) >= 0, "0 or 1"),

@@ -65,11 +65,10 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
         rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
-        and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
-        or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
-        a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
-        "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
-        squares whatever else is asked for.
+        and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, or a `tol`,
+        `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on a tenth of the rows, held
+        out, then fitted on all; a warning says where it is at an edge of those tried. "path:FROM:TO:N": N penalties
+        down to TO, each solve started from the last; FROM may be max. "none": least squares whatever else is asked for.
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
     select : None, "greedy:K" or "greedy:auto"
@@ -79,8 +78,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     polish_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian of one width.
-    coupling : "one-vs-all" or "shared"
-        "shared": one kernel, and so the same centers, for all classes of a classifier.
     fit_intercept : bool
         Fit b, without a penalty.
     tol : float or None
@@ -95,7 +92,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     random_state : int, RandomState or None
         Draws candidates, held-out rows and the order of visits. An int draws what `--seed` does.
     callback : callable or None
-        Called once per iteration of a penalised solve with a dictionary: `outputs`, `penalty` and the fields of
+        Called once per iteration of a penalised solve with a dictionary: `output`, `penalty` and the fields of
         `solvers.Record`; in a greedy choice once per center, with `phase`, `rows` ("fit" or "all"), `iteration`,
         `n_active`. An error that it raises ends the fit. Never called by least squares on all candidates.
     verbose : int
@@ -114,8 +111,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     intercept_ : float
         b; (T,) in the classifier.
     mu_ : (m,) float64 or None
-        The conical weights μ_m = |w_m| / √penalty of the paper before a refit, shaped as `coef_`; (m,) with a shared
-        kernel, None after a greedy choice or without a penalty.
+        The conical weights μ_m = |w_m| / √penalty of the paper before a refit, shaped as `coef_`;
+        None after a greedy choice or without a penalty.
     dual_gap_ : float
         Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice
         or without a penalty.

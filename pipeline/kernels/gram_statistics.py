@@ -159,8 +159,8 @@ def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatist
 class Rounding(NamedTuple):
     """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
 
-    each : by float64, for each unit of Σ_m ‖W_m‖, as an entry of the Gram
-    units, always : by the units of exact sums, for each unit of Σ_m ‖W_m‖ and whatever the weights
+    each : by float64, for each unit of Σ_m |w_m|, as an entry of the Gram
+    units, always : by the units of exact sums, for each unit of Σ_m |w_m| and whatever the weights
     """
 
     each: float
@@ -172,9 +172,9 @@ class Rounding(NamedTuple):
         """Return the rounding of float64 for the largest squared norm of a column, before it was centred."""
         return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
 
-    def beside(self, errors: NDArray[np.float64]) -> "Rounding":
-        """Return the rounding of streamed scores, whose own units change the outputs by `errors`."""
-        return self._replace(always=self.always + float(np.linalg.norm(errors)))
+    def beside(self, error: float) -> "Rounding":
+        """Return the rounding of streamed scores, whose own units change them by `error`."""
+        return self._replace(always=self.always + error)
 
 
 class RowBounds(NamedTuple):

@@ -139,7 +139,7 @@ def _records(layout: RunLayout) -> list[dict[str, Any]]:
     under_way = [record for path in sorted(layout.solutions.glob("*.jsonl")) for record in _tail(path)]
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
     for record in [*_tail(layout.metrics), *under_way]:  # a resumed run may tell of one twice
-        key = ("statistics", "outputs", "penalty", "iteration", "round")
+        key = ("statistics", "output", "penalty", "iteration", "round")
         latest[tuple(str(record.get(name)) for name in key)] = record
     return list(latest.values())
 

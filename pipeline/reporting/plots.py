@@ -27,7 +27,7 @@ LIGHT = ("#1f77b4", "#e06c00", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#d55
 DARK = ("#6cb2eb", "#ff9d45", "#5fd35f", "#ff7b72", "#c3a3e6", "#cf9d8f", "#f29bd4", "#b0b0b0", "#d7d84b", "#45d6e4")
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
-    *("statistics", "outputs", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
+    *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visited", "skipped", "screened"),
 }
 COUNTS = ("working_set", "n_active", "violators", "admitted", "dropped")  # of a pass
@@ -246,11 +246,11 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
     if not solve_records:
         return {"solve_plots": [], "solve_note": "", "visits": None}
     last = {key: solve_records[-1][key] for key in ("statistics", "penalty")}
-    groups: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+    groups: dict[int, list[dict[str, Any]]] = {}
     for record in solve_records:
         if all(record[key] == value for key, value in last.items()):
-            groups.setdefault(tuple(record["outputs"]), []).append(record)
-    drawn = {_output_name(outputs, labels): groups[outputs] for outputs in sorted(groups)}
+            groups.setdefault(record["output"], []).append(record)
+    drawn = {_output_name(output, labels): groups[output] for output in sorted(groups)}
     shown = dict(list(drawn.items())[:MOST_LINES])
     sweeps = Axis("sweeps and Newton rounds", log=False)
     plots = [
@@ -265,10 +265,8 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
     return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": visits}
 
 
-def _output_name(outputs: Sequence[int], labels: Sequence[str] | None) -> str:
-    if len(outputs) > 1:
-        return "all outputs"
-    return labels[outputs[0]] if labels and outputs[0] < len(labels) else f"output {outputs[0]}"
+def _output_name(output: int, labels: Sequence[str] | None) -> str:
+    return labels[output] if labels and output < len(labels) else f"output {output}"
 
 
 def _lines(groups: dict[str, list[dict[str, Any]]], x: str, y: str) -> list[Line]:

@@ -79,14 +79,10 @@ def not_converged(report: dict[str, Any]) -> list[str]:
     missed, lines = [one for one in report["solves"] if not one["converged"]], []
     for status in dict.fromkeys(one["status"] for one in missed):
         alike = [one for one in missed if one["status"] == status]
-        names, gap = ", ".join(map(_output_name, alike)), max(one["relative_gap"] for one in alike)
+        names, gap = ", ".join(str(one["output"]) for one in alike), max(one["relative_gap"] for one in alike)
         which = f"output {names}: relative gap" if len(alike) == 1 else f"outputs {names}: relative gaps up to"
         lines.append(f"NOT CONVERGED: {which} {gap:.1e}, asked {report['tolerance']:g}: {status}")
     return lines
-
-
-def _output_name(solve: dict[str, Any]) -> str:
-    return str(solve["outputs"][0]) if len(solve["outputs"]) == 1 else "all"
 
 
 def _path_table(path: list[dict[str, Any]]) -> list[str]:
@@ -126,7 +122,7 @@ def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
     ]
     for one in solves:
         lines.append(
-            f"{_output_name(one):<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
+            f"{one['output']!s:<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
             f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}"
         )
     return lines

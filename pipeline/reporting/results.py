@@ -64,7 +64,6 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
-        "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
         "select": solver.select if selected else None,
         "selection": _selection(summary["selection"], scores) if selected else None,
         "refit": "ridge" if summary["ridge"] is not None else None,
@@ -94,7 +93,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
-        "solves": [{**one, "outputs": _labels(shape, one["outputs"])} for one in summary["solves"]],
+        "solves": [{**one, "output": _label(shape, one["output"])} for one in summary["solves"]],
     }
 
 
@@ -273,8 +272,8 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _labels(shape: FeatureShape, outputs: list[int]) -> list[Any]:
-    """Return the labels that outputs serve: the classes, the second of two, or y."""
+def _label(shape: FeatureShape, output: int) -> Any:
+    """Return the label that an output serves: its class, the second of two, or y."""
     if shape.task == "multiclass":
-        return [shape.classes[output] for output in outputs]
-    return [shape.classes[1] if shape.task == "binary" else "y"]
+        return shape.classes[output]
+    return shape.classes[1] if shape.task == "binary" else "y"

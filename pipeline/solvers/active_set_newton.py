@@ -1,4 +1,4 @@
-"""Active-set Newton polish of the weights, for one output: it ends at the optimum, not near it.
+"""Active-set Newton polish of the weights: it ends at the optimum, not near it.
 
 A round admits the worst violators of |c_m^T r| <= tau in one batch and minimises P(w) = 1/2 |y - C w|^2 + tau |w|_1 on
 the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).
@@ -55,16 +55,16 @@ def minimise(
 ) -> tuple[np.ndarray, np.ndarray, FaceReport]:
     """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
 
-    weights (M, 1) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
+    weights (M,) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
     added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step, or end each
     step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
     """
     active = np.concatenate([support, admitted])
-    face = _Face(weights[:, 0].copy(), np.sign(weights[:, 0]), active, active.size)
-    face.signs[admitted] = np.sign(scores[admitted, 0])
+    face = _Face(weights.copy(), np.sign(weights), active, active.size)
+    face.signs[admitted] = np.sign(scores[admitted])
     report = _settle(problem, face, drop_all=drop_all)
     kept = face.active[: face.n]
-    return face.weights[:, None], kept[face.weights[kept] != 0.0], report
+    return face.weights, kept[face.weights[kept] != 0.0], report
 
 
 @dataclass
@@ -84,7 +84,7 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
     objective falls at every step. The ridge is a proximal term: it bounds the pivots where columns are duplicates, and
     vanishes from the fixed point since it pulls towards the current weights.
     """
-    gram, kty, tau = read_only(problem.gram), np.ascontiguousarray(problem.kty[:, 0]), problem.tau
+    gram, kty, tau = read_only(problem.gram), problem.kty, problem.tau
     system, target, largest = np.empty((face.n, face.n)), np.empty(face.n), float(np.diagonal(gram).max(initial=0.0))
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
     for step in range(limit):
@@ -120,7 +120,7 @@ def _move_to_minimum(problem: Problem, face: _Face, target: np.ndarray) -> None:
     active, tau = face.active[: face.n].copy(), problem.tau
     A, w, s = problem.gram[np.ix_(active, active)], face.weights[active], face.signs[active]
     d = target - w
-    length = segment_minimum(A, w, s, problem.kty[active, 0] - tau * s - A @ w, d, tau)
+    length = segment_minimum(A, w, s, problem.kty[active] - tau * s - A @ w, d, tau)
     point = w + length * d
     with np.errstate(divide="ignore", invalid="ignore"):
         point[(point * s <= 0.0) & ((d == 0.0) | (length == -w / d))] = 0.0

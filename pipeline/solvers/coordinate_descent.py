@@ -1,8 +1,7 @@
 """Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13), with lambda = 1.
 
 The compiled loop is in `solver_loops`. G is factorised afresh at fixed points of the visit sequence: rank-one updates
-alone lose it at small penalties. `newton_step` polishes mu where several outputs share a kernel (the group Lasso): row
-norms |W_m| are not piecewise linear, so that the finite active-set method does not carry over, but F in mu is smooth.
+alone lose it at small penalties.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NE
 RISE = 5e-13  # F computed afresh may exceed its last value by this much, relatively: its own rounding
 REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 28)
 _FIRST_CAPACITY = 128
-_HALVINGS, _SUFFICIENT = 12, 1e-4  # of a group's Newton step, and the decrease it needs of what the slope promises
 
 
 @dataclass
@@ -31,7 +29,7 @@ class ActiveInverse:
     mu (M,) f8, at least 0
     active (capacity,) i8 : of which the first ``n_active`` count, in the order of the rows of G
     position (M,) i8 : the row of each coordinate in G, -1 where mu is 0
-    G (capacity, capacity) f8; u (T, capacity) f8 : (G C^T Y)^T = w^T
+    G (capacity, capacity) f8; u (capacity,) f8 : G C^T y = w
     """
 
     mu: np.ndarray
@@ -47,9 +45,9 @@ class ActiveInverse:
         return self.active[: self.n_active]
 
     def weights(self) -> np.ndarray:
-        """Return W = D q = u^T, (M, T) (mathematics.md, eq. 26)."""
-        weights = np.zeros((self.mu.size, self.u.shape[0]))
-        weights[self.support] = self.u[:, : self.n_active].T
+        """Return w = D q = u, (M,) (mathematics.md, eq. 26)."""
+        weights = np.zeros(self.mu.size)
+        weights[self.support] = self.u[: self.n_active]
         return weights
 
 
@@ -73,14 +71,14 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
     active[:n] = support
     position = np.full(problem.n_candidates, -1, dtype=np.int64)
     position[support] = np.arange(n)
-    G, u = np.zeros((capacity, capacity)), np.zeros((problem.n_outputs, capacity))
+    G, u = np.zeros((capacity, capacity)), np.zeros(capacity)
     if n:
         roots, B = np.sqrt(mu[support]), np.empty((n, n))
         loop.scaled_system(read_only(problem.gram), mu, active[:n], B)
         compact, kty = _inverse_of_definite(B) * np.outer(roots, roots), problem.kty[support]
-        U = compact @ kty  # refined once for (D^-1 + gram) U = kty (eq. 29)
-        U += compact @ (kty - U / mu[support][:, None] - problem.gram[np.ix_(support, support)] @ U)
-        u[:, :n], G[:n, :n] = U.T, compact
+        solved = compact @ kty  # refined once for (D^-1 + gram) u = kty (eq. 29)
+        solved += compact @ (kty - solved / mu[support] - problem.gram[np.ix_(support, support)] @ solved)
+        u[:n], G[:n, :n] = solved, compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 
 
@@ -98,17 +96,17 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
 
 
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
-    """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T.
+    """Return F(mu), in the first form of mathematics.md, eq. 27, at w = u.
 
-    The shorter form yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from
-    yty down to a percent of it, hence the extended precision. Cost: O(m0^2 T).
+    The shorter form yty - <u, kty> passes on rounding that hides the falls near the optimum. |y - C w|^2 cancels from
+    yty down to a percent of it, hence the extended precision. Cost: O(m0^2).
     """
     support = inverse.support
-    weights = inverse.u[:, : inverse.n_active].T.astype(np.longdouble)
+    weights = inverse.u[: inverse.n_active].astype(np.longdouble)
     fitted = problem.gram[np.ix_(support, support)].astype(np.longdouble) @ weights
     residual = problem.yty - (weights * (2.0 * problem.kty[support] - fitted)).sum()
     mu = inverse.mu[support]
-    return float(residual + ((weights**2).sum(axis=1) / mu).sum() + problem.penalty * mu.sum())
+    return float(residual + (weights**2 / mu).sum() + problem.penalty * mu.sum())
 
 
 def run_sweep(
@@ -166,19 +164,19 @@ def _visit(
     problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, step: str, threshold: float
 ) -> tuple[int, int, float]:
     """Visit ``order`` in place from a fresh G, until it must be computed afresh; return (visits, moves, worst)."""
-    gram, q, done, moves, worst = read_only(problem.gram), np.empty(problem.n_outputs), 0, 0, 0.0
+    gram, done, moves, worst = read_only(problem.gram), 0, 0, 0.0
     while True:
         a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
             order[done:], gram, problem.kty, problem.penalty, STEPS[step], threshold, inverse.mu,
-            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b, q,
+            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
         if done == order.size or inverse.n_active < inverse.active.size:
             return done, moves, worst
         more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)  # room for twice as many
         inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
-        inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
+        inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, (0, more))
 
 
 def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
@@ -189,47 +187,3 @@ def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
     G = fresh.G[:n, :n]
     drift = float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
     return drift if drift < np.inf else float(np.finfo(float).max)
-
-
-def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
-    """Return the state after one projected Newton step with backtracking on F, and whether F fell.
-
-    Gradient nu - |q_m|^2 and Hessian 2 <q_m, q_k> s_mk of F are those of the support (mathematics.md, eqs. 15, 17 and
-    25). The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57), which makes
-    coordinates of very different sizes comparable. Weights that reach zero leave the support. Cost: a few Cholesky
-    factorisations of order m0.
-    """
-    support = inverse.support.copy()
-    if support.size == 0:
-        return inverse, False
-    mu = inverse.mu[support]
-    n = support.size
-    q = inverse.u[:, :n] / mu
-    S = -inverse.G[:n, :n] / np.outer(mu, mu)
-    S[np.diag_indices(n)] += 1.0 / mu
-    gradient = problem.penalty - np.einsum("tm,tm->m", q, q)
-    direction = _scaled_direction(mu, gradient, 2.0 * (q.T @ q) * S)
-    before = objective(problem, inverse)
-    length = 1.0
-    for _ in range(_HALVINGS):
-        new = inverse.mu.copy()
-        new[support] = np.maximum(0.0, mu + length * direction)
-        trial = factorise(problem, new, support[new[support] > 0.0], inverse.active.size)
-        promised = float(gradient @ (new[support] - mu))
-        if objective(problem, trial) < before + _SUFFICIENT * min(promised, 0.0):
-            return trial, True
-        length *= 0.5
-    return inverse, False
-
-
-def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Return D e with (D H D + ridge) e = -D gradient, the ridge as small as it may be (mathematics.md, eq. 56)."""
-    scaled = hessian * np.outer(mu, mu)
-    ridge = 1e-12 * float(np.trace(scaled)) / mu.size + 1e-300
-    while True:
-        try:
-            factor = np.linalg.cholesky(scaled + ridge * np.eye(mu.size))
-            break
-        except np.linalg.LinAlgError:
-            ridge *= 100.0
-    return mu * np.linalg.solve(factor.T, np.linalg.solve(factor, -mu * gradient))

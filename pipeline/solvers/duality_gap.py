@@ -1,10 +1,10 @@
 """The proof of an answer: primal and dual value, duality gap, and the screening they allow.
 
-With tau = sqrt(lambda nu) and r = Y - C W the problem of the paper is the (group) Lasso
+With tau = sqrt(lambda nu) and r = y - C w the problem of the paper is the Lasso
 
-    P(W) = 1/2 |r|^2 + tau sum_m |W_m|_2,        D(theta) = <theta, Y> - 1/2 |theta|^2,
+    P(w) = 1/2 |r|^2 + tau sum_m |w_m|,        D(theta) = <theta, y> - 1/2 |theta|^2,
 
-theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates (mathematics.md, eqs. 37, 42 and 43).
+theta = a r with a = min(1, tau / max_m |c_m^T r|) over *all* candidates (mathematics.md, eqs. 37, 42 and 43).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Certificate:
 
     primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
         gaps are inf for weights that are worse than none, or whose values are rounding.
-    theta_scale, max_score : a; max_m |c_m^T r|_2 over the candidates, with the rounding.
+    theta_scale, max_score : a; max_m |c_m^T r| over the candidates, with the rounding.
     rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 103).
     """
 
@@ -47,12 +47,12 @@ class Certificate:
 
 
 def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
-    """Certify weights (M, T) from their scores c_m^T r (M, T) of every candidate (mathematics.md, eq. 44).
+    """Certify weights (M,) from their scores c_m^T r (M,) of every candidate (mathematics.md, eq. 44).
 
-    The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative: those of P - D are
-    1e4 times larger. |r|^2 = yty - <W, kty + scores> cancels: it is summed in extended precision. Cost: O(M T).
+    The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |w_m| - a w_m c_m^T r), where no term is negative: those of P - D are
+    1e4 times larger. |r|^2 = yty - <w, kty + scores> cancels: it is summed in extended precision. Cost: O(M).
     """
-    largest = float(row_norms(scores).max(initial=0.0))
+    largest = float(np.abs(scores).max(initial=0.0))
     return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
 
 
@@ -65,23 +65,23 @@ def certify_support(
     max_score: float,
     rounding: Rounding,
 ) -> Certificate:
-    """Certify from the rows of the support and the largest score of all candidates, which a working set streams.
+    """Certify from the support and the largest score of all candidates, which a working set streams.
 
     |r|^2 may come out below 0 (mathematics.md, eqs. 43, 44, 45 and 46). The first three arguments hold the support, or
     all candidates; ``rounding`` is that of the statistics.
     """
-    support = np.flatnonzero(weights.any(axis=1))
+    support = np.flatnonzero(weights)
     extended = weights[support].astype(np.longdouble)
     residual = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
     residual_squared = float(residual)
-    total = float(row_norms(weights).sum())
+    total = float(np.abs(weights).sum())
     penalty_term, of_units = tau * total, rounding.units * total + rounding.always
     error = rounding.each * total + of_units
     off, max_score = of_units * total, max_score + error
-    aligned = float(np.einsum("mt,mt->", weights, scores))
+    aligned = float(np.einsum("m,m->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * max(0.0, residual_squared) + penalty_term
-    # Zero weights have the primal 1/2 |Y|^2: what is above it has diverged. Where |r|^2 is below 0 by more than
+    # Zero weights have the primal 1/2 |y|^2: what is above it has diverged. Where |r|^2 is below 0 by more than
     # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
     meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
     if not (meaningful and max_score < np.inf):
@@ -93,32 +93,25 @@ def certify_support(
 
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
-    """Certify weights of shape (M, T), computing the scores from the Gram. Cost: O(M m0 T)."""
+    """Certify weights (M,), computing the scores from the Gram. Cost: O(M m0)."""
     return certify(problem, weights, scores_of_support(problem, weights))
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:
-    """Return c_m^T r = kty - gram W (M, T), summed over the support (m0,) in its order (mathematics.md, eq. 26)."""
+    """Return c_m^T r = kty - gram w (M,), summed over the support (m0,) in its order (mathematics.md, eq. 26)."""
     if support is None:
-        support = np.flatnonzero(weights.any(axis=1))
-    line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
-    residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
+        support = np.flatnonzero(weights)
+    scores = np.empty(problem.n_candidates)
+    residual_scores(read_only(problem.gram), problem.kty, weights, support, scores)
     return scores
 
 
 def gap_safe_screen(scores: np.ndarray, column_norms: np.ndarray, certificate: Certificate, tau: float) -> np.ndarray:
     """Return which candidates are zero in every solution, (M,) bool (mathematics.md, eq. 47).
 
-    a |c_m^T r|_2 + |c_m| sqrt(2 gap) < tau (Gap Safe sphere, Ndiaye et al. 2017), strictly, with the rounding of the
+    a |c_m^T r| + |c_m| sqrt(2 gap) < tau (Gap Safe sphere, Ndiaye et al. 2017), strictly, with the rounding of the
     scores and a margin of 1e-9 tau.
     """
-    largest = row_norms(scores) + certificate.rounding
+    largest = np.abs(scores) + certificate.rounding
     bound = certificate.theta_scale * largest + column_norms * np.sqrt(2.0 * max(certificate.gap, 0.0))
     return bound < tau * (1.0 - 1e-9)
-
-
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """Return the Euclidean norm of each row, (M,); the absolute value where there is one output."""
-    if rows.shape[1] == 1:
-        return np.abs(rows[:, 0])
-    return np.sqrt(np.einsum("mt,mt->m", rows, rows))

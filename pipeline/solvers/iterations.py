@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, newton_step, objective, run_sweep
-from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, row_norms, scores_of_support
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, objective, run_sweep
+from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, scores_of_support
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
@@ -39,7 +39,7 @@ def begin(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     warm = state.support.size > 0
-    direct = options.polishes and problem.n_outputs == 1 and (warm or options.opening_visits == 0)
+    direct = options.polishes and (warm or options.opening_visits == 0)
     if not np.isfinite(certificate.relative_gap):  # worse than no weights at all
         proof = certify(problem, nothing.weights, problem.kty)
         state = replace(state, best_weights=nothing.weights, best_primal=proof.primal, best_dual=proof.dual)
@@ -65,8 +65,8 @@ def generator_of(state: SolverState) -> np.random.Generator:
 
 
 def mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
-    """Return mu_m = |W_m| / tau, at which F(mu) <= 2 P(W) (mathematics.md, eqs. 39 and 40)."""
-    return row_norms(weights) * (1.0 / problem.tau)
+    """Return mu_m = |w_m| / tau, at which F(mu) <= 2 P(w) (mathematics.md, eqs. 39 and 40)."""
+    return np.abs(weights) * (1.0 / problem.tau)
 
 
 def sweep_iteration(
@@ -103,10 +103,7 @@ def sweep_iteration(
         evaluations=state.evaluations + report.visits,
         moves=state.moves + report.moves,
     )
-    certificate = None
-    if problem.n_outputs == 1 or not options.polishes or state.iterations >= options.max_sweeps:
-        # Else a group's Newton step follows, and certifies.
-        state, certificate = _certified(problem, options, state, report.worst)
+    state, certificate = _certified(problem, options, state, report.worst)
     skipped = problem.n_candidates - np.unique(order).size - n_screened
     counts = report.visits, skipped, n_screened, report.moves
     return state, inverse, _record("sweep", state, certificate, *counts, report.drift)
@@ -114,32 +111,18 @@ def sweep_iteration(
 
 def polish_iteration(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
     """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
-    if problem.n_outputs > 1:
-        new, certificate = _group_round(problem, options, state)
-    else:
-        new, certificate, steps = _polish(problem, state, drop_all=True)
-        if new.objective > new.previous_objective:
-            # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
-            spent, wasted = new.evaluations - state.evaluations, steps
-            new, certificate, steps = _polish(problem, state, drop_all=False)
-            new, steps = replace(new, evaluations=new.evaluations + spent), steps + wasted
-        new = _with_stall(state, replace(new, iterations=state.iterations + 1, moves=state.moves + steps))
-    active, was_active = new.weights.any(axis=1), state.weights.any(axis=1)
+    new, certificate, steps = _polish(problem, state, drop_all=True)
+    if new.objective > new.previous_objective:
+        # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
+        spent, wasted = new.evaluations - state.evaluations, steps
+        new, certificate, steps = _polish(problem, state, drop_all=False)
+        new, steps = replace(new, evaluations=new.evaluations + spent), steps + wasted
+    new = _with_stall(state, replace(new, iterations=state.iterations + 1, moves=state.moves + steps))
+    active, was_active = new.weights != 0.0, state.weights != 0.0
     visited = int(np.count_nonzero(active | was_active))
     screened, moved = int(np.count_nonzero(new.screened)), int(np.count_nonzero(active != was_active))
     skipped = problem.n_candidates - visited - screened
     return new, _record("polish", new, certificate, visited, skipped, screened, moved, drift=0.0)
-
-
-def _group_round(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Certificate]:
-    """Take a Newton step on the support's mu and certify; the next iteration is a sweep."""
-    inverse, fell = newton_step(problem, factorise(problem, state.mu, state.support))
-    new = _at(problem, state, inverse, phase="sweep", moves=state.moves + int(fell))
-    new, certificate = _certified(problem, options, new, new.threshold)
-    # A sweep and a Newton step that both gain nothing end it, where the sweep had all candidates in the game: what the
-    # certificate has restored just now has not been tried.
-    idle = not fell and new.objective >= state.cycle_objective and not state.shrunk.any()
-    return replace(new, cycle_objective=new.objective, stalled=idle), certificate
 
 
 def _at(problem: Problem, state: SolverState, inverse: ActiveInverse, **changes: Any) -> SolverState:
@@ -159,12 +142,12 @@ def _at(problem: Problem, state: SolverState, inverse: ActiveInverse, **changes:
 
 
 def _record(
-    phase: str, state: SolverState, certificate: Certificate | None,
+    phase: str, state: SolverState, certificate: Certificate,
     visited: int, skipped: int, screened: int, moved: int, drift: float,
 ) -> Record:  # fmt: skip
     """Return the record of an iteration that ended in ``state``; a certificate that proves nothing is left out."""
     proof: tuple[float | None, float | None, float | None] = (None, None, None)
-    if certificate is not None and np.isfinite(certificate.gap):
+    if np.isfinite(certificate.gap):
         proof = certificate.primal, certificate.dual, certificate.relative_gap
     counts = int(state.support.size), visited, skipped, screened, moved, state.evaluations
     return Record(state.iterations, phase, state.objective, *proof, *counts, drift)
@@ -175,7 +158,7 @@ def _limits(problem: Problem, options: SolverOptions, state: SolverState) -> tup
 
     Few before the polish; after a polish that gained nothing, what costs about so many operations.
     """
-    if problem.n_outputs > 1 or not options.polishes:
+    if not options.polishes:
         return problem.n_candidates, np.inf
     if state.iterations == 0:
         return options.opening_visits, np.inf
@@ -217,7 +200,7 @@ def _polish(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[So
     for _ in range(_ROUNDS_UPHILL if drop_all else 1):
         admitted = np.zeros(0, dtype=np.int64)
         if settled:
-            admitted = newton.admit(scores[:, 0], support, problem.tau, state.screened)
+            admitted = newton.admit(scores, support, problem.tau, state.screened)
         weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
         steps, settled = steps + report.steps, report.settled
         scores = scores_of_support(problem, weights, support)

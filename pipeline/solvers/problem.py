@@ -15,7 +15,6 @@ from pipeline.kernels.scaled_rows import first_non_finite_row
 PSD_FLOOR = 1e-8
 SYMMETRY_TOLERANCE = 1e-10
 _ROWS_PER_CHECK = 512
-Outputs = tuple[int, ...]  # that one solve is for: one each, or all that share a kernel
 
 
 class InvalidProblemError(ValueError):
@@ -26,9 +25,9 @@ class InvalidProblemError(ValueError):
 class Problem:
     """The sufficient statistics of one solve.
 
-    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map. kty (M, T) f8 : CᵀY; T
-    = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
-    yty : squared norm of Y, summed over the T outputs.
+    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map.
+    kty (M,) f8 : Cᵀy, C-contiguous.
+    yty : squared norm of y.
     penalty : λν, above 0.
     rounding_of_sums : what rounding may change a score by; None: as of columns that were not centred.
     """
@@ -54,11 +53,6 @@ class Problem:
         """Return M."""
         return int(self.kty.shape[0])
 
-    @property
-    def n_outputs(self) -> int:
-        """Return T."""
-        return int(self.kty.shape[1])
-
     def validate(self, *, gram_checked: bool = False) -> Problem:
         """Return self, or raise InvalidProblemError; ``gram_checked`` skips the part shared by the classes."""
         if not gram_checked:
@@ -66,8 +60,8 @@ class Problem:
         gram, kty, yty = self.gram, self.kty, self.yty
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")
-        if kty.ndim != 2 or kty.shape[0] != gram.shape[0] or kty.shape[1] == 0 or kty.dtype != np.float64:
-            shape = f"({gram.shape[0]}, outputs)"
+        if kty.shape != gram.shape[:1] or kty.dtype != np.float64:
+            shape = f"({gram.shape[0]},)"
             raise InvalidProblemError(f"kty must be float64 of shape {shape}, found {kty.dtype} {kty.shape}")
         row = first_non_finite_row(kty)
         if row is not None:
@@ -76,7 +70,7 @@ class Problem:
             raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
         # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
         # for which the primal objective would be negative; a zero column must have a zero score too.
-        excess = (kty**2).sum(axis=1) - np.diagonal(gram) * yty * (1 + 1e-6)
+        excess = kty**2 - np.diagonal(gram) * yty * (1 + 1e-6)
         worst = int(np.argmax(excess))
         if excess[worst] > 1e-12 * max(1.0, yty):
             words = f"kty is too large for gram and yty at candidate {worst}"
@@ -120,9 +114,8 @@ def check_gram(gram: np.ndarray) -> None:
         ) from None
 
 
-def problem_of(statistics: GramStatistics, group: Outputs, penalty: float) -> Problem:
-    """Return the problem of a group, whose Gram is taken to be sound. Raises InvalidProblemError."""
-    kty = np.ascontiguousarray(statistics.kty[:, list(group)])
-    yty = float(statistics.yty[list(group)].sum())
+def problem_of(statistics: GramStatistics, output: int, penalty: float) -> Problem:
+    """Return the problem of an output, whose Gram is taken to be sound. Raises InvalidProblemError."""
+    kty, yty = np.ascontiguousarray(statistics.kty[:, output]), float(statistics.yty[output])
     problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
     return problem.validate(gram_checked=True)

@@ -109,16 +109,15 @@ def _edge(best: int, trials: Sequence[Trial], idle: int) -> str | None:
     return None
 
 
-def largest_penalty(statistics: GramStatistics, *, shared: bool, intercept: bool) -> float:
+def largest_penalty(statistics: GramStatistics, *, intercept: bool) -> float:
     """Return the penalty at which all weights on some statistics are zero; 1 where they are at any."""
     kty = statistics.centred_targets()[0] if intercept else statistics.kty
-    return penalty_max(kty, shared=shared) or 1.0
+    return penalty_max(kty) or 1.0
 
 
-def penalty_max(kty: np.ndarray, *, shared: bool) -> float:
+def penalty_max(kty: np.ndarray) -> float:
     """Return the smallest penalty λν at which every weight is zero, for kty (M, T) (mathematics.md, eq. 51)."""
-    squares = kty**2
-    return float(squares.sum(axis=1).max(initial=0.0) if shared else squares.max(initial=0.0))
+    return float((kty**2).max(initial=0.0))
 
 
 def spaced(first: float, last: float, count: int) -> tuple[float, ...]:
@@ -143,7 +142,7 @@ def solve_path(
     """Solve the problem at each penalty in turn, each started from the weights of the one before; yield as they come.
 
     `problem.penalty` is ignored; the first solve starts from `start` (to the same bytes), else from `start_weights`
-    (M, T), else from zero. `on_record(penalty, record, state)` and `should_stop` as in `solve`. Costs little more than
+    (M,), else from zero. `on_record(penalty, record, state)` and `should_stop` as in `solve`. Costs little more than
     the last solve where the penalties fall, since supports grow along them.
     """
     for penalty in penalties:

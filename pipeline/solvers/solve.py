@@ -34,7 +34,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer and its proof: weights (M, T) f8; mu (M,) f8, with |W_m| = mu_m |q_m|; the certificate of the weights.
+    """The answer and its proof: weights (M,) f8; mu (M,) f8, with w_m = mu_m q_m; the certificate of the weights.
 
     state: what a later call may start from, with the records of all iterations.
     """
@@ -58,7 +58,7 @@ class Solution:
     @property
     def n_active(self) -> int:
         """Return the number of candidates with a non-zero weight."""
-        return int(np.count_nonzero(self.weights.any(axis=1)))
+        return int(np.count_nonzero(self.weights))
 
 
 def solve(

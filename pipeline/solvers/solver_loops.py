@@ -1,9 +1,9 @@
 """The compiled loops of the solvers. No fastmath: sums keep their order, and a resumed run repeats their bits.
 
 Coordinate descent, Algorithm 2 of the paper with lambda = 1: `sweep` is the algorithm, what it calls its equations.
-gram (M, M), kty (M, T), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
-u (T, cap) = G kty[active] transposed. A score is a vector over the T outputs. Scratch: a and b (cap,), q (T,), line
-(M,). Active-set Newton on w, one output: kty, weights and signs (M,), active (cap,), target (cap,) in their order.
+gram (M, M), kty (M,), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
+u (cap,) = G kty[active]. Scratch: a and b (cap,). Active-set Newton on w: weights and signs (M,), active (cap,), target
+(cap,) in their order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ CURVATURE_FLOOR = 1e-11
 
 
 @compiled()
-def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b, q):
+def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
     the caller makes room or computes G afresh, and comes back.
-    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 19 and 50).
+    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 15, 19 and 50).
     """
     moves, worst = 0, 0.0
     for k in range(order.size):
         if n == active.size:
             return k, n, moves, worst
         m = order[k]
-        score(m, gram, kty, active, n, u, a, q)
-        q_squared = np.dot(q, q)
+        q = score(m, gram, kty, active, n, u, a)
+        q_squared = q * q
         gradient = nu - q_squared
         if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 19): s_m is not needed
             shrunk[m] = gradient > threshold
@@ -59,15 +59,14 @@ def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, 
 
 
 @compiled()
-def score(m, gram, kty, active, n, u, a, q):
-    """Fill a = C^T c_m and q_m = y^T K~^-1 c_m (mathematics.md, eq. 23)."""
+def score(m, gram, kty, active, n, u, a):
+    """Fill a = C^T c_m and return q_m = y^T K~^-1 c_m (mathematics.md, eq. 23)."""
     for i in range(n):
         a[i] = gram[m, active[i]]
-    for t in range(q.size):
-        total = 0.0
-        for i in range(n):
-            total += a[i] * u[t, i]
-        q[t] = kty[m, t] - total
+    total = 0.0
+    for i in range(n):
+        total += a[i] * u[i]
+    return kty[m] - total
 
 
 @compiled()
@@ -116,10 +115,9 @@ def change(p, mu, new, n, G, u, g):
         factor = 1.0 / G[p, p]
     for i in range(n):
         g[i] = G[p, i]
-    for t in range(u.shape[0]):
-        scale = factor * u[t, p]
-        for i in range(n):
-            u[t, i] -= scale * g[i]
+    scale = factor * u[p]
+    for i in range(n):
+        u[i] -= scale * g[i]
     for i in range(n):
         scale = factor * g[i]
         for j in range(n):
@@ -138,8 +136,7 @@ def leave(p, active, position, n, G, u):
             G[j, p] = G[j, last]
         active[p] = active[last]
         position[active[p]] = p
-        for t in range(u.shape[0]):
-            u[t, p] = u[t, last]
+        u[p] = u[last]
     return last
 
 
@@ -154,28 +151,26 @@ def enter(m, mu, s, q, active, position, n, G, u, b):
         G[i, n] = -b[i] * corner
         G[n, i] = G[i, n]
     G[n, n] = corner
-    for t in range(u.shape[0]):
-        for i in range(n):
-            u[t, i] += G[n, i] * q[t]
-        u[t, n] = corner * q[t]
+    for i in range(n):
+        u[i] += G[n, i] * q
+    u[n] = corner * q
     active[n] = m
     position[m] = n
     return n + 1
 
 
 @compiled()
-def residual_scores(gram, kty, weights, active, line, scores):
-    """Write kty - gram W, the scores C^T R, to ``scores`` (M, T); reads the Gram rows of ``active`` only."""
-    for t in range(kty.shape[1]):
-        for j in range(line.size):
-            line[j] = 0.0
-        for i in active:
-            w = weights[i, t]
-            if w != 0.0:
-                for j in range(line.size):
-                    line[j] += w * gram[i, j]
-        for j in range(line.size):
-            scores[j, t] = kty[j, t] - line[j]
+def residual_scores(gram, kty, weights, active, scores):
+    """Write kty - gram w, the scores C^T r, to ``scores`` (M,); reads the Gram rows of ``active`` only."""
+    for j in range(scores.size):
+        scores[j] = 0.0
+    for i in active:
+        w = weights[i]
+        if w != 0.0:
+            for j in range(scores.size):
+                scores[j] += w * gram[i, j]
+    for j in range(scores.size):
+        scores[j] = kty[j] - scores[j]
 
 
 @compiled()
@@ -262,9 +257,9 @@ _GRAM = "Array(f8, 2, 'C', True)"  # read-only
 _LISTS = "f8[::1], f8[::1], i8[::1]"  # weights, signs, active
 NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
 SIGNATURES = {
-    "sweep": f"(i8[::1], {_GRAM}, f8[:, ::1], f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], "
-    "b1[::1], b1, f8[::1], f8[::1], f8[::1])",
-    "residual_scores": f"({_GRAM}, f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[:, ::1])",
+    "sweep": f"(i8[::1], {_GRAM}, f8[::1], f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1], "
+    "b1[::1], b1, f8[::1], f8[::1])",
+    "residual_scores": f"({_GRAM}, f8[::1], f8[::1], i8[::1], f8[::1])",
     "scaled_system": f"({_GRAM}, f8[::1], i8[::1], f8[:, ::1])",
     "inverse_rows": "(f8[:, ::1], f8[:, ::1], i8, i8)",
     "face_system": f"({_GRAM}, f8[::1], f8, f8, {_LISTS}, i8, f8[:, ::1], f8[::1])",

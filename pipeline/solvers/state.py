@@ -26,8 +26,7 @@ class SolverOptions:
 
     tolerance : relative duality gap over all candidates to stop at.
     max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
-        polish rounds, which admit the worst violators and minimise on the faces they meet, or, where several outputs
-        share a kernel, take one Newton step on mu.
+        polish rounds, which admit the worst violators and minimise on the faces they meet.
     schedule : "shrinking" or "uniform".
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
     opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
@@ -95,7 +94,7 @@ class SolverState:
     """All that the next iteration depends on.
 
     phase : "sweep" or "polish"
-    mu (M,) f8, weights (M, T) f8, scores (M, T) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
+    mu (M,) f8, weights (M,) f8, scores (M,) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
     shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
         largest violation of the previous sweep (Hsieh et al. 2008; undone before a run may stop; mathematics.md, eq.
@@ -103,7 +102,7 @@ class SolverState:
     level : violation, relative to nu, at which the shrunken problem counts as converged.
     certified : whether ``relative_gap`` belongs to ``weights``.
     settled : whether ``weights`` minimise the objective on their face (polish).
-    best_weights (M, T) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
+    best_weights (M,) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
         value with what rounding may have taken, and the largest dual value so far.
     cycle_primal, cycle_gap, idle_cycles : smallest primal value and relative gap when the polish last gained something,
         and its sweeps since then.
@@ -183,7 +182,7 @@ _FLOATS = [field.name for field in fields(SolverState) if field.type == "float"]
 
 
 def warm_state(weights: np.ndarray) -> SolverState:
-    """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
-    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights.any(axis=1))
-    nothing = np.zeros(len(weights), bool)
-    return SolverState(np.zeros(len(weights)), copied, copied, np.zeros(weights.shape), support, nothing, nothing)
+    """Return a state to start from ``weights``, (M,): at another penalty, or in another working set."""
+    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights)
+    zeros, nothing = np.zeros(len(weights)), np.zeros(len(weights), bool)
+    return SolverState(zeros, copied, copied, zeros, support, nothing, nothing)

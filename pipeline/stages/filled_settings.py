@@ -31,7 +31,6 @@ from pipeline.stages.kernel_settings import check_kernel, kernels_of
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 PENALISED = {
-    "solver.coupling": "whose centers serve all classes",
     "solver.tolerance": "which has no duality gap",
     "solver.max_sweeps": "which sweeps nothing",
     "solver.schedule": "which has its own order",
@@ -83,8 +82,6 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
         )
     if config.data.class_weight is not None and shape.task == "regression":
         raise ConfigError(f"--class-weight {config.data.class_weight}: {shape.dataset} is a regression; leave it out")
-    if solver.coupling == "shared" and shape.n_outputs == 1:
-        raise ConfigError(f"--coupling shared: {shape.dataset} has one output ({shape.task}); leave it out")
     if solver.stop == "paper" and solver.schedule != "uniform":
         raise ConfigError("solver.stop = paper needs --schedule uniform; choose both or neither")
     asked = what_needs_held_out_rows(config)

@@ -1,4 +1,4 @@
-"""The solves: one for each output (class), or one for all outputs that share a kernel. All read the one Gram.
+"""The solves: one for each output (class). All read the one Gram.
 
 A solve may go through several penalties, each started from the last.
 """
@@ -17,7 +17,7 @@ from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.problem import InvalidProblemError, Outputs, check_gram, problem_of
+from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.regularization_path import solve_path
 from pipeline.solvers.state import SolverOptions
 from pipeline.stages.accumulate_statistics import (
@@ -36,7 +36,7 @@ SUMMARY = "summary"  # the array with the summary of a solve, as JSON
 
 @dataclass(frozen=True)
 class SolveTask:
-    """What a worker needs to solve for any group of outputs.
+    """What a worker needs to solve for any output.
 
     start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: solve as far as float64
     goes.
@@ -51,12 +51,6 @@ class SolveTask:
     to_rounding: bool
 
 
-def groups_of(work: Workspace) -> list[Outputs]:
-    """Return the outputs of each solve of a fit."""
-    outputs = tuple(range(work.shape.n_outputs))
-    return [outputs] if work.config.solver.coupling == "shared" else [(output,) for output in outputs]
-
-
 def solver_options(solver: SolverConfig) -> SolverOptions:
     """Return the solver's options that the configuration asks for."""
     return SolverOptions(
@@ -68,7 +62,7 @@ def solver_options(solver: SolverConfig) -> SolverOptions:
     )
 
 
-def solve_groups(
+def solve_outputs(
     work: Workspace,
     part: str,
     penalties: Sequence[float],
@@ -77,7 +71,7 @@ def solve_groups(
     start: str | None = None,
     number: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the groups.
+    """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the outputs.
 
     `tolerance` replaces the configured one; `start` names the "weights" (candidates, outputs) to start from; `number`
     counts calls for one part. Raises InvalidDataError for statistics that are not positive semi-definite,
@@ -98,10 +92,10 @@ def solve_groups(
     )
     found = work.compute(
         SOLVE,
-        partial(solve_group, task),
-        {solution_name(name + _suffix(number), group): group for group in groups_of(work)},
+        partial(solve_output, task),
+        {solution_name(name + _suffix(number), output): output for output in range(work.shape.n_outputs)},
         unit="solves" if len(penalties) == 1 else "penalties",
-        size=lambda group: len(penalties),
+        size=lambda output: len(penalties),
         penalties=penalties,
         number=number,
     )
@@ -111,12 +105,10 @@ def solve_groups(
 def load_weights(work: Workspace, part: str, n_candidates: int, number: int | None = None) -> NDArray[np.float64]:
     """Return the committed weights, (penalties, candidates, outputs) f8; zero where nothing is selected."""
     name = _name(work, part) + _suffix(number)
-    solutions = {group: work.stored(solution_name(name, group)).read() for group in groups_of(work)}
-    n_penalties = len(next(iter(solutions.values()))["weights"])
-    table = np.zeros((n_penalties, n_candidates, work.shape.n_outputs))
-    for group, solution in solutions.items():
-        for column, output in enumerate(group):
-            table[:, solution["active"], output] = solution["weights"][:, :, column]
+    solutions = [work.stored(solution_name(name, output)).read() for output in range(work.shape.n_outputs)]
+    table = np.zeros((len(solutions[0]["weights"]), n_candidates, len(solutions)))
+    for output, solution in enumerate(solutions):
+        table[:, solution["active"], output] = solution["weights"]
     return table
 
 
@@ -129,29 +121,28 @@ def _suffix(number: int | None) -> str:
     return "" if number is None else f"-penalty-{number:02d}"
 
 
-def solution_name(name: str, group: Outputs) -> str:
-    """Return the name under which the solution of a group of outputs is committed."""
-    of_group = f"output-{group[0]:04d}" if len(group) == 1 else "all-outputs"
-    return f"solutions/{name}-{of_group}.npz"
+def solution_name(name: str, output: int) -> str:
+    """Return the name under which the solution of an output is committed."""
+    return f"solutions/{name}-output-{output:04d}.npz"
 
 
-def solve_group(task: SolveTask, group: Outputs, checkpoints: TaskCheckpoints) -> Arrays:
-    """Return weights and summaries of a group of outputs at every penalty, from the last checkpoint on.
+def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> Arrays:
+    """Return weights and summaries of an output at every penalty, from the last checkpoint on.
 
     Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
     """
     started = time.perf_counter()
     try:
-        problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), group, task.penalties[-1])
-        start = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, list(group)])
-        done = SolveProgress(checkpoints, task.penalties, {"outputs": list(group), "statistics": task.name})
+        problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), output, task.penalties[-1])
+        start = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, output])
+        done = SolveProgress(checkpoints, task.penalties, {"output": output, "statistics": task.name})
         first = len(done.summaries)
         progress.advance(first)
         for solution in solve_path(
             problem,
             task.penalties[first:],
             task.options,
-            np.random.default_rng([task.seed, 3, *group]),
+            np.random.default_rng([task.seed, 3, output]),
             start_weights=done.weights[-1] if first else start,
             start=done.state,
             on_record=done.on_record,
@@ -160,14 +151,14 @@ def solve_group(task: SolveTask, group: Outputs, checkpoints: TaskCheckpoints) -
             done.on_solution(solution)
             progress.advance()
     except InvalidProblemError as error:
-        raise InvalidDataError(f"output {group[0]}: {error}") from None
+        raise InvalidDataError(f"output {output}: {error}") from None
     if task.to_rounding:
         for point in done.summaries:
             point["converged"] |= point["relative_gap"] <= REACHED
     table = np.stack(done.weights)
-    active = np.flatnonzero(table.any(axis=(0, 2)))
+    active = np.flatnonzero(table.any(axis=0))
     seconds = time.perf_counter() - started
-    summary = json.dumps({"outputs": list(group), "points": done.summaries, "wall_seconds": seconds})
+    summary = json.dumps({"output": output, "points": done.summaries, "wall_seconds": seconds})
     return {
         "active": active,
         "weights": table[:, active],

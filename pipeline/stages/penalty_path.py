@@ -19,7 +19,7 @@ from pipeline.solvers.regularization_path import (
 from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
-from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
+from pipeline.stages.one_vs_all import load_weights, solve_outputs, start_name
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 
@@ -93,23 +93,23 @@ def try_penalties(
     if before is not None:
         start = start_name(columns.fit, number)
         work.commit(start, {"weights": before})
-    summaries = solve_groups(work, columns.fit, penalties, start=start, number=number)
+    summaries = solve_outputs(work, columns.fit, penalties, start=start, number=number)
     n_columns = work.n_candidates if columns.members is None else len(columns.members)
     table = load_weights(work, columns.fit, n_columns, number)
     errors = _held_out_errors(work, columns, table, number or 0)
     points = []
     for index, penalty in enumerate(penalties):
-        of_group = [summary["points"][index] for summary in summaries]
+        of_outputs = [summary["points"][index] for summary in summaries]
         points.append(
             PathPoint(
                 penalty=penalty,
-                objective=sum(point["objective"] for point in of_group),
-                n_active=tuple(point["n_active"] for point in of_group),
+                objective=sum(point["objective"] for point in of_outputs),
+                n_active=tuple(point["n_active"] for point in of_outputs),
                 n_centers=int(np.count_nonzero(table[index].any(axis=1))),
-                relative_gap=max(point["relative_gap"] for point in of_group),
+                relative_gap=max(point["relative_gap"] for point in of_outputs),
                 hold_out_error=float(errors[index]),
-                wall_seconds=sum(point["wall_seconds"] for point in of_group),
-                converged=all(point["converged"] for point in of_group),
+                wall_seconds=sum(point["wall_seconds"] for point in of_outputs),
+                converged=all(point["converged"] for point in of_outputs),
             )
         )
     return TriedPenalties(table, errors, points[-1].converged), points
@@ -117,8 +117,7 @@ def try_penalties(
 
 def largest_penalty_of(work: Workspace, part: str) -> float:
     """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
-    statistics = statistics_of(work, name_of(part))
-    return largest_penalty(statistics, shared=work.config.solver.coupling == "shared", intercept=work.intercept)
+    return largest_penalty(statistics_of(work, name_of(part)), intercept=work.intercept)
 
 
 def _held_out_errors(

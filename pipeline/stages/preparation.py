@@ -64,8 +64,7 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     if learns_scales(config.kernel.scale) and any(not kernel.has_metric for kernel in kernels_of(config.kernel)):
         loops += loops_in(kernel_loops, "add_squared_slopes")
     if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
-        alone = config.solver.coupling != "shared" or shape.n_outputs == 1
-        skipped = () if alone and solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
+        skipped = () if solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
         loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
     return loops
 

@@ -23,7 +23,7 @@ from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate
 from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.grow_candidates import RIDGES
-from pipeline.stages.one_vs_all import load_weights, solve_groups
+from pipeline.stages.one_vs_all import load_weights, solve_outputs
 from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
@@ -116,7 +116,7 @@ def _solved_at_once(work: Workspace) -> Solved:
         of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
-    solves = solve_groups(work, ALL, [penalty])
+    solves = solve_outputs(work, ALL, [penalty])
     weights = load_weights(work, ALL, work.n_candidates)[-1]
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
@@ -154,7 +154,7 @@ def _solved_in_rounds(run: Workspace) -> Solved:
 def _summary(penalty: float, solves: list[dict[str, Any]], points: list[PathPoint], **more: Any) -> dict[str, Any]:
     """Return what the report says of solves at one penalty, and of the path before it."""
     flat = [
-        {"outputs": solve["outputs"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
+        {"output": solve["output"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
     ]
     path = [asdict(point) for point in points] or None
     return {"penalty": penalty, "solves": flat, "path": path, "passes": None, **more}

@@ -98,8 +98,7 @@ def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: 
         position = penalties.index(record["penalty"]) + 1
         which = f"penalty {position} of {len(penalties)} ({record['penalty']:.3g}), "
     gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
-    outputs = ",".join(map(str, record["outputs"]))
-    return f"{which}output {outputs}: objective {record['objective']:.6g} gap {gap}"
+    return f"{which}output {record['output']}: objective {record['objective']:.6g} gap {gap}"
 
 
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach
@@ -109,7 +108,7 @@ EXHAUSTED = 20  # iterations without half the gap, after which rounding holds it
 class SolveProgress:
     """Takes a solve up from its last checkpoint, makes others, and hands on the records of its iterations.
 
-    Attributes: `weights` (M, T) and `summaries` of the penalties done; `state` of the one under way, None at its begin.
+    Attributes: `weights` (M,) and `summaries` of the penalties done; `state` of the one under way, None at its begin.
 
     Parameters
     ----------

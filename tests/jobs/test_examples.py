@@ -97,7 +97,7 @@ def test_track_metrics(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(records) == n_forwarded == len(told) // 3
     for record in records:
-        assert told["objective/" + str(record["outputs"][0]), record["iteration"]] == np.float32(record["objective"])
+        assert told["objective/" + str(record["output"]), record["iteration"]] == np.float32(record["objective"])
     assert told["error_rate", 0] == np.float32(report_of(run)["error_rate"])
 
 

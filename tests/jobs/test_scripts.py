@@ -276,20 +276,11 @@ def test_digits_as_a_table(script: Script) -> None:
 
 def test_all_candidates(script: Script, tmp_path: Path) -> None:
     script("all_candidates", "--seeds", "0")
-    facts = written(tmp_path / "all-candidates-one-vs-all-1.json")
+    facts = written(tmp_path / "all-candidates-1.json")
     assert facts["converged"]
     assert 0 < facts["model_n_centers"] <= N_TRAIN
     assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
     assert len(facts["errors_random_refitted"]) == 1
-
-
-def test_coupling(script: Script, tmp_path: Path) -> None:
-    found, _ = script("coupling", "--centers", "40", "--penalties", "1", "--pools", "2")
-    compared = [row for row in found["rows"] if row["coupling"]]
-    assert [row["pool"] for row in compared] == [0, 1, 0, 1]
-    assert {row["coupling"] for row in compared} == {"one-vs-all", "shared"}
-    assert all(row["converged"] and max(row["relative_gaps"]) <= 1e-3 for row in compared)
-    assert (tmp_path / "coupling.png").stat().st_size > 10_000
 
 
 def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> None:
@@ -304,7 +295,7 @@ def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> N
 def test_size(script: Script, tmp_path: Path) -> None:
     small = ("--datasets", "mnist", "--pool", "100", "--sizes", "10,40", "--largest-penalised", "30")
     points, text = script("size", *small)
-    methods = {"greedy", "random", "k-means", "shared, refitted", "one-vs-all, refitted", "SVC"}
+    methods = {"greedy", "random", "k-means", "penalised, refitted", "SVC"}
     assert {point["method"] for point in points} == methods
     assert {point["size"] for point in points if point["method"] in ("greedy", "random", "k-means")} == {10, 40}
     assert all(point["method"] in text and point["error_percent"] < 80 for point in points)
@@ -328,9 +319,9 @@ def test_solvers(script: Script, tmp_path: Path) -> None:
 
 def test_model_bytes(script: Script, tmp_path: Path) -> None:
     file = tmp_path / "model_bytes.json"
-    few = ("--only", "started-from,greedy-cut,classifier-one-kernel", "--out", file)
+    few = ("--only", "started-from,greedy-cut,classifier-uniform", "--out", file)
     facts, text = script("model_bytes", *few)
-    assert facts.keys() == {"refit", "started-from", "greedy", "greedy-cut", "classifier-one-kernel"}
+    assert facts.keys() == {"refit", "started-from", "greedy", "greedy-cut", "classifier-uniform"}
     assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
     again, text = script("model_bytes", *few, "--workers", "1", "--compare", file)
     assert again == facts

@@ -30,7 +30,7 @@ from runs import files_of, model_bytes, python
 from storage.errors import CorruptDataError
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
-LONG = SMALL | {"coupling": "shared", "schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoint_every": "0.1s"}
+LONG = SMALL | {"schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoint_every": "0.1s"}
 
 
 @pytest.fixture

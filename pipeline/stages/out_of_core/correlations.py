@@ -14,7 +14,6 @@ from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import HELD_OUT
-from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.correlation_pass import (
     correlate,
     correlation_errors,
@@ -91,24 +90,19 @@ class SolvedSet:
         return float(np.sqrt(self.penalties[0]))
 
     @property
-    def shared(self) -> bool:
-        """Whether all outputs share a kernel."""
-        return self.run.config.solver.coupling == "shared"
-
-    @property
-    def solves(self) -> list[tuple[list[int], list[int], float]]:
-        """The outputs of each solve, the same among the columns of all penalties, and √penalty, by penalty."""
-        t, groups = self.run.shape.n_outputs, groups_of(self.run)
+    def solves(self) -> list[tuple[int, int, float]]:
+        """The output of each solve, its column among those of all penalties, and √penalty, by penalty."""
+        t = self.run.shape.n_outputs
         return [
-            (list(group), [k * t + output for output in group], float(np.sqrt(penalty)))
+            (output, k * t + output, float(np.sqrt(penalty)))
             for k, penalty in enumerate(self.penalties)
-            for group in groups
+            for output in range(t)
         ]
 
     def violations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return |c_mᵀr| / τ, (M, solves): above 1 a candidate violates; see `working_set_rules.violations`."""
         pairs = zip(np.split(values, len(self.penalties), axis=1), np.sqrt(self.penalties).tolist(), strict=True)
-        return np.hstack([rules.violations(part, tau, shared=self.shared) for part, tau in pairs])
+        return np.hstack([rules.violations(part, tau) for part, tau in pairs])
 
     def residuals(self) -> NDArray[np.float64]:
         """Return the residuals (n, T) of all training rows: 0 of held-out rows where they do not count."""
@@ -137,18 +131,17 @@ class SolvedSet:
         rounding, errors = statistics.rounding(), np.zeros(values.shape[1])
         if len(self.inside) < len(self.candidates):
             errors = correlation_errors(self.run, found.residuals)
-        for outputs, columns, tau in self.solves:
-            largest = np.linalg.norm(values[:, columns], axis=1)
-            evaluated = ~(found.errors[:, columns] > 0).any(axis=1)
+        for output, column, tau in self.solves:
+            evaluated = found.errors[:, column] <= 0
             certificates.append(
                 certify_support(
-                    weights.weights[:, columns],
-                    active[:, columns],
-                    kty[:, outputs],
-                    float(yty[outputs].sum()),
+                    weights.weights[:, column].copy(),
+                    active[:, column].copy(),
+                    kty[:, output],
+                    float(yty[output]),
                     tau,
-                    float(largest[evaluated].max(initial=0.0)),
-                    rounding.beside(errors[columns]),
+                    float(np.abs(values[evaluated, column]).max(initial=0.0)),
+                    rounding.beside(float(errors[column])),
                 )
             )
         return certificates
@@ -156,9 +149,9 @@ class SolvedSet:
     def screened(self, found: Correlations) -> Correlations:
         """Return the correlations with candidates marked that the Gap Safe test excludes (mathematics.md, eq. 47)."""
         excluded = np.ones(len(found.values), bool)
-        for (_, columns, tau), certificate in zip(self.solves, self.certify(found), strict=True):
-            safe = gap_safe_screen(np.abs(found.values[:, columns]), found.norm_bounds, certificate, tau)
-            excluded &= safe & ~(found.errors[:, columns] > 0).any(axis=1)
+        for (_, column, tau), certificate in zip(self.solves, self.certify(found), strict=True):
+            safe = gap_safe_screen(found.values[:, column], found.norm_bounds, certificate, tau)
+            excluded &= safe & (found.errors[:, column] <= 0)
         return replace(found, screened=found.screened | excluded)
 
     def unknown(self, found: Correlations, known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
@@ -166,7 +159,7 @@ class SolvedSet:
 
         The working set and `known` (M,) candidates are left out.
         """
-        bounded = rules.cannot_be_active(found.values, found.errors, self.tau, shared=self.shared)
+        bounded = rules.cannot_be_active(found.values, found.errors, self.tau)
         known = known.copy()
         known[self.inside] = True
         return np.flatnonzero(~(bounded | known)), int(np.count_nonzero(bounded & ~known))

@@ -83,7 +83,7 @@ class OnDemand(OnePenalty):
     def first(self) -> WorkingSet:
         """Commit the first working set: the violators of a first block."""
         n, tau = len(self.candidates), float(np.sqrt(self.penalty(self._largest_at_zero)))
-        violations = rules.violations(self._at_zero().values, tau, shared=self.shared)
+        violations = rules.violations(self._at_zero().values, tau)
         entering = violations * (violations > 1.0)
         entering[_random_order(n, self._seed) >= block_size(n)] = 0.0  # evaluated for the largest penalty alone
         chosen = rules.nearest(entering, np.zeros(n, bool), self._capacity, self._capacity)
@@ -97,7 +97,7 @@ class OnDemand(OnePenalty):
 
     def _largest_at_zero(self) -> float:
         def make() -> Arrays:
-            violations = rules.violations(self._at_zero().values, 1.0, shared=self.shared)
+            violations = rules.violations(self._at_zero().values, 1.0)
             return {"penalty": np.array(float(violations.max(initial=0.0)) ** 2 or 1.0)}
 
         return float(self.run.once(f"scores/{self.largest_name}.npz", make)["penalty"])

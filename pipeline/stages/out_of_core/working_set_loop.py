@@ -22,7 +22,7 @@ from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.duality_gap import Certificate
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.accumulate_statistics import ALL, HELD_OUT
-from pipeline.stages.one_vs_all import groups_of, solve_groups, start_name
+from pipeline.stages.one_vs_all import solve_outputs, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -60,7 +60,7 @@ class WorkingSetLimits(NamedTuple):
         capacity = run.config.centers.working_set
         assert capacity is not None  # the plan has filled it in
         at_once = min(DRAWN, max(capacity // 2, 1))
-        return WorkingSetLimits(capacity, at_once, max(at_once // len(groups_of(run)), 1))
+        return WorkingSetLimits(capacity, at_once, max(at_once // run.shape.n_outputs, 1))
 
     def room(self, n_active: int) -> int:
         """Return how many candidates may come in beside the active; none where too few for a pass."""
@@ -141,7 +141,7 @@ class PricingRule(ABC):
     def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
         self.run, self.candidates = run, candidates
         self.largest_name = f"{self.kind}-largest"  # the name of the largest penalty
-        self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
+        self.tolerance = run.config.solver.tolerance
 
     def largest_penalty(self, current: WorkingSet) -> float:
         """Return the smallest penalty at which all weights are zero (mathematics.md, eq. 51), from a committed pass.
@@ -155,7 +155,7 @@ class PricingRule(ABC):
             mean = statistics.target_sums / statistics.weight_sum if run.intercept else np.zeros(t)
             residuals = compute_residuals(run, name, nothing_kept(), np.empty((0, t)), mean, fit_only=fit_only)
             values = correlate(run, name, residuals, self.candidates).values
-            return {"penalty": np.array(penalty_max(values, shared=self.shared) or 1.0)}
+            return {"penalty": np.array(penalty_max(values) or 1.0)}
 
         found = run.once(f"scores/{name}.npz", make)["penalty"]
         clean(run, name)
@@ -188,7 +188,7 @@ class OnePenalty(PricingRule):
         warm = current.index > 0 or self.starts_warm
         penalties, inner = (self.penalty(partial(self.largest_penalty, current)),), INNER_TOLERANCE * self.tolerance
         start = start_name(current.name) if warm else None
-        summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)
+        summaries = solve_outputs(self.run, current.name, penalties, tolerance=inner, start=start)
         solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
         return replace(self.evaluate(solved), summaries=summaries)
 

@@ -92,7 +92,6 @@ def test_the_papers_setting_on_mnist_is_a_file():
 BAD: dict[str, tuple[object, ...]] = {
     "kernel.sigma2": ("0", "-1", "nan"),
     "solver.penalty": ("0", "inf", "path:1:2:5", "path:max:0.1", "path:max:0.1:1"),
-    "solver.coupling": ("both",),
     "solver.refit": ("lasso",),
     "solver.tolerance": ("1",),
     "solver.max_sweeps": ("0", "1.5"),

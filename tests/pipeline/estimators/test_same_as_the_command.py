@@ -93,8 +93,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "auto": (images, {"sigma2": 3.0, "penalty": "auto"}),
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
     "path": (images, {**PRECISE, "penalty": "path:max:0.1:4", "refit": "ridge"}),
-    "shared": (images, {"sigma2": 3.0, "penalty": "auto", "coupling": "shared"}),
-    "shared refitted": (images, {"sigma2": 3.0, "penalty": "max:1e-3", "coupling": "shared", "refit": "ridge"}),
+    "refitted": (images, {"sigma2": 3.0, "penalty": "max:1e-3", "refit": "ridge"}),
     "uniform": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "uniform"}),
     "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
     "greedy": (images, {"sigma2": 3.0, "select": "greedy:40"}),
@@ -129,7 +128,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 QUICK = {
     "penalty",
     "auto refitted",
-    "shared refitted",
+    "refitted",
     "widths",
     "product-laplace",
     "greedy, laplace, weighted",

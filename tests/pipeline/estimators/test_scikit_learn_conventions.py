@@ -19,7 +19,7 @@ CHECKED = {
     "regressor": SLKLRegressor(),
     "regressor, scales and width": SLKLRegressor(feature_scale="learned", sigma2="auto"),
     "classifier": SLKLClassifier(),
-    "classifier, shared": SLKLClassifier(coupling="shared", fit_intercept=False),
+    "classifier, no intercept": SLKLClassifier(fit_intercept=False),
     "classifier, scales": SLKLClassifier(feature_scale="learned"),
     "classifier, laplace": SLKLClassifier(kernel="laplace", sigma2=(1.0, 4.0)),
     "classifier, probabilities": SLKLClassifier(refit="ridge"),

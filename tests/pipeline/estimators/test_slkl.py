@@ -156,8 +156,6 @@ def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
     two = SLKLClassifier(40, penalty=1.0, random_state=0).fit(X, np.where(y < 5, "low", "high"))
     assert two.coef_.shape == (1, len(two.centers_))
     np.testing.assert_array_equal(two.predict(X) == "low", two.decision_function(X) >= 0)
-    shared = SLKLClassifier(40, penalty=1.0, random_state=0, coupling="shared").fit(X, y)
-    assert shared.mu_.shape == (len(shared.centers_),)
 
 
 def test_more_centers_than_rows_are_clipped(diabetes: Table) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from dense_twins import make_kernel, statistics_of
+from dense_twins import kernel_data, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.gram_statistics import (
@@ -80,7 +80,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
 
 @pytest.mark.parametrize("size", [1e150, 1e-140])
 def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
-    K, Y, _ = make_kernel(0, outputs=4)
+    K, Y = kernel_data(0, outputs=4)
     Y[:, 1] *= 1e-3
     sums = StatisticsSums(80, *bounds_of(Y * size, 100, 3))
     for start in range(0, 300, 100):
@@ -94,7 +94,7 @@ def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
 
 def test_rows_of_large_targets_and_small_weights_cost_the_others_no_digit() -> None:
     """Bounds are of products: y of 1e9 with a weight of 1e-18, and weights of 1/y² over eight decades."""
-    K, Y, _ = make_kernel(0, outputs=2)
+    K, Y = kernel_data(0, outputs=2)
     decades = np.logspace(0, 8, len(K))
     for sizes in (np.where(np.arange(len(K)) == 7, 1e9, 1.0), decades):
         targets, roots = Y * sizes[:, None], 1 / sizes[:, None]
@@ -120,7 +120,7 @@ def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian columns of 300 points and targets of +-1; the fifth column is constant: the intercept itself."""
-    K, Y, _ = make_kernel(13, outputs=outputs)
+    K, Y = kernel_data(13, outputs=outputs)
     K[:, 4] = 0.7
     return K, Y
 

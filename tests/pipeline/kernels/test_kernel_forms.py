@@ -200,7 +200,7 @@ def test_the_gap_is_over_every_candidate_at_every_width(finished_run: TrainedRun
     run = Trained(finished_run, table, *CASES[name], "--penalty", "0.1", "--tol", "1e-4")
     assert run.report["n_centers"] == 60 * len(run.report["sigma2"])
     for solve in run.report["solves"]:
-        objective, gap = run.objective_and_gap(solve["outputs"][0], 0.1)
+        objective, gap = run.objective_and_gap(solve["output"], 0.1)
         assert 2 * objective == pytest.approx(solve["objective"], rel=1e-4)
         assert gap < 5e-4, "1e-4 for float32 columns"
     counts = dict(run.report["model_sigma2"])

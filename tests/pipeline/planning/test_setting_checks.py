@@ -1,6 +1,5 @@
 """Settings that cannot go together: refused before anything is made, in a line that names them."""
 
-import numpy as np
 import pytest
 
 from runs import train
@@ -8,7 +7,6 @@ from runs import train
 REFUSED = [
     (["--select", "greedy:501"], "there are 500 candidates"),
     (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
-    (["--select", "greedy:9", "--coupling", "shared"], "--coupling has no effect"),
     (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
     (["--select", "greedy:9", "--schedule", "uniform"], "--schedule has no effect"),
     (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
@@ -37,11 +35,4 @@ def test_what_makes_no_sense_is_refused(features, tmp_path, capsys, arguments, w
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_one_output_shares_no_kernel(features, tmp_path, capsys):
-    np.savez(tmp_path / "line.npz", X=np.arange(60.0)[:, None], y=np.arange(60.0) ** 2)
-    train(tmp_path / "run", features, "--coupling", "shared", dataset=tmp_path / "line.npz", code=2)
-    assert "one output" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -66,7 +66,6 @@ def test_what_belongs_to_the_penalised_problem_asks_for_it_and_so_do_few_rows(tm
     [
         ({"kernel__scale_rounds": 5, "solver__penalty": "max:1e-7"}, "no effect without --scale learned"),
         ({"solver__penalty": "none", "statistics__hold_out": 0.0}, "--penalty none needs held-out rows"),
-        ({"solver__penalty": "none", "solver__coupling": "shared"}, "has no effect with --penalty none"),
         ({"solver__penalty": "none", "solver__refit": "none"}, "has no effect with --penalty none"),
         ({"centers__budget": "4s", "centers__count": 10}, "leave one out"),
     ],

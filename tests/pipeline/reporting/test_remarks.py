@@ -28,7 +28,7 @@ def test_a_penalty_that_keeps_nearly_all_candidates(
 def test_solves_that_ended_alike_are_one_line() -> None:
     ended = [("a", 0.1, "raise it"), ("b", 0.2, "lower it"), ("c", 1e-9, None), ("d", 0.3, "raise it")]
     solves = [
-        {"outputs": [name], "relative_gap": gap, "converged": status is None, "status": status}
+        {"output": name, "relative_gap": gap, "converged": status is None, "status": status}
         for name, gap, status in ended
     ]
     assert not_converged({"tolerance": 0.001, "solves": solves}) == [

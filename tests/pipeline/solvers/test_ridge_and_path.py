@@ -107,21 +107,19 @@ def test_refit_survives_duplicate_columns() -> None:
     assert np.allclose(double @ found.weights.weights, twin.predict(K), atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_all_weights_are_zero_at_the_largest_penalty_and_not_below(shared: bool) -> None:
+def test_all_weights_are_zero_at_the_largest_penalty_and_not_below() -> None:
     K, Y = columns()
-    Y = Y if shared else Y[:, :1]
-    largest = penalty_max(K.T @ Y, shared=shared)
+    largest = penalty_max(K.T @ Y)
     for factor, empty in ((1.0001, True), (0.98, False)):
-        problem = problem_of(K, Y, factor * largest)
-        solution = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
-        assert (solution.n_active == 0) == empty
+        problems = [problem_of(K, Y[:, output], factor * largest) for output in range(3)]
+        found = [solve(one, SolverOptions(tolerance=1e-8), np.random.default_rng(0)) for one in problems]
+        assert all(solution.n_active == 0 for solution in found) == empty
 
 
 def test_a_path_meets_the_separate_solves() -> None:
     K, Y = columns()
-    problem = problem_of(K, Y[:, :1], 1.0)
-    largest = penalty_max(problem.kty, shared=False)
+    problem = problem_of(K, Y[:, 0], 1.0)
+    largest = penalty_max(problem.kty)
     penalties = spaced(largest, 1e-4, 8)
     assert (penalties[0], penalties[-1], spaced(5.0, 2.0, 1)) == (largest, 1e-4, (2.0,))
     assert np.allclose(np.diff(np.log(penalties)), np.log(1e-4 / largest) / 7)
@@ -135,7 +133,7 @@ def test_a_path_meets_the_separate_solves() -> None:
     assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
     evaluations = []
     for penalty, solution in zip(penalties, path, strict=True):
-        alone = solve(problem_of(K, Y[:, :1], penalty), options, np.random.default_rng(0))
+        alone = solve(problem_of(K, Y[:, 0], penalty), options, np.random.default_rng(0))
         assert solution.converged
         assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
         evaluations.append((solution.state.evaluations, alone.state.evaluations))

@@ -28,10 +28,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("outputs", [1, 4])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_ends_at_the_same_certified_optimum(way, outputs):
-    C, Y, problem = make_kernel(3, outputs=outputs, penalty=0.2)
+def test_every_way_ends_at_the_same_certified_optimum(way):
+    C, y, problem = make_kernel(3, penalty=0.2)
     solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
     reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
     assert reference.converged
@@ -40,8 +39,8 @@ def test_every_way_ends_at_the_same_certified_optimum(way, outputs):
     assert solution.certificate.relative_gap <= WAYS[way].tolerance
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
     assert never_rises(solution)
-    r = Y - C @ solution.weights
-    value = (r**2).sum() + 2 * problem.tau * np.linalg.norm(solution.weights, axis=1).sum()
+    r = y - C @ solution.weights
+    value = (r**2).sum() + 2 * problem.tau * np.abs(solution.weights).sum()
     assert solution.objective == pytest.approx(value, rel=1e-9)
     last = solution.state.records[-1]
     assert last.evaluations == solution.state.evaluations
@@ -53,10 +52,9 @@ RESUMED = {**WAYS, "stalling": SolverOptions(tolerance=1e-18, max_sweeps=30)}
 RESUMED |= {way: replace(WAYS[way], tolerance=1e-3) for way in ("uniform", "uniform newton")}
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("way", RESUMED)
-def test_resuming_from_any_record_and_stopping_on_request_give_the_same_bytes(way, outputs):
-    _, _, problem = make_kernel(5, n=100, m=30, outputs=outputs, penalty=0.1)
+def test_resuming_from_any_record_and_stopping_on_request_give_the_same_bytes(way):
+    _, _, problem = make_kernel(5, n=100, m=30, penalty=0.1)
     states = []
 
     def keep(record, state):
@@ -115,12 +113,11 @@ def test_the_papers_stopping_rule():
     )
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("way", ["polished", "cold polish"])
-def test_duplicates_and_zero_columns_are_legal(way, outputs):
-    C, Y, plain = make_columns(0, m=10, outputs=outputs)
+def test_duplicates_and_zero_columns_are_legal(way):
+    C, y, plain = make_columns(0, m=10)
     doubled = np.hstack([C, C, np.zeros((C.shape[0], 2)), C[:, :3]])
-    problem = problem_of(doubled, Y, plain.penalty).validate()
+    problem = problem_of(doubled, y, plain.penalty).validate()
     solution = solve(problem, WAYS[way], np.random.default_rng(0))
     reference = solve(plain, WAYS["polished"], np.random.default_rng(0))
     assert solution.converged
@@ -136,11 +133,10 @@ def test_zero_targets_are_solved_by_zero():
     assert solution.n_active == 0
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("way", ["polished", "newton", "uniform"])
 @pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
-def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(penalty, way, outputs):
-    _, _, problem = make_kernel(0, n=60, m=20, outputs=outputs, penalty=penalty)
+def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(penalty, way):
+    _, _, problem = make_kernel(0, n=60, m=20, penalty=penalty)
     with contextlib.suppress(InvalidProblemError):
         solution = solve(problem.validate(), replace(WAYS[way], max_sweeps=10), np.random.default_rng(0))
         assert not solution.converged
@@ -155,7 +151,7 @@ def columns_alike_to_rounding(n=400, m=150):
     C -= C.mean(0)
     y = 2e5 + 1e5 * np.tanh(x / 1000) + rng.normal(0, 3e4, n)
     y -= y.mean()
-    return problem_of(C, y[:, None], 1e-4)
+    return problem_of(C, y, 1e-4)
 
 
 @pytest.mark.parametrize("most", [4, 12, 1000])
@@ -194,10 +190,9 @@ def test_a_state_of_another_format_is_refused():
         SolverState.from_arrays(arrays, {**scalars, "state_format_version": 99})
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_coordinates_shrunk_by_mistake_come_back(outputs):
+def test_coordinates_shrunk_by_mistake_come_back():
     """The heuristic has left out all that was zero after one sweep; the optimum needs some of it."""
-    _, _, problem = make_kernel(3, outputs=outputs, penalty=0.2)
+    _, _, problem = make_kernel(3, penalty=0.2)
     options = SolverOptions(tolerance=1e-6, max_sweeps=2000)
     begun = solve(problem, replace(options, max_sweeps=1, opening_visits=5), np.random.default_rng(0)).state
     support = np.arange(problem.n_candidates) < 5
@@ -223,13 +218,11 @@ def test_coordinates_shrunk_by_mistake_come_back(outputs):
 @pytest.mark.timeout(60)
 def test_exact_duplicates_keep_a_settled_face():
     """Whole numbers: the second pivot of two equal columns is exactly zero without the proximal term."""
-    gram, kty = np.array([[4.0, 4.0], [4.0, 4.0]]), np.array([[8.0], [8.0]])
+    gram, kty = np.array([[4.0, 4.0], [4.0, 4.0]]), np.array([8.0, 8.0])
     problem = Problem(gram, kty, 16.0, 1.0).validate()
     nothing, both = np.zeros(0, np.int64), np.arange(2)
     for drop_all in (True, False):
-        weights, support, report = newton.minimise(
-            problem, np.zeros((2, 1)), nothing, both, kty.copy(), drop_all=drop_all
-        )
+        weights, support, report = newton.minimise(problem, np.zeros(2), nothing, both, kty.copy(), drop_all=drop_all)
         assert report.settled
         assert support.size
         assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)

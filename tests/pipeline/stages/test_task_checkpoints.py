@@ -18,7 +18,7 @@ from pipeline.stages.task_checkpoints import SolveProgress, latest_note
 from pipeline.stages.workspace import TaskCheckpoints
 from runs import train
 
-RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
+RECORD = {"output": 3, "objective": 12.5, "relative_gap": 0.25}
 
 
 def records(folder: Path, *texts: str) -> list[Path]:
@@ -61,10 +61,10 @@ class Counted(TaskCheckpoints):
 
 def test_a_stop_between_two_looks_loses_nothing() -> None:
     """The record after which a solve ends is always the one whose state was saved."""
-    problem = Problem(np.diag([2.0, 1.0]), np.array([[1.0], [0.7]]), 1.0, 0.01)
+    problem = Problem(np.diag([2.0, 1.0]), np.array([1.0, 0.7]), 1.0, 0.01)
     options, generator = SolverOptions(schedule="uniform", tolerance=1e-12), np.random.default_rng(0)
     kept = Counted()
-    progress = SolveProgress(kept, [0.01], {"outputs": [0]})
+    progress = SolveProgress(kept, [0.01], {"output": 0})
     with stopping.listening(()), pytest.raises(StoppedError):
         list(solve_path(problem, [0.01], options, generator, on_record=progress.on_record))
     assert (kept.looks, kept.saved) == (2, 1)

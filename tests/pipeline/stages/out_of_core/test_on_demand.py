@@ -18,12 +18,11 @@ EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-9", "--scheduler", "s
 CASES = {
     "classes": ("--penalty", "1", *WIDTH),
     "intercept": ("--penalty", "1", "--intercept", *WIDTH),
-    "one kernel": ("--penalty", "1", "--coupling", "shared", *WIDTH),
     "weights": ("--penalty", "1", "--set", "data.weights=w", "--class-weight", "balanced", "--intercept", *WIDTH),
     "two widths": ("--penalty", "3", "--kernel", "laplace", "--sigma2", "0.3,3"),
     "a fraction": ("--penalty", "max:1e-3", *WIDTH),
 }
-MARKS = {"weights": (), "two widths": pytest.mark.ci, "one kernel": pytest.mark.ci}
+MARKS = {"weights": (), "two widths": pytest.mark.ci}
 
 
 @pytest.fixture(autouse=True)

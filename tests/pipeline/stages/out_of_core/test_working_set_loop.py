@@ -23,7 +23,7 @@ def scores_of(seed: int, m: int = 40, t: int = 3) -> np.ndarray:
 
 @given(seed=st.integers(0, 10**6), per_solve=st.integers(1, 50), room=st.integers(0, 60))
 def test_the_largest_beside_the_active_ones_come_in(seed: int, per_solve: int, room: int) -> None:
-    sizes = rules.violations(scores_of(seed), 0.8, shared=False)
+    sizes = rules.violations(scores_of(seed), 0.8)
     active = np.random.default_rng(seed + 1).random(40) < 0.3
     new = rules.nearest(sizes, active, per_solve, room)
     assert len(new) == len(set(new.tolist())) <= min(room, 3 * per_solve)
@@ -37,14 +37,13 @@ def test_the_largest_beside_the_active_ones_come_in(seed: int, per_solve: int, r
             assert set(near.tolist()) <= set(new.tolist())
 
 
-def test_sizes_are_relative_to_tau_and_take_the_row_norm_of_a_shared_kernel() -> None:
+def test_sizes_are_relative_to_tau() -> None:
     scores = np.array([[3.0, -4.0], [0.0, 1.0]])
-    assert rules.violations(scores, 2.0, shared=False).tolist() == [[1.5, 2.0], [0.0, 0.5]]
-    assert rules.violations(scores, 2.0, shared=True).tolist() == [[2.5], [0.5]]
+    assert rules.violations(scores, 2.0).tolist() == [[1.5, 2.0], [0.0, 0.5]]
 
 
-@given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0), shared=st.booleans())
-def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: bool) -> None:
+@given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0))
+def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float) -> None:
     """|c_mᵀr_new| ≤ τ for every candidate the bound skips, whatever the columns are."""
     rng = np.random.default_rng(seed)
     C, old = rng.normal(size=(30, 20)), rng.normal(size=(30, 3))
@@ -54,15 +53,13 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0, 0)
     between = before.moved_to((old + new) / 2)
     found = between.moved_to(new)
-    skipped = rules.cannot_be_active(found.values, found.errors, tau, shared=shared)
-    fresh = C.T @ new
-    sizes = np.linalg.norm(fresh, axis=1) if shared else np.abs(fresh).max(axis=1)
-    assert (sizes[skipped] <= tau * (1 + 1e-12)).all()
+    skipped = rules.cannot_be_active(found.values, found.errors, tau)
+    assert (np.abs(C.T @ new).max(axis=1)[skipped] <= tau * (1 + 1e-12)).all()
 
 
 def test_a_score_that_its_error_keeps_below_the_threshold_is_skipped() -> None:
     scores = np.array([[0.1, 0.2], [0.9, 0.1]])
-    assert rules.cannot_be_active(scores, np.full((2, 2), 0.01), 0.5, shared=False).tolist() == [True, False]
+    assert rules.cannot_be_active(scores, np.full((2, 2), 0.01), 0.5).tolist() == [True, False]
 
 
 COMMON = ("--penalty", "1", "--sigma2", "2", *SERIAL)
@@ -70,7 +67,6 @@ ROUNDS = ("--set", "centers.working_set=150")
 CASES = {
     "all candidates": ["--centers", "all"],
     "some candidates": ["--centers", "300", "--refit", "ridge"],
-    "one kernel": ["--centers", "all", "--coupling", "shared"],
     "an intercept": ["--centers", "300", "--intercept"],
 }
 
