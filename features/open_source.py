@@ -87,11 +87,6 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
 
 
 def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
-    if spec.dataset == "synthetic":
-        # Imported here: its loops need numba, which takes long to import.
-        from features.rendered_digits import open_synthetic
-
-        return open_synthetic(spec)
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
@@ -123,7 +118,7 @@ def stamp_of(spec: SourceSpec) -> tuple:
     path, stamps = Path(spec.dataset), []
     if spec.dataset in NAMED:
         place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
-        if not place or spec.dataset in ("digits", "synthetic", "sinc"):
+        if not place or spec.dataset in ("digits", "sinc"):
             return ()  # generated; or in the cache, where a file has its sha256 or is replaced
         files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
     elif path.is_dir() and (path.suffix == ".zarr" or not is_table(path)):

@@ -172,6 +172,6 @@ def fetch(
         else:
             raise UnavailableError(
                 f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
-                "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
+                "or to a folder given as --data-dir, or train on digits, which needs no download"
             )
     return folder

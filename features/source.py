@@ -12,7 +12,7 @@ from features.errors import DataError, UsageError
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
-NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
+NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SourceSpec:
 
     dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
-    n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
+    n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     categorical, missing : tables: how cells become numbers, see `features.encoding.Asked.read`
     standardise : None: False for images and `sinc`, True for tables

@@ -15,7 +15,7 @@ from runs import TrainedRuns, save_once
 Capture = pytest.CaptureFixture[str]
 WORDS = ("far", "middle", "near")
 IMAGES = ("--centers", "60")  # of digits: a run with ten classes whose model is of images
-RENDERED = ("--set", "data.n_train=300", "--set", "data.n_test=60", "--set", "seed=3")  # synthetic
+FEWER = ("--set", "data.n_train=300", "--set", "data.n_test=60", "--set", "seed=3")  # digits
 TABLE_RUN = ("--centers", "40", "--sigma2", "0.3")
 
 

@@ -9,6 +9,7 @@ import pytest
 from sklearn.linear_model import lars_path_gram
 
 import runs
+from jobs.benchmarks.generated_images import write_images
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import open_arrays
@@ -91,9 +92,9 @@ def test_a_tenth_of_the_images_at_the_papers_setting(data_dir: Path, tmp_path: P
 @pytest.mark.nightly
 @pytest.mark.alone
 def test_memory_does_not_grow_with_the_rows(folder: Path, data_dir: Path) -> None:
-    """`synthetic`: five times the rows, the same memory within 10 %."""
+    """Generated images: five times the rows, the same memory within 10 %."""
     peaks = []
     for n_train in (60_000, 300_000):
-        size = ("--set", f"data.n_train={n_train}", "--set", "data.n_test=5000", "--centers", "500")
-        peaks.append(train(folder / f"synthetic-{n_train}", data_dir, *size, dataset="synthetic")["peak_rss_bytes"])
+        images, run = write_images(folder / f"{n_train}.zarr", n_train, 5000), folder / f"images-{n_train}"
+        peaks.append(train(run, data_dir, "--centers", "500", dataset=str(images))["peak_rss_bytes"])
     assert peaks[1] <= 1.1 * peaks[0]

@@ -1,15 +1,14 @@
 """Features of images on held-out rows: the parameters of soft-hog, its width, and how far images are made upright.
 
-COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits,synthetic,synthetic64]
+COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits]
          [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2] [--data-dir DIR]
 
 Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
 third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
 `--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared
-distance.
-`synthetic64` are rendered digits enlarged to 64 x 64. Cells and gradient scales are told in parts of the default, which
-is in proportion to the image. Prints, for each width, the mean squared error (summed over classes), which is the
-steadier figure, and the share of errors. Writes DIR/descriptors.json.
+distance. Cells and gradient scales are told in parts of the default, which is in proportion to the image. Prints, for
+each width, the mean squared error (summed over classes), which is the steadier figure, and the share of errors. Writes
+DIR/descriptors.json.
 """
 
 import argparse
@@ -28,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from mnist_runs import least_squares
 from numpy.typing import NDArray
-from skimage.transform import resize
 
 from features.descriptors.extraction import FeatureSpec, default_parameters, extract
 from features.open_source import open_source
@@ -69,7 +67,7 @@ def options() -> argparse.Namespace:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--datasets", type=words, default=["mnist", "usps", "digits", "synthetic", "synthetic64"])
+    parser.add_argument("--datasets", type=words, default=["mnist", "usps", "digits"])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--centers", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=36_000)
@@ -89,13 +87,9 @@ def numbers(text: str) -> list[float]:
 
 def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
-    name = dataset.removesuffix("64")
     data_dir = asked.data_dir or os.environ.get("SLKL_DATA_DIR")
-    n_train = asked.rows if name == "synthetic" else None
-    source = open_source(SourceSpec(name, data_dir if name in ("mnist", "usps") else None, n_train))
+    source = open_source(SourceSpec(dataset, data_dir if dataset in ("mnist", "usps") else None))
     images, labels = source.read("train", 0, min(asked.rows, source.n_train))
-    if dataset != name:
-        images = (255 * resize(images, (len(images), 64, 64), order=3)).round().clip(0, 255).astype(np.uint8)
     return images, labels.astype(np.int64)
 
 

@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--workers", type=whole_numbers, default=[1, 2])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, help="training rows of runs and floor (default: all)")
-    parser.add_argument("--dataset", default="mnist", help="one of image features, such as synthetic")
+    parser.add_argument("--dataset", default="mnist", help="one of image features, such as digits")
     parser.add_argument("--config", type=Path, help="settings of the runs (mnist: jobs/paper/mnist.toml)")
     parser.add_argument("--data-dir")
     asked = parser.parse_args()

@@ -111,7 +111,7 @@ def descriptors(folder: Path) -> Table:
         "soft-hog deskew=0.5": "soft-hog, half upright",
         "soft-hog deskew=1.0": "soft-hog, upright",
     }
-    columns = {"mnist": "MNIST", "usps": "USPS", "synthetic": "rendered digits", "synthetic64": "rendered, 64 × 64"}
+    columns = {"mnist": "MNIST", "usps": "USPS"}
 
     def cell(found: list[Any]) -> str:
         return f"{means(found, 'squared_error'):.3f}, {means(found, 'error_percent'):.2f} %"

@@ -17,7 +17,7 @@ WORDS = "--set data.categorical=onehot --set data.missing=median --set data.grou
 TRAININGS = {
     "images": f"{DIGITS} --centers 150",
     "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
-    "images-soft": "synthetic --set data.n_train=500 --set data.n_test=200 --centers 100 --set features.deskew=1",
+    "images-soft": f"{DIGITS} --centers 100 --features soft-hog --sigma2 0.25 --set features.deskew=1",
     "images-the-papers-algorithm": f"{DIGITS} --centers 60 --schedule uniform --step newton --set solver.stop=paper",
     "images-hog-greedy": f"{DIGITS} --centers 150 --features hog --sigma2 auto --select greedy:30",
     "images-raw-one-label": f"{DIGITS} --centers 80 --features raw --sigma2 64 --penalty 1 --set data.positive=4",

@@ -3,11 +3,12 @@
 COMMAND: python jobs/benchmarks/scaling.py --out DIR [--rows 60000,600000] [--executors threads,processes,cluster]
          [--workers 1,2] [--repeats 1] [--centers 500] [--features-store none]
 
-Rendered digits, their features computed on the fly. Every run is a process of its own, in turns: all executors and
-numbers of workers (default: 1, 2, 4, ... up to the processors here) on the first number of rows, then on the next. The
-cluster is a dask scheduler in this process and a worker process for each worker, on loopback behind TLS with a key of
-its start; memory is that of the processes of a run and of its workers, shared pages counted once (this process, with
-the scheduler in it, is left out). All runs on as many rows must end with the same model, or the benchmark fails.
+Images of generated_images.py, which take some 600 bytes a row below DIR; their features are computed on the fly. Every
+run is a process of its own, in turns: all executors and numbers of workers (default: 1, 2, 4, ... up to the processors
+here) on the first number of rows, then on the next. The cluster is a dask scheduler in this process and a worker
+process for each worker, on loopback behind TLS with a key of its start; memory is that of the processes of a run and of
+its workers, shared pages counted once (this process, with the scheduler in it, is left out). All runs on as many rows
+must end with the same model, or the benchmark fails.
 
 Cost a row is the statistics stage's CPU seconds a row. Asked of a growing number of rows, from 600 000 on, are a cost
 within 10 % and memory within 5 %. The full question is --rows 60000,600000,10000000: half an hour on 2 cores for each
@@ -35,6 +36,7 @@ from typing import Any
 
 import psutil
 from amdahl import fit
+from generated_images import write_images
 from loopback_cluster import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,10 +110,10 @@ def proportional_bytes(process: psutil.Process) -> int:
 def measure(asked: argparse.Namespace, rows: int, executor: str, workers: int) -> Measured:
     """Train once, in a process of its own."""
     folder = asked.out / f"run-{time.time_ns()}"
-    command = [sys.executable, "-m", "pipeline.train", "synthetic", "-q", "--run-dir", str(folder)]
+    images = write_images(asked.out / f"images-{rows}.zarr", rows, 2000)
+    command = [sys.executable, "-m", "pipeline.train", str(images), "-q", "--run-dir", str(folder)]
     command += ["--features-dir", str(asked.out / "features"), "--features-store", asked.features_store]
     command += ["--centers", str(asked.centers), "--sigma2", "4", "--penalty", "1", "--workers", str(workers)]
-    command += ["--set", f"data.n_train={rows}", "--set", "data.n_test=2000"]
     before = cpu_of_children()
     with ExitStack() as stack:
         address, variables = executor, dict[str, str]()

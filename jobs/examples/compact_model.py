@@ -23,18 +23,18 @@ folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else Path(tempfile.mk
 folder.mkdir(parents=True, exist_ok=True)
 os.chdir(folder)  # runs and features go to ./runs
 
-# %% 3000 rendered digits, of which 1000 are candidates. The greedy choice has no penalty: it takes and drops centers by
-# how much each lowers the squared error, until 200 are left.
+# %% 899 digits, of which 800 are candidates. The greedy choice has no penalty: it takes and drops centers by how much
+# each lowers the squared error, until 100 are left.
 
-data = ["synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=1000"]
-settings = ["--centers", "1000", "--sigma2", "2", "--select", "greedy:200"]
+data = ["digits", "--set", "data.test_fraction=0.5"]
+settings = ["--centers", "800", "--sigma2", "2", "--select", "greedy:100"]
 assert train([*data, *settings, "--run-dir", "runs/greedy", "-q"]) == 0
 
 # %% Its report holds the error of many sizes. Random centers of the same number, refitted likewise, are the control.
 
 report = json.loads(Path("runs/greedy/report.json").read_text())
 errors = {one["size"]: 100 * one["test_error"] for one in report["selection"]["curve"] if one["test_error"] is not None}
-for wanted in (5, 10, 20, 30, 50, 70, 100, 140, 200):
+for wanted in (5, 10, 15, 20, 30, 40, 50, 70, 100):
     size = min(errors, key=lambda one: abs(one - wanted))
     print(f"{size:5d} centers {errors[size]:6.2f} %  {'▪' * round(errors[size])}")
 

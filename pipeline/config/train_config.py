@@ -36,7 +36,7 @@ AUTO_KERNEL = "auto"
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
 REFITS = ("none", "ridge")
-DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
+DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 
@@ -56,7 +56,7 @@ class DataConfig:
     """Which data, and how they are split."""
 
     n_train: int | None = optional(
-        whole(2), "auto", "number of training rows: the first so many of the data, or how many synthetic rows to render"
+        whole(2), "auto", "number of training rows: the first so many of the data, or how many of sinc to generate"
     )
     n_test: int | None = optional(whole(1), "auto", "number of test rows, likewise")
     test_fraction: float = option(

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from features import rendering_loops
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig
@@ -54,7 +53,6 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
         loops += loops_in(of_name) if of_name else []
         loops += loops_in(deskew) if config.features.deskew else []
-        loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
     names = {name for kernel in kernels_of(config.kernel) for name in kernel.loops}
     dtypes = {config.kernel.precision, "float32"}  # of the model; of trials
     columns = [one for one in loops_in(kernel_loops, *sorted(names)) if str(one.types[0].dtype) in dtypes]

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import psutil
 import pytest
 import zarr
 
+from jobs.benchmarks.generated_images import write_images
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -48,10 +49,6 @@ if os.environ.get("SLKL_HUNGRY"):
         return real(self)
     RowPass.open = opened
 """
-
-
-IMAGES = ["synthetic", "--set", "data.n_train=9000", "--set", "data.n_test=300"]
-FEWER = ["synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=100", "--set", "features.name=raw"]
 
 
 def trained(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -201,7 +198,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
 
 
 def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*IMAGES, "--penalty", "30", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir"]
+    images = str(write_images(tmp_path / "images.zarr", 9000, 300))
+    arguments = [images, "--penalty", "30", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir"]
     arguments += [str(tmp_path / "features"), "--centers", "all", "--memory-limit"]
     assert main([*arguments, "300MiB"]) == 71
     error = capsys.readouterr().err
@@ -211,17 +209,33 @@ def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, caps
     assert main([*arguments, f"{smallest}MiB", "--dry-run"]) == 0
 
 
+def one_chunk(path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(120_000, 250))
+    group = zarr.create_group(str(path), zarr_format=3)
+    for name, values in {"X": X, "y": np.sin(X[:, 0])}.items():
+        group.create_array(name, shape=values.shape, chunks=values.shape, dtype="f8")[:] = values
+
+
+WRITTEN: dict[str, Callable[[Path], object]] = {
+    "images.zarr": lambda path: write_images(path, 9000, 300),
+    "fewer.zarr": lambda path: write_images(path, 3000, 100),
+    "one.zarr": one_chunk,
+}
 # What is trained, the limit of its memory in MiB, and variables.
 FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "digits": (["digits"], None, {}),
     "abalone": (["abalone"], None, {}),
-    "ordinary": ([*IMAGES, "--centers", "1500", "--scheduler", "threads"], 900, {}),
-    "greedy": ([*IMAGES, "--centers", "3000", "--select", "greedy:500"], None, {}),
-    "processes": ([*IMAGES, "--centers", "600", "--scheduler", "processes"], 1600, {}),
-    "in rounds": ([*IMAGES, "--centers", "all", "--penalty", "30"], 390, {}),
-    "few rows in rounds": ([*FEWER, "--centers", "all", "--penalty", "30"], 400, {}),
+    "ordinary": (["images.zarr", "--centers", "1500", "--scheduler", "threads"], 900, {}),
+    "greedy": (["images.zarr", "--centers", "3000", "--select", "greedy:500"], None, {}),
+    "processes": (["images.zarr", "--centers", "600", "--scheduler", "processes"], 1600, {}),
+    "in rounds": (["images.zarr", "--centers", "all", "--penalty", "30"], 390, {}),
+    "few rows in rounds": (["fewer.zarr", "--features", "raw", "--centers", "all", "--penalty", "30"], 400, {}),
     "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
-    "learned scales": ([*IMAGES, "--centers", "300", "--scale", "learned", "--set", "kernel.scale_rounds=1"], None, {}),
+    "learned scales": (
+        ["images.zarr", "--centers", "300", "--scale", "learned", "--set", "kernel.scale_rounds=1"],
+        None,
+        {},
+    ),
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
     "one chunk": (["one.zarr", "--centers", "100"], None, {}),
 }
@@ -237,9 +251,9 @@ def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path: Pat
     arguments, limit_mib, variables = FORECASTS[case]
     if arguments[0] == "abalone" and not os.environ.get("SLKL_DATA_DIR"):
         pytest.skip("needs abalone: set SLKL_DATA_DIR")
-    if case == "one chunk":
-        one_chunk(tmp_path / "one.zarr")
-        arguments = [str(tmp_path / "one.zarr"), *arguments[1:]]
+    if arguments[0] in WRITTEN:
+        WRITTEN[arguments[0]](tmp_path / arguments[0])
+        arguments = [str(tmp_path / arguments[0]), *arguments[1:]]
     line = [*arguments, "--workers", "2", "--features-dir", str(tmp_path / "f")]
     if case != "one chunk" and not variables:  # compiled before
         assert trained(*line, "--run-dir", tmp_path / "first").returncode in (0, 3)
@@ -272,10 +286,3 @@ def stage_bytes(row: str) -> float:
     found = re.match(r"\w+ +up to \d+ +([\d.]+) ([MG]iB)", row)
     assert found, row
     return float(found[1]) * {"MiB": 2**20, "GiB": 2**30}[found[2]]
-
-
-def one_chunk(path: Path) -> None:
-    X = np.random.default_rng(0).normal(size=(120_000, 250))
-    group = zarr.create_group(str(path), zarr_format=3)
-    for name, values in {"X": X, "y": np.sin(X[:, 0])}.items():
-        group.create_array(name, shape=values.shape, chunks=values.shape, dtype="f8")[:] = values

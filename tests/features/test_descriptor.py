@@ -12,7 +12,7 @@ from features.source import SourceSpec
 
 @pytest.fixture(scope="module")
 def images():
-    return open_source(SourceSpec("synthetic", n_train=12)).read("train", 0, 12)[0]
+    return open_source(SourceSpec("digits", n_train=12)).read("train", 0, 12)[0]
 
 
 @pytest.mark.parametrize(

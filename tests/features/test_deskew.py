@@ -41,7 +41,7 @@ def twin(image: np.ndarray, strength: float) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def digits() -> np.ndarray:
-    return open_source(SourceSpec("synthetic", n_train=30)).read("train", 0, 30)[0]
+    return open_source(SourceSpec("digits", n_train=30)).read("train", 0, 30)[0]
 
 
 def bar(slant: float) -> np.ndarray:

@@ -155,7 +155,7 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / project)
     with pytest.raises(UnavailableError, match=f"^{dataset}: no mirror delivered") as caught:
         open_source(SourceSpec(dataset))
-    for name in (*PUBLISHED[dataset].files, "--data-dir", "digits", "synthetic", "need no download", str(tmp_path)):
+    for name in (*PUBLISHED[dataset].files, "--data-dir", "digits", "needs no download", str(tmp_path)):
         assert name in str(caught.value)
 
 

@@ -158,7 +158,7 @@ def test_specs_are_checked_and_travel(tmp_path):
     assert pickle.loads(pickle.dumps(spec)) == spec
     (tmp_path / "table.xls").write_text("")
     for dataset, error, words in (
-        ("minst", UsageError, "mnist, usps, boston, abalone, sinc, digits, synthetic"),
+        ("minst", UsageError, "mnist, usps, boston, abalone, sinc, digits"),
         (str(tmp_path / "nothing.csv"), MissingInputError, "no such"),
         (str(tmp_path / "table.xls"), UsageError, "file type"),
     ):

@@ -115,4 +115,4 @@ def test_one_class_against_the_rest(tmp_path):
         open_source(replace(spec, positive="four"))
     with pytest.raises(UsageError, match="regression"):
         open_source(SourceSpec("sinc", positive="1"))
-    assert open_source(SourceSpec("synthetic", n_train=50, positive="0")).read("train", 0, 50)[1].sum() > 0
+    assert open_source(SourceSpec("digits", n_train=50, positive="0")).read("train", 0, 50)[1].sum() > 0

@@ -50,7 +50,7 @@ def naive_soft_hog(image, parameters):
 
 @pytest.fixture(scope="module")
 def images():
-    return open_source(SourceSpec("synthetic", n_train=31)).read("train", 0, 31)[0]
+    return open_source(SourceSpec("digits", n_train=31)).read("train", 0, 31)[0]
 
 
 @given(PARAMETERS, st.integers(8, 24), st.integers(8, 24), st.integers(0, 2**32 - 1))
@@ -63,7 +63,7 @@ def test_any_size_and_parameters_equal_the_twin(parameters, height, width, seed)
     np.testing.assert_allclose(found, [naive_soft_hog(image, parameters) for image in images], atol=2e-6)
 
 
-def test_rendered_digits_equal_the_twin_whatever_their_block_size_scale_ground_and_layout(images):
+def test_digits_equal_the_twin_whatever_their_block_size_scale_ground_and_layout(images):
     parameters = SoftHog(8, (5.0,), 0.7, 0.8)
     whole = soft_hog(images, parameters)
     np.testing.assert_allclose(whole, [naive_soft_hog(image, parameters) for image in images], atol=1e-6)

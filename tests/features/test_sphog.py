@@ -38,7 +38,7 @@ def naive_sphog(image):
 
 @pytest.fixture(scope="module")
 def images():
-    return open_source(SourceSpec("synthetic", n_train=31)).read("train", 0, 31)[0]
+    return open_source(SourceSpec("digits", n_train=31)).read("train", 0, 31)[0]
 
 
 @pytest.mark.ci
@@ -66,7 +66,7 @@ def test_any_size_equals_twin(height, width, seed):
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
 
 
-def test_rendered_digits_equal_the_twin_whatever_their_block_size_scale_and_layout(images):
+def test_digits_equal_the_twin_whatever_their_block_size_scale_and_layout(images):
     whole = sphog(images)
     np.testing.assert_allclose(whole, [naive_sphog(image) for image in images], atol=1e-6)
     assert np.array_equal(whole, np.concatenate([sphog(images[k : k + 7]) for k in range(0, 31, 7)]))

@@ -118,10 +118,10 @@ def test_compact_model(tmp_path: Path) -> None:
     text = output_of("compact_model", tmp_path)
     curve = {int(size): float(error) for size, error in re.findall(r"(\d+) centers +([0-9.]+) %  ▪", text)}
     sizes = sorted(curve)
-    assert sizes[0] < 10 < 100 < sizes[-1] == 200
-    assert curve[sizes[0]] > curve[sizes[len(sizes) // 2]] > curve[200]
+    assert sizes[0] < 10 < 50 < sizes[-1] == 100
+    assert curve[sizes[0]] > curve[sizes[len(sizes) // 2]] > curve[100]
     (cut,) = found(r"\nerror: N % ", text)
-    assert curve[200] < cut < found(r"50 random centers: N %", text)[0]
+    assert curve[100] < cut < found(r"50 random centers: N %", text)[0]
     assert load_model(tmp_path / "out" / "small").n_centers == 50
 
 

@@ -1,6 +1,6 @@
 """Every script of the benchmarks and of the paper, with small settings, in this process: what it prints and writes.
 
-The published data sets are replaced by a few rendered digits, so no data set is needed.
+The published data sets are replaced by a few digits of scikit-learn, so no data set is needed.
 """
 
 import gzip
@@ -30,9 +30,9 @@ Script = Callable[..., tuple[Any, str]]
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with mnist/ and usps/, of rendered digits, and digits.npz of those that are trained on."""
+    """A folder with mnist/ and usps/, of small data sets, and digits.npz of those that are trained on."""
     folder = tmp_path_factory.mktemp("digits")
-    source = open_source(SourceSpec("synthetic", n_train=N_TRAIN, n_test=N_TEST))
+    source = open_source(SourceSpec("digits", n_train=N_TRAIN, n_test=N_TEST))
     parts = {"train": source.read("train", 0, N_TRAIN), "t10k": source.read("test", 0, N_TEST)}
     write_idx_folder(folder / "mnist", **parts)
     (folder / "usps").mkdir()
@@ -47,8 +47,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def rendered(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let rendered digits stand for the published data sets."""
+def published_digits(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some digits stand for the published data sets."""
     for name in ("mnist", "usps"):
         files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (digits / name).iterdir()}
         monkeypatch.setitem(published.PUBLISHED, name, published.Published(files, ()))
@@ -126,7 +126,7 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
 
 
 def test_floor(script: Script) -> None:
-    small = ("--dataset", "synthetic", "--rows", "300", "--centers", "20,40", "--workers", "1,2", "--repeats", "1")
+    small = ("--dataset", "digits", "--rows", "300", "--centers", "20,40", "--workers", "1,2", "--repeats", "1")
     facts, text = script("floor", *small)
     most = importlib.import_module("floor").MOST
     told = [

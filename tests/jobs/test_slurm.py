@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jobs.benchmarks.generated_images import write_images
 from runs import ROOT, TrainedRuns, model_bytes, wait_until
 
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
@@ -25,8 +26,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 # the 12 s in which SLURM warns at the latest.
 INTERRUPTIBLE = ("--schedule", "uniform", "--max-sweeps", "100000", "--tol", "1e-7")
 SHORT = (*INTERRUPTIBLE, "--penalty", "3e-4", "--centers", "675")
-LONG = ("synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=200", *INTERRUPTIBLE, "--penalty", "1e-3")
-LONG += ("--centers", "700")
+LONG = (*INTERRUPTIBLE, "--penalty", "1e-3", "--centers", "700")
 
 nightly = pytest.mark.nightly  # as those of continuous integration, on a real one-node SLURM
 
@@ -115,8 +115,9 @@ def test_a_stopped_run_puts_its_job_back(
 @nightly
 def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     queue.slurm.reconfigure("RequeueExit=75")
-    with subprocess.Popen(command(tmp_path / "run", LONG), cwd=ROOT) as uninterrupted:
-        job = queue.submit(*LONG, options=("--time=1", "--signal=B:USR1@48"))
+    images = str(write_images(tmp_path / "images.zarr", 3000, 200))
+    with subprocess.Popen(command(tmp_path / "run", (images, *LONG)), cwd=ROOT) as uninterrupted:
+        job = queue.submit(images, *LONG, options=("--time=1", "--signal=B:USR1@48"))
         found = queue.wait_until_done(job, 3600)  # a slow machine starts it many times
         assert uninterrupted.wait(3600) == 0
     assert int(found["Restarts"]) >= 1

@@ -21,19 +21,19 @@ SIZES = ("--set", "data.n_train=300", "--set", "data.n_test=60")
 
 @pytest.fixture(scope="module")
 def plain(finished_run: TrainedRuns) -> Path:
-    return finished_run(*SMALL, *SIZES, dataset="synthetic")
+    return finished_run(*SMALL, *SIZES, dataset="digits")
 
 
 @pytest.fixture(scope="module")
 def upright(plain: Path, finished_run: TrainedRuns) -> Path:
     """Trained after the other, whose features lie in the same folder and must not be taken for its own."""
-    return finished_run(*SMALL, *SIZES, *UPRIGHT, *ROOTS, dataset="synthetic")
+    return finished_run(*SMALL, *SIZES, *UPRIGHT, *ROOTS, dataset="digits")
 
 
 def test_the_model_is_of_upright_images_and_says_so(plain: Path, upright: Path) -> None:
     model = load_model(upright / "model")
     assert model.features == FeatureSpec("sphog", deskew=0.5, power=0.5)
-    source = open_source(SourceSpec("synthetic", n_train=300, n_test=60))
+    source = open_source(SourceSpec("digits", n_train=300, n_test=60))
     images = source.read("train", 0, 300)[0][model.center_index]
     np.testing.assert_array_equal(model.centers, extract(model.features, images))
     assert (report_of(upright)["deskew"], report_of(upright)["power"]) == (0.5, 0.5)
@@ -43,7 +43,7 @@ def test_the_model_is_of_upright_images_and_says_so(plain: Path, upright: Path) 
 
 
 def test_predict_evaluate_and_verify_agree_with_the_run(upright: Path, tmp_path: Path) -> None:
-    images, labels = open_source(SourceSpec("synthetic", n_train=300, n_test=60)).read("test", 0, 60)
+    images, labels = open_source(SourceSpec("digits", n_train=300, n_test=60)).read("test", 0, 60)
     model = load_model(upright / "model")
     expected = model.decision_function(extract(model.features, images))
     np.savez(tmp_path / "new.npz", X=images)
@@ -57,7 +57,7 @@ def test_predict_evaluate_and_verify_agree_with_the_run(upright: Path, tmp_path:
 
 def test_computed_when_read_it_gives_the_same_model(upright: Path, tmp_path: Path) -> None:
     words = (*SMALL, *SIZES, *UPRIGHT, *ROOTS, "--features-store", "none")
-    train(tmp_path / "live", tmp_path / "none", *words, dataset="synthetic")
+    train(tmp_path / "live", tmp_path / "none", *words, dataset="digits")
     assert model_bytes(tmp_path / "live") == model_bytes(upright)
 
 

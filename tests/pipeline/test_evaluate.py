@@ -10,7 +10,7 @@ import pytest
 import zarr
 from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
-from commands import RENDERED, TARGETS, WORDS, Capture, X, flip, the_error
+from commands import FEWER, TARGETS, WORDS, Capture, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.evaluate import main
@@ -22,9 +22,9 @@ N = len(X)
 
 
 @pytest.fixture(scope="module")
-def rendered(finished_run: TrainedRuns) -> Path:
-    """A run on rendered digits, ten classes."""
-    return finished_run("--centers", "40", "--sigma2", "2", "--penalty", "0.1", *RENDERED, dataset="synthetic")
+def digits(finished_run: TrainedRuns) -> Path:
+    """A run on some of the digits, ten classes."""
+    return finished_run("--centers", "40", "--sigma2", "2", "--penalty", "0.1", *FEWER, dataset="digits")
 
 
 def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
@@ -40,8 +40,8 @@ KEYS = {
 }
 
 
-def test_a_run_agrees_with_its_report(rendered: Path, rings: dict[str, Path], capsys: Capture) -> None:
-    for run in (rendered, *rings.values()):
+def test_a_run_agrees_with_its_report(digits: Path, rings: dict[str, Path], capsys: Capture) -> None:
+    for run in (digits, *rings.values()):
         found, report = evaluated(capsys, run), report_of(run)
         assert set(found) == KEYS
         assert (found["part"], found["n_rows"]) == ("test", report["n_test"])
@@ -54,24 +54,24 @@ def test_a_run_agrees_with_its_report(rendered: Path, rings: dict[str, Path], ca
 
 
 def test_the_own_data_by_name_are_split_as_the_run_split_them(
-    rendered: Path, rings: dict[str, Path], ring_data: dict[str, Path], capsys: Capture
+    digits: Path, rings: dict[str, Path], ring_data: dict[str, Path], capsys: Capture
 ) -> None:
-    """Another seed would render, or split, other rows."""
-    assert evaluated(capsys, rendered, "synthetic")["confusion"] == report_of(rendered)["confusion"]
+    """Another seed would split other rows."""
+    assert evaluated(capsys, digits, "digits")["confusion"] == report_of(digits)["confusion"]
     own = ring_data["words"]
     assert evaluated(capsys, rings["words"], own)["confusion"] == report_of(rings["words"])["confusion"]
     for part, size in {"train": 120, "test": 40, "all": N}.items():
         assert evaluated(capsys, rings["words"], own, "--part", part)["n_rows"] == size
-    assert evaluated(capsys, rendered / "model", "synthetic", *RENDERED)["n_errors"] == report_of(rendered)["n_errors"]
+    assert evaluated(capsys, digits / "model", "digits", *FEWER)["n_errors"] == report_of(digits)["n_errors"]
 
 
-def test_a_model_in_another_folder(rendered: Path, tmp_path: Path, capsys: Capture) -> None:
-    shutil.copytree(rendered / "model", tmp_path / "copy")
-    source = open_source(SourceSpec("synthetic", n_train=300, n_test=60, seed=3))
+def test_a_model_in_another_folder(digits: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(digits / "model", tmp_path / "copy")
+    source = open_source(SourceSpec("digits", n_train=300, n_test=60, seed=3))
     inputs, truth = source.read("test", 0, source.n_test)
     np.savez(tmp_path / "images.npz", X=inputs, y=truth)
     found = evaluated(capsys, tmp_path / "copy", tmp_path / "images.npz")
-    assert found["confusion"] == report_of(rendered)["confusion"]
+    assert found["confusion"] == report_of(digits)["confusion"]
     assert (found["part"], found["labels"]) == (None, list(range(10)))
 
 
@@ -120,9 +120,9 @@ def test_labels_written_in_another_way_are_the_same(rings: dict[str, Path], tmp_
     assert found["confusion"] == [[0, 0], expected[1]]
 
 
-def test_the_table_for_people(rendered: Path, rings: dict[str, Path], capsys: Capture) -> None:
-    assert main([str(rendered)]) == 0
-    shown, report = capsys.readouterr().out, report_of(rendered)
+def test_the_table_for_people(digits: Path, rings: dict[str, Path], capsys: Capture) -> None:
+    assert main([str(digits)]) == 0
+    shown, report = capsys.readouterr().out, report_of(digits)
     assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 60)" in shown
     for label, row in enumerate(report["confusion"]):
         assert [line.split() for line in shown.splitlines() if line.startswith(f"{label} ")] == [
@@ -165,7 +165,7 @@ def test_bad_data_give_one_line_and_the_exit_code(
     assert words in the_error(capsys)
 
 
-def test_what_is_missing_has_its_code(rendered: Path, rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_missing_has_its_code(digits: Path, rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     """Nothing to evaluate, no data, settings without data, and data that have changed since the run."""
     np.savez(tmp_path / "own.npz", X=X, y=TARGETS["binary"])
     run = train_beside(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")
@@ -173,11 +173,11 @@ def test_what_is_missing_has_its_code(rendered: Path, rings: dict[str, Path], tm
     cases: list[tuple[list[Any], int, str]] = [
         ([tmp_path / "absent"], 66, "no such folder"),
         ([tmp_path / "run" / "centers"], 66, "holds no model"),
-        ([rendered / "model"], 2, "DATA is missing"),
-        ([rendered, "--set", "seed=1"], 2, "DATA"),
-        ([rendered, "nonesuch"], 2, "nonesuch"),
-        ([rendered, tmp_path / "absent.npz"], 66, "no such file"),
-        ([rings["words"], "synthetic", *RENDERED], 65, "(28, 28)"),
+        ([digits / "model"], 2, "DATA is missing"),
+        ([digits, "--set", "seed=1"], 2, "DATA"),
+        ([digits, "nonesuch"], 2, "nonesuch"),
+        ([digits, tmp_path / "absent.npz"], 66, "no such file"),
+        ([rings["words"], "digits", *FEWER], 65, "(28, 28)"),
         ([run], 78, "no longer the data"),
     ]
     for arguments, code, words in cases:

@@ -21,7 +21,7 @@ import pytest
 import zarr
 from scipy.special import softmax
 
-from commands import RENDERED, TARGETS, WORDS, Capture, X, flip, the_error, without_rights
+from commands import FEWER, TARGETS, WORDS, Capture, X, flip, the_error, without_rights
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.predict import main
@@ -280,8 +280,8 @@ def test_a_folder_of_images_and_parts(images: Path, tmp_path: Path) -> None:
 
 
 def test_settings_of_a_named_data_set(images: Path, tmp_path: Path) -> None:
-    assert predict(images / "model", "synthetic", tmp_path / "out.npz", *RENDERED, "-q") == 0
-    _, decision = expected(images, SourceSpec("synthetic", n_train=300, n_test=60, seed=3))
+    assert predict(images / "model", "digits", tmp_path / "out.npz", *FEWER, "-q") == 0
+    _, decision = expected(images, SourceSpec("digits", n_train=300, n_test=60, seed=3))
     np.testing.assert_array_equal(loaded(tmp_path / "out.npz")[1], decision)
 
 

@@ -31,12 +31,12 @@ SPHOG = 2172  # features of an image of 28 x 28
 def shape_of(n_train: int, n_features: int, n_classes: int = 10) -> FeatureShape:
     chunk_rows = min(2 ** round(math.log2(4 * MIB / (4 * n_features))), n_train)
     classes = tuple(range(n_classes))
-    return FeatureShape("0" * 64, "synthetic", "multiclass", classes, n_train, 1000, n_features, chunk_rows, {})
+    return FeatureShape("0" * 64, "mnist", "multiclass", classes, n_train, 1000, n_features, chunk_rows, {})
 
 
 def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[TrainConfig, Plan]:
     """The plan for all training rows as candidates; settings are named section__key."""
-    config = with_value(TrainConfig(dataset="synthetic"), "centers.count", "all")
+    config = with_value(TrainConfig(dataset="mnist"), "centers.count", "all")
     config = with_value(with_value(config, "resources.scheduler", "threads"), "resources.memory_limit", 64 * 2**30)
     for name, value in settings.items():
         config = with_value(config, name.replace("__", "."), value)

@@ -182,6 +182,8 @@ def test_kernel_values_are_float64_where_there_is_a_certificate_but_for_images(t
     assert filled("digits", **rounds, kernel__precision="float64")[0].kernel.precision == "float64"
 
 
-def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian():
-    widths = [filled("synthetic", kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
+def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian(tmp_path):
+    X = np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8)
+    np.savez(images := tmp_path / "images.npz", X=X, y=np.arange(40) % 10)
+    widths = [filled(str(images), kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
     assert widths == [0.25, "median"]
