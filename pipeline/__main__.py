@@ -13,7 +13,6 @@ COMMANDS = {
     "predict": "labels or values of new rows",
     "evaluate": "error of a model on labelled rows",
     "export": "a model for other programs, as an ONNX file",
-    "resize": "another number of centers, without training again",
     "report": "one page that shows a run",
     "status": "what a run is doing, or how it ended",
     "verify": "whether a run, a model or features are undamaged",

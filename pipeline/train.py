@@ -174,7 +174,6 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from pipeline.runtime import run_folder  # numpy
     from pipeline.runtime.executors import open_executor
     from pipeline.runtime.memory_limits import worker_limit_bytes
-    from pipeline.stages import finished_run  # numba
     from storage.folder_layouts import RunLayout
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
@@ -185,9 +184,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(config, origins)))
         return None
     if stored is not None and not arguments.dry_run:
-        report = finished_run.report_of(RunLayout(root))
+        report = run_folder.report_of(RunLayout(root.absolute()))
         if report is not None:
-            finished_run.drop_statistics(root, config, report)
             return TrainedRun(root.absolute(), report)
 
     if config.resources.scheduler == loaded.config.resources.scheduler:
@@ -224,7 +222,7 @@ def _run(
     quiet: bool,
     callback: "Callback | None",
 ) -> None:
-    """Go through the stages of a run; its report is committed with what the run keeps."""
+    """Go through the stages of a run, and commit its report."""
     # Heavy imports wait until here, as above.
     from pipeline.datasets import reading
     from pipeline.datasets.feature_rows import ScaledFeatures, live
@@ -232,7 +230,6 @@ def _run(
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events, MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
-    from pipeline.stages import finished_run  # numba
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
     from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
@@ -281,7 +278,7 @@ def _run(
             scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
             remove_file(layout.lease)
-            finished_run.finish(layout, prepared.config, report)
+            run_folder.finish(layout, report)
         except BaseException as error:
             with suppress(StorageError):
                 events.record("error", error=type(error).__name__, traceback=traceback.format_exc())

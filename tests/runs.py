@@ -10,9 +10,10 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -21,6 +22,7 @@ from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import train as training
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import Kernel
+from pipeline.runtime import run_folder
 from pipeline.stages.target_facts import TargetFacts
 from pipeline.stages.training_rows import RowTask
 from storage.folder_layouts import FeatureLayout
@@ -44,6 +46,13 @@ def train(
     return report_of(run) if code in (0, 3) and (run / "report.json").exists() else {}
 
 
+@contextmanager
+def keeping_statistics() -> Iterator[None]:
+    """Runs that are finished inside have their statistics, as a kill just after the report leaves them."""
+    with patch.object(run_folder, "remove_folder"):
+        yield
+
+
 class TrainedRuns:
     """Finished runs by their arguments and data, each trained once for all processes of a test run.
 
@@ -53,9 +62,14 @@ class TrainedRuns:
     def __init__(self, folder: Path, features: Path) -> None:
         self._folder, self._features = folder, features
 
-    def __call__(self, *arguments: str, dataset: str | Path = "digits", code: int = 0) -> Path:
-        """Return the folder of the run; `dataset` is a name, or a file that stays where it is."""
-        key = hashlib.sha256(json.dumps([str(dataset), *arguments, code]).encode()).hexdigest()[:16]
+    def __call__(
+        self, *arguments: str, dataset: str | Path = "digits", code: int = 0, statistics: bool = False
+    ) -> Path:
+        """Return the folder of the run; `dataset` is a name, or a file that stays where it is.
+
+        statistics : it has them, see `keeping_statistics`
+        """
+        key = hashlib.sha256(json.dumps([str(dataset), *arguments, code, statistics]).encode()).hexdigest()[:16]
         run, files = self._folder / key, self._folder / f"{key}.json"
         self._folder.mkdir(exist_ok=True)
         with (self._folder / f"{key}.lock").open("w") as lock:
@@ -64,7 +78,8 @@ class TrainedRuns:
                 assert json.loads(files.read_text()) == sizes_and_times(run), "a test has changed a shared run"
             else:
                 shutil.rmtree(run, ignore_errors=True)
-                train(run, self._features, *arguments, dataset=dataset, code=code)
+                with keeping_statistics() if statistics else nullcontext():
+                    train(run, self._features, *arguments, dataset=dataset, code=code)
                 aside = files.with_suffix(".new")
                 aside.write_text(json.dumps(sizes_and_times(run)))
                 aside.replace(files)

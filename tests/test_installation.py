@@ -25,8 +25,6 @@ COMMANDS = (
     f"train digits --run-dir {RUN} --resume auto",
     f"predict {RUN} digits --out labels.csv",
     f"evaluate {RUN} --json",
-    f"resize {RUN} --size 20 --out small",
-    "predict small digits --out small.npz",
     f"report {RUN}",
     f"status {RUN}",
     f"verify {RUN}",

@@ -105,7 +105,7 @@ class WarmRuns:
     def __init__(self, asked: argparse.Namespace) -> None:
         self._place = asked.out / f"runs-{time.time():.0f}"
         self._features = asked.out / "features"
-        self._arguments = [asked.dataset, "-q", "--features-dir", str(self._features), "--keep-statistics", "none"]
+        self._arguments = [asked.dataset, "-q", "--features-dir", str(self._features)]
         self._arguments += ["--set", f"data.n_train={asked.rows}"] if asked.rows else []
         config = asked.config or (PAPER if asked.dataset == "mnist" else None)
         self._arguments += ["--config", str(config.absolute())] if config else []

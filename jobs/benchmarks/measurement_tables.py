@@ -261,16 +261,6 @@ PEERS = {
 }
 
 
-def sizes(folder: Path) -> Table:
-    rows = json_of(folder / "size.json")
-    found = sorted({row["size"] for row in rows})
-    lines = {"greedy": "chosen", "kmeans": "k-means", "k-means": "k-means", "random": "random, mean of 3"}
-    lines = {name: title for name, title in lines.items() if any(row["method"] == name for row in rows)}
-    columns = {str(size): str(size) for size in found}
-    head, cells = pivot(rows, "method", "size", lambda found: f"{means(found, 'error_percent'):.2f} %", lines, columns)
-    return ["centers", *head[1:]], cells
-
-
 def paper_cells(*names: str) -> Callable[[Path], Table]:
     """Return the reader of cells of the paper's tables, ours above the paper's."""
 
@@ -343,13 +333,6 @@ MEASUREMENTS = {
         "abalone",
         ["--centers 3000 --select greedy:30", "--centers 3000 --select greedy:30 --polish-centers 100"],
         CENTERS | RMSE | SECONDS,
-    ),
-    "size": Measurement(
-        (
-            "python jobs/benchmarks/size.py --out DIR --datasets mnist-upright --pool 4000 --sizes 100,200,400,1000 "
-            "--methods greedy,kmeans,random",
-        ),
-        sizes,
     ),
     "descriptors": Measurement(("python jobs/benchmarks/descriptors.py --out DIR",), descriptors),
     "feature-scales": Measurement(("python jobs/benchmarks/feature_scales.py --out DIR --draws 1",), feature_scales),

@@ -25,12 +25,11 @@ sys.path.insert(0, str(Path.cwd()))
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where the working folder is no checkout
 
 import numpy as np
-from model_cases import ESTIMATORS, RESIZED, TRAININGS, tables, write_tables
+from model_cases import ESTIMATORS, TRAININGS, tables, write_tables
 from numpy.typing import NDArray
 
 import pipeline
 from pipeline.estimators import SLKLRegressor
-from pipeline.resize import main as resize
 from pipeline.train import main as train
 
 Facts = dict[str, Any]
@@ -38,7 +37,7 @@ LEARNED = ("mu_", "dual_gap_", "penalty_", "feature_scales_", "center_index_")  
 
 
 class Delivered:
-    """What runs deliver, by their names; each is trained when it, or one that goes on from it, is asked for."""
+    """What runs deliver, by their names."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder, self.data = folder, folder / "data"
@@ -49,10 +48,8 @@ class Delivered:
         write_tables(self.data)
 
     def run(self, name: str) -> None:
-        if name in self.facts:
-            return
         started = time.perf_counter()
-        deliver = trained if name in TRAININGS else resized if name in RESIZED else estimated
+        deliver = trained if name in TRAININGS else estimated
         try:
             facts = deliver(self, name)
         except Exception as error:  # the other runs go on, and a comparison shows it
@@ -66,24 +63,12 @@ class Delivered:
 
 def trained(runs: Delivered, name: str) -> Facts:
     folder, words = runs.folder / name, TRAININGS[name].format(data=runs.data).split()
-    ended(train([*words, "--run-dir", str(folder), *runs.common]), (0, 3))
+    if (code := train([*words, "--run-dir", str(folder), *runs.common])) not in (0, 3):
+        raise RuntimeError(f"exit code {code}")
     report = json.loads((folder / "report.json").read_text())
     gaps = [solve["relative_gap"] for solve in report["solves"] or ()]
     facts = {key: report[key] for key in ("converged", "model_n_centers", "error_rate", "rmse")}
     return model_facts(folder / "model") | {"report": facts | {"gap": max(gaps, default=None)}}
-
-
-def resized(runs: Delivered, name: str) -> Facts:
-    other, size = RESIZED[name]
-    runs.run(other)
-    folder = runs.folder / name
-    ended(resize([str(runs.folder / other), "--size", str(size), "--out", str(folder), "-q"]), (0,))
-    return model_facts(folder) | {"report": {}}
-
-
-def ended(code: int, wanted: tuple[int, ...]) -> None:
-    if code not in wanted:
-        raise RuntimeError(f"exit code {code}")
 
 
 def estimated(runs: Delivered, name: str) -> Facts:
@@ -144,10 +129,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE")
-    parser.add_argument("--only", metavar="NAME,...", help="these runs, and those that they go on from")
+    parser.add_argument("--only", metavar="NAME,...", help="these runs")
     parser.add_argument("--workers", type=int, default=2, help="threads of the command; digests do not depend on them")
     asked = parser.parse_args()
-    names = [*TRAININGS, *RESIZED, *ESTIMATORS]
+    names = [*TRAININGS, *ESTIMATORS]
     if asked.only and not set(asked.only.split(",")) <= set(names):
         parser.error(f"--only takes names of {', '.join(names)}")
     earlier = json.loads(asked.compare.read_text()) if asked.compare else {}  # read now, if it is --out as well

@@ -55,8 +55,6 @@ TRAININGS = {
     "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",
     "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",
 }
-# A name, the run that is cut, and to how many centers.
-RESIZED = {"greedy-cut": ("greedy", 12)}
 # A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
 # many rows.
 ESTIMATORS: dict[str, tuple[Any, str]] = {

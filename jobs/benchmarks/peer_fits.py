@@ -25,7 +25,6 @@ from mnist_runs import NOT_CONVERGED, SETTINGS, read_part, report_of
 from numpy.typing import NDArray
 
 from pipeline.prediction.model_folder import load_model
-from pipeline.resize import resize_run
 from storage.folder_layouts import RunLayout
 
 Facts = dict[str, Any]
@@ -73,28 +72,11 @@ def fit_ours(asked: Facts) -> Fitted:
     shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
     layout = train(asked, folder, *asked["arguments"])
-    more: Facts = {"command_seconds": time.perf_counter() - started}
-    report = report_of(layout)
-    if report["selection"]:
-        more["curve"] = [[point["size"], 100 * point["test_error"]] for point in report["selection"]["curve"]]
-    return own_model(layout.model, sum(report["stages"][name]["wall_seconds"] for name in FIT_STAGES), more)
-
-
-def cut_ours(asked: Facts) -> Fitted:
-    """Cut a greedy run of this benchmark to a smaller size; the seconds are those of the run, and of the cut."""
-    say({"ready": True})
-    run, folder = Path(asked["runs"]) / asked["of"], Path(asked["runs"]) / asked["name"]
-    shutil.rmtree(folder, ignore_errors=True)
-    started = time.perf_counter()
-    resize_run(run, asked["size"], folder)
-    seconds = time.perf_counter() - started
-    stages = report_of(RunLayout(run))["stages"]
-    return own_model(folder, seconds + sum(stages[name]["wall_seconds"] for name in FIT_STAGES), {})
-
-
-def own_model(folder: Path, seconds: float, more: Facts) -> Fitted:
-    model = load_model(folder)
-    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    command_seconds = time.perf_counter() - started
+    model, stages = load_model(layout.model), report_of(layout)["stages"]
+    n_bytes = sum(path.stat().st_size for path in layout.model.iterdir())
+    seconds = sum(stages[name]["wall_seconds"] for name in FIT_STAGES)
+    more = {"command_seconds": command_seconds}
     return Fitted(model.n_centers, seconds, model.predict_targets, lambda: n_bytes, more)
 
 
@@ -111,7 +93,7 @@ def fit_peer(asked: Facts) -> Fitted:
     return Fitted(size, seconds, predict, lambda: len(pickle.dumps(kept)), {})
 
 
-OWN = {"ridge": fit_ours, "all": fit_ours, "greedy": fit_ours, "cut": cut_ours}
+OWN = {"ridge": fit_ours, "all": fit_ours, "greedy": fit_ours}
 
 
 def main(asked: Facts) -> None:

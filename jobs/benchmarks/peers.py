@@ -5,9 +5,8 @@ COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train 
 
 Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
 all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
-the peers have). `small` is, of each greedy run, the smallest prefix whose test error is within 0.2 points of SVC's.
-`@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-upright` their square
-roots, of upright images, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
+the peers have). `@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-upright`
+their square roots, of upright images, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
@@ -29,13 +28,12 @@ from typing import Any
 from child_process import Facts, facts_of
 
 METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random-2000,ridge-1000,greedy-1000,"
-METHODS += "greedy-2000-12000,greedy-1200-3500,small,all"
+METHODS += "greedy-2000-12000,greedy-1200-3500,all"
 METHODS += "".join(f",nystroem-1000@{seed},ridge-1000@{seed}" for seed in range(1, 5))
-SIZED = r"svc|all|small|(nystroem|kernel-ridge|random|ridge|greedy)-\d+(@\d+)?|greedy-\d+-\d+(@\d+)?"
-OWN = ("ridge", "all", "greedy", "cut")
+SIZED = r"svc|all|(nystroem|kernel-ridge|random|ridge|greedy)-\d+(@\d+)?|greedy-\d+-\d+(@\d+)?"
+OWN = ("ridge", "all", "greedy")
 WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
 WORDS |= {"random": "{} random centers", "ridge": "{} candidates", "all": "all candidates", "greedy": "greedy {}"}
-WORDS |= {"cut": "greedy, cut to {}"}
 PAIR = ("ridge", "nystroem")  # whose times and errors are compared, over all draws
 POOL = 6  # candidates of a greedy selection for each center
 WITHIN_POINTS, SMALLER, FASTER_FIT, FASTER_PREDICT = 0.2, 3, 5, 20
@@ -97,20 +95,8 @@ def settings_of(common: Facts, name: str, n_train: int) -> Facts:
     return common | {"name": name, "kind": kind, "size": size, "seed": int(seed or 0), "arguments": own}
 
 
-def small_models(common: Facts, rows: list[Facts]) -> Iterator[Facts]:
-    """Yield the settings of the smallest prefix of each greedy run that is near enough to SVC."""
-    reference = [row["error_percent"] for row in rows if row["kind"] == "svc" and row["ended"] == "done"]
-    for row in (row for row in rows if row["kind"] == "greedy" and row["ended"] == "done"):
-        near = [size for size, error in row["curve"] if reference and error <= reference[0] + WITHIN_POINTS + 1e-9]
-        if near:
-            size = min(near)
-            yield common | {"name": f"{row['name']}-cut-{size}", "kind": "cut", "size": size, "of": row["name"]}
-        else:
-            print(f"no prefix of {row['name']} is within {WITHIN_POINTS} points of SVC", flush=True)
-
-
 def measured(asked: argparse.Namespace) -> Iterator[Facts]:
-    """Yield the row of every method, `small` last: those that the file has, and the others as they are done."""
+    """Yield the row of every method: those that the file has, and the others as they are done."""
     path = asked.out / "peers.json"
     kept: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     common = {"dataset": asked.dataset, "n_train": asked.n_train, "threads": asked.threads}
@@ -119,7 +105,6 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
         if ended != "done":
             raise SystemExit(f"the features: {ended}")
     n_train = json.loads(report.read_text(encoding="utf-8"))["n_train"]
-    rows: list[Facts] = []
 
     def row_of(settings: Facts) -> Facts:
         for row in kept:
@@ -133,11 +118,8 @@ def measured(asked: argparse.Namespace) -> Iterator[Facts]:
         path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return row
 
-    for name in (name for name in asked.methods if name != "small"):
-        rows.append(row_of(settings_of(common, name, n_train)))
-        yield rows[-1]
-    for settings in small_models(common, rows) if "small" in asked.methods else ():
-        yield row_of(settings)
+    for name in asked.methods:
+        yield row_of(settings_of(common, name, n_train))
 
 
 def line(row: Facts) -> str:
@@ -163,7 +145,7 @@ def claims(rows: list[Facts]) -> Iterator[str]:
         if all(drawn):
             yield from sooner(*drawn)
     most = done["svc"]["error_percent"] + WITHIN_POINTS + 1e-9 if "svc" in done else 0.0
-    small = [row for row in done.values() if row["kind"] in ("cut", "greedy") and row["error_percent"] <= most]
+    small = [row for row in done.values() if row["kind"] == "greedy" and row["error_percent"] <= most]
     if not small:
         yield "NO  claim about SVC: it has no error here, or no greedy model comes near it"
         return
@@ -254,7 +236,7 @@ def main() -> None:
     for row in measured(asked):
         print(line(row), flush=True)
         rows.append(row)
-    print("command: the whole of ours, with start, imports and test error; a cut takes the time of the run it is from")
+    print("command: the whole of ours, with start, imports and test error")
     print("\n".join(["", *claims(rows)]))
     count = f"the first {asked.n_train} rows of " if asked.n_train else ""
     plot(rows, f"{count}{asked.dataset}, {asked.threads} threads", asked.out / "peers.png")

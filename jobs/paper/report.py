@@ -2,8 +2,7 @@
 
 COMMAND: python jobs/paper/report.py [--out runs/paper]
 
-Writes DIR/paper_results.json and DIR/paper_report.html, which holds its plots and needs nothing else. Where
-jobs/benchmarks/size.py wrote its results into DIR, the page has them too.
+Writes DIR/paper_results.json and DIR/paper_report.html, which holds its plots and needs nothing else.
 """
 
 import argparse
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 import paper
 
 TABLES = {
@@ -21,7 +19,6 @@ TABLES = {
     "table_usps": ("USPS, 4 against the rest: errors of the 2007 test digits", "errors"),
     "mnist": ("MNIST, one-vs-all: error on the 10 000 test digits", "error in %"),
 }
-MEASURED = ("error_percent", "fit_seconds", "predict_seconds")
 DEVIATIONS = (
     "The paper's splits of boston and abalone are not published: ours are random, one for each run, so our standard "
     "deviations include the split, which the paper's do not. Its boston KRRn of 10.17 is out of reach of random "
@@ -95,19 +92,6 @@ def figures(out: Path) -> list[dict[str, str]]:
     return [{"alt": name, "command": command, "data": embedded(out / name)} for name, command in commands.items()]
 
 
-def sizes(out: Path) -> dict[str, Any] | None:
-    """Return table and plots of error against number of centers, where that benchmark has run."""
-    points = read(out / "size.json")
-    if not points:
-        return None
-    lines = []
-    for key in dict.fromkeys((point["dataset"], point["method"], point["size"]) for point in points):
-        own = [point for point in points if (point["dataset"], point["method"], point["size"]) == key]
-        means = {name: float(np.mean([point[name] for point in own])) for name in MEASURED}
-        lines.append({"dataset": key[0], "method": key[1], "size": key[2], "runs": len(own), **means})
-    return {"lines": lines, "plots": [embedded(path) for path in sorted(out.glob("size-*.png"))]}
-
-
 def embedded(path: Path) -> str:
     """Return a plot as text for the page."""
     return base64.b64encode(path.read_bytes()).decode()
@@ -118,7 +102,6 @@ def page(out: Path) -> str:
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined)
     facts: dict[str, Any] = {"tables": tables(out), "schedules": read(out / "scheduler.json"), "figures": figures(out)}
-    facts["sizes"] = sizes(out)
     return environment.get_template("report.html.j2").render(deviations=DEVIATIONS, **facts)
 
 

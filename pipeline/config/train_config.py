@@ -318,12 +318,6 @@ class Resources:
     features_dir: str = option(
         "runs/features", text, "folder of the feature stores, which runs share", "--features-dir"
     )
-    keep_statistics: str = option(
-        "all",
-        OneOf(("all", "centers", "none")),
-        "statistics to keep of a finished run: all, those of the model's centers (all that resize needs), or none",
-        "--keep-statistics",
-    )
     checkpoint_every: float = option(60.0, duration, "time between two checkpoints of a solve", "--checkpoint-every")
     time_limit: float | None = optional(
         duration, "none", "time after which the run stops and can be resumed, such as 55m or 12h", "--time-limit"

@@ -93,11 +93,6 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     return SourceSpec(config.dataset, **alike)
 
 
-def names_of_data(config: TrainConfig) -> str:
-    """Return the data set, or the files that the rows of a run come from, for people."""
-    return " and ".join(filter(None, (config.dataset, config.data.test)))
-
-
 def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
     """Fill in task, features and whether inputs are z-scored; return the settings and the request.
 

@@ -62,7 +62,6 @@ class MemoryWorkspace(Workspace):
         callback: Callable[[dict[str, Any]], object] | None,
         log: Callable[[str], object] | None,
     ) -> None:
-        self.is_kept = False
         self._listeners = callback or _ignore, log or _ignore
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features

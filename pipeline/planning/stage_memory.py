@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
@@ -204,14 +204,16 @@ class Solving:
 def solve_at_once(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """Two Grams (fit, hold-out) a group of threads, and one that is read while committed sums are taken up.
 
-    On disk are two for each process, twice while they are replaced, and fit, hold-out, all.
+    On disk are two for each process, twice while they are replaced, and all, with fit and hold-out where a choice reads
+    them.
     """
     shape, gram, sums = solving.shape, solving.gram, 2 * solving.gram
     statistics = solving.streaming + max(solving.streams(sums), sums + gram)
     blocks = row_grid("train", shape.n_train, solving.columns, sums)
     pieces = solving.pieces(blocks)
+    stored = gram + (sums if what_needs_held_out_rows(solving.config) else 0)
     return (
-        StagePlan("statistics", pieces, statistics, 2 * solving.workers.processes * sums + 3 * gram),
+        StagePlan("statistics", pieces, statistics, 2 * solving.workers.processes * sums + stored),
         StagePlan(
             "solve",
             1 if solving.selecting else shape.n_outputs,

@@ -30,7 +30,6 @@ from pipeline.reporting.result_table import (
 )
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
-from pipeline.stages import finished_run
 from pipeline.stages.run_workspace import COMPILE, in_order
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json, read_plain
@@ -86,7 +85,6 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
-        "statistics": _tried(notes, "statistics", lambda: finished_run.note_on_statistics(layout)) if done else None,
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         **settings,
         "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],

@@ -12,7 +12,6 @@ from pathlib import Path
 from pipeline.datasets.build_feature_store import begun_problems
 from pipeline.errors import MissingRunError, PipelineError
 from pipeline.runtime.run_folder import frozen_config, links_in
-from pipeline.stages.finished_run import note_on_statistics
 from storage.arrays import check_npz
 from storage.errors import FEATURES, StorageError, remedy_of
 from storage.files import aside_of, open_plain, parse_json, replaced_path
@@ -71,9 +70,6 @@ class _Check:
                 expected = [name for name in expected if name != layout.report.name]
             if not self._live and not layout.report.exists():
                 notes.append(f"{layout.report.name}: not there; the run is unfinished, resume it")
-            with suppress(StorageError):  # named already
-                line = note_on_statistics(layout) if self._finished and not self._live else None
-                notes += [f"statistics: {line}"] if line else []
         for name in dict.fromkeys(expected):
             self._presence_of(name, self._root / name)
 

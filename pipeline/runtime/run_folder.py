@@ -6,7 +6,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -23,7 +23,7 @@ from pipeline.runtime.environment import environment, environment_warnings
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, make_folder, remove_file, write_file
 from storage.folder_layouts import RunLayout
-from storage.folders import committed_files, digest_file, remove_stale
+from storage.folders import committed_files, digest_file, remove_folder, remove_stale, verify
 from storage.lock import FolderLock
 from storage.records import read_record, write_record
 
@@ -171,17 +171,44 @@ def _warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr, flush=True)  # the log cannot be written to before the lock is held
 
 
-def finish(layout: RunLayout, report: dict[str, Any], without: Collection[Path] = ()) -> None:
-    """Commit the list of the files that make the run whole, then its report.
+def finish(layout: RunLayout, report: dict[str, Any]) -> None:
+    """Commit the list of the files that make the run whole, then its report, and remove its statistics.
 
-    Files in a manifest are not listed, nor are the folders `without`. Raises CannotWriteError.
+    These are its largest files, and nothing reads them any more. They are listed nowhere, so that a kill leaves a whole
+    run. Files in a manifest are not listed either. Raises CannotWriteError.
     """
     remove_stale(layout.root, recursive=True)
-    files = (path for path in committed_files(layout.root) if path.parent not in {*without, layout.progress})
-    names = [path.relative_to(layout.root).as_posix() for path in files]
+    left_out = (layout.progress, layout.statistics)
+    names = [
+        path.relative_to(layout.root).as_posix()
+        for path in committed_files(layout.root)
+        if not any(path.is_relative_to(folder) for folder in left_out)
+    ]
     own = {layout.lock.name, layout.contents.name, layout.report_html.name}
     write_record(layout.contents, {"files": sorted({*names, layout.report.name} - own)})
     write_record(layout.report, report)
+    remove_folder(layout.statistics)
+
+
+def report_of(layout: RunLayout) -> dict[str, Any] | None:
+    """Return the report of a finished run, None where there is something left to do; remove statistics a kill has left.
+
+    Raises CorruptDataError where its model or its report is damaged, LockedError, CannotWriteError.
+    """
+    if not layout.report.exists():
+        return None
+    problems = verify(layout.model, contents=True)
+    if problems:
+        raise CorruptDataError(
+            f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
+            "resume: they are made again"
+        )
+    report = finished_report(layout)
+    if layout.statistics.exists() or any(aside_of(path.name) for path in layout.root.iterdir()):
+        with FolderLock(layout.lock, "removing statistics"):
+            remove_stale(layout.root)
+            remove_folder(layout.statistics)
+    return report
 
 
 def finished_report(layout: RunLayout) -> dict[str, Any]:

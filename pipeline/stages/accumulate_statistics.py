@@ -1,9 +1,8 @@
 """Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,7 @@ from pipeline.stages.block_pass import Add, ExactSums, block_pass
 from pipeline.stages.final_weights import final_of
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
-from storage.arrays import read_arrays
 from storage.errors import ANEW, CorruptDataError
-from storage.folder_layouts import RunLayout
 
 STORING = "storing the sums of all rows"
 
@@ -31,7 +28,7 @@ def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.stage(STATISTICS):
         if final_of(work) is not None:
-            return  # nothing reads them any more, and the run may have dropped them
+            return  # nothing reads them any more, and a finished run has none
         if work.in_rounds or work.preselection is not None:
             return  # the solve stage computes them, for the columns it needs
         with work.status(STATISTICS, "checking those of an earlier session"):
@@ -54,12 +51,11 @@ def commit_parts(
     fit: GramStatistics,
     held_out: GramStatistics,
     names: tuple[str, str, str],
-    members: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
 
-    A resumed run takes the last as a sign that the others are there. `members` are further arrays of theirs. Those of
-    the fit rows are overwritten: the others are added to them in place.
+    A resumed run takes the last as a sign that the others are there. Those of the fit rows are overwritten: the others
+    are added to them in place.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
@@ -67,7 +63,7 @@ def commit_parts(
                 work.commit(name_of(name), statistics_to_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        work.commit(name_of(names[2]), statistics_to_arrays(everything) | dict(members or {}))
+        work.commit(name_of(names[2]), statistics_to_arrays(everything))
 
 
 def statistics_of(work: Workspace, name: str) -> GramStatistics:
@@ -75,16 +71,7 @@ def statistics_of(work: Workspace, name: str) -> GramStatistics:
     found = work.committed(name, mapped=True)
     if found is None:
         raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
-    return statistics_from_arrays(found, where=name)
-
-
-def load_statistics(layout: RunLayout, part: str, columns: NDArray[np.int64] | None = None) -> GramStatistics:
-    """Return the committed statistics of a part of a run: of some columns (k,), in memory, or of all, mapped.
-
-    Raises CorruptDataError also where a finished run has kept none of these columns.
-    """
-    path = layout.statistics_file(part)
-    return statistics_from_arrays(read_arrays(path, mapped=True), columns, where=str(path))
+    return statistics_from_arrays(found)
 
 
 def statistics_to_arrays(statistics: GramStatistics) -> Arrays:
@@ -92,17 +79,9 @@ def statistics_to_arrays(statistics: GramStatistics) -> Arrays:
     return as_arrays(statistics)
 
 
-def statistics_from_arrays(
-    arrays: Arrays, columns: NDArray[np.int64] | None = None, *, where: str = "statistics"
-) -> GramStatistics:
-    """Return the statistics among arrays, of some columns (k,) or of all; CorruptDataError where others were kept."""
-    statistics = as_dataclass({field.name: arrays[field.name] for field in fields(GramStatistics)}, GramStatistics)
-    if COLUMNS not in arrays:
-        return statistics if columns is None else statistics.cut(columns)
-    kept = arrays[COLUMNS]
-    if columns is None or not np.isin(columns, kept).all():
-        raise CorruptDataError(f"{where}: holds the model's centers alone (--keep-statistics centers); {ANEW}")
-    return statistics.cut(np.searchsorted(kept, columns))
+def statistics_from_arrays(arrays: Arrays) -> GramStatistics:
+    """Return the statistics among arrays."""
+    return as_dataclass({field.name: arrays[field.name] for field in fields(GramStatistics)}, GramStatistics)
 
 
 def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) -> GramStatistics:
@@ -114,7 +93,6 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
 
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
-COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept
 MEMBERS = "members.npz"
 
 

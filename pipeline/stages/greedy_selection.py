@@ -42,7 +42,6 @@ from pipeline.stages.accumulate_statistics import (
     SAMPLE,
     STORING,
     commit_parts,
-    load_statistics,
     name_of,
     statistics_from_arrays,
     statistics_of,
@@ -141,11 +140,6 @@ def _chosen(work: Workspace, names: StatisticsNames, n_back: int | None) -> Chos
     return as_dataclass(found, Chosen)
 
 
-def load_chosen(layout: RunLayout, names: StatisticsNames) -> Chosen:
-    """Return what was chosen on the statistics of these names."""
-    return as_dataclass(read_arrays(layout.root / _name(names), remedy=ANEW), Chosen)
-
-
 def _name(names: StatisticsNames) -> str:
     return f"solutions/{names.everything}-selection.npz"
 
@@ -219,13 +213,6 @@ def checkpointed(
     selection = choose(first=first, enough=after)
     count(most)  # of which there may have been enough earlier
     return selection
-
-
-def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Refit:
-    """Return least-squares weights of the first centers, at the best ridge. Raises InvalidDataError."""
-    fit, held_out = (load_statistics(layout, name, chosen.tried[:size]) for name in names[:2])
-    everything = load_statistics(layout, names.everything, chosen.chosen[:size])
-    return refit_chosen(fit, held_out, everything, intercept=intercept)
 
 
 def refit_chosen(
@@ -324,7 +311,7 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
         with work.timed_as(STATISTICS):
             task = _pass(work, name, finalists, (FIT, HELD_OUT))
             parts = work.add_up(STATISTICS, task, name).statistics()
-            commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS, {"rows": finalists})
+            commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
     work.drop(f"passes/{name}")
 
 

@@ -16,7 +16,7 @@ from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.stages.target_facts import READ_TARGETS, RowData, TargetFacts
+from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
 from pipeline.stages.workspace import CENTERS, Workspace
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
@@ -136,30 +136,17 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 
 def row_task(work: Workspace) -> RowTask:
     """Return the task of a fit whose candidates and widths are committed."""
-    widths = tuple(work.centers["sigma2"].tolist())
-    return row_task_of(work, work.stored(CENTERS), work.features, work.kernel, widths, work.facts)
-
-
-def row_task_of(
-    rows: RowData,
-    centers: Stored | None,
-    features: FeatureAccess,
-    kernel: Kernel,
-    sigma2: tuple[float, ...],
-    facts: TargetFacts,
-) -> RowTask:
-    """Return the task on some features, with a kernel at some widths."""
-    config = rows.config
+    config = work.config
     return RowTask(
-        centers=centers,
-        features=features,
-        shape=rows.shape,
-        kernel=kernel,
-        sigma2=sigma2,
+        centers=work.stored(CENTERS),
+        features=work.features,
+        shape=work.shape,
+        kernel=work.kernel,
+        sigma2=tuple(work.centers["sigma2"].tolist()),
         precision=config.kernel.precision,
         read_rows=config.statistics.block_rows,
         seed=config.seed,
-        facts=facts,
+        facts=work.facts,
     )
 
 

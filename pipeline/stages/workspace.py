@@ -57,7 +57,6 @@ class TaskCheckpoints:
 class Workspace(RowData, ABC):
     """What the steps of a fit share."""
 
-    is_kept = True  # what is committed is there after the fit, for other commands
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
 
     @abstractmethod
@@ -185,8 +184,8 @@ class Workspace(RowData, ABC):
 
     @property
     def reads_parts(self) -> bool:
-        """Whether the statistics of fit rows and of held-out rows are read apart, by a choice or after the fit."""
-        return self.is_kept or what_needs_held_out_rows(self.config) is not None
+        """Whether a choice reads the statistics of fit rows and of held-out rows apart."""
+        return what_needs_held_out_rows(self.config) is not None
 
     @cached_property
     def preselection(self) -> Preselection | None:

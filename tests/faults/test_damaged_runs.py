@@ -65,7 +65,7 @@ def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> Callable
     """
 
     def copy(kind: str, *keep: str) -> tuple[Path, Path]:
-        finished = finished_run(*SETTINGS[kind], dataset=tables / "values.npz")
+        finished = finished_run(*SETTINGS[kind], dataset=tables / "values.npz", statistics=True)
         assert kind != "rounds" or (finished / "statistics" / LAST).is_dir()
         run = Path(shutil.copytree(finished, tmp_path / "run"))
         for name in AFTER_ALL + LATER[kind]:

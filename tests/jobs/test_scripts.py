@@ -193,7 +193,7 @@ def test_scaling(script: Script, tmp_path: Path, rows: list[int], executor: str,
 
 def test_peers(script: Script, tmp_path: Path) -> None:
     common = ("--dataset", "digits", "--n-train", "300", "--threads", "1", "--methods")
-    found, text = script("peers", *common, "svc,greedy-100-200,small")
+    found, text = script("peers", *common, "svc,greedy-100-200")
     rows = {row["name"]: row for row in found}
     svc, greedy = rows["svc"], rows["greedy-100-200"]
     assert greedy["size"] == 100
@@ -203,10 +203,8 @@ def test_peers(script: Script, tmp_path: Path) -> None:
         assert min(row[key] for key in ("fit_seconds", "predict_seconds", "model_bytes")) > 0
         assert row["peak_bytes"] > 50 * 2**20, "the memory of a process with numpy"
         assert row["name"] in text
-    near = [size for size, error in greedy["curve"] if error <= svc["error_percent"] + 0.2 + 1e-9]
-    assert [row["size"] for row in rows.values() if row["kind"] == "cut"] == ([min(near)] if near else [])
-    assert ("no prefix of greedy-100-200" in text) == (not near)
-    assert (f"{svc['size'] / min(near):.1f} times" if near else "NO  claim about SVC") in text
+    near = greedy["error_percent"] <= svc["error_percent"] + 0.2 + 1e-9
+    assert (f"{svc['size'] / 100:.1f} times" if near else "NO  claim about SVC") in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
     found, text = script("peers", *common, "svc,ridge-20", "--cap", "0.001")
@@ -292,17 +290,6 @@ def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> N
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
 
 
-def test_size(script: Script, tmp_path: Path) -> None:
-    small = ("--datasets", "mnist", "--pool", "100", "--sizes", "10,40", "--largest-penalised", "30")
-    points, text = script("size", *small)
-    methods = {"greedy", "random", "k-means", "penalised, refitted", "SVC"}
-    assert {point["method"] for point in points} == methods
-    assert {point["size"] for point in points if point["method"] in ("greedy", "random", "k-means")} == {10, 40}
-    assert all(point["method"] in text and point["error_percent"] < 80 for point in points)
-    assert (tmp_path / "size-mnist.png").stat().st_size > 10_000
-    assert script("size", *small) == (points, ""), "what is there is not measured again"
-
-
 def test_solvers(script: Script, tmp_path: Path) -> None:
     small = ("--centers", "40", "--penalties", "1", "--solvers", "ours,lars", "--repeats", "1")
     run = importlib.import_module("mnist_runs").run_mnist
@@ -319,13 +306,13 @@ def test_solvers(script: Script, tmp_path: Path) -> None:
 
 def test_model_bytes(script: Script, tmp_path: Path) -> None:
     file = tmp_path / "model_bytes.json"
-    few = ("--only", "started-from,greedy-cut,classifier-uniform", "--out", file)
+    few = ("--only", "refit,greedy,classifier-uniform", "--out", file)
     facts, text = script("model_bytes", *few)
-    assert facts.keys() == {"refit", "started-from", "greedy", "greedy-cut", "classifier-uniform"}
+    assert facts.keys() == {"refit", "greedy", "classifier-uniform"}
     assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
     again, text = script("model_bytes", *few, "--workers", "1", "--compare", file)
     assert again == facts
-    assert text.endswith(f"5 of 5 runs deliver the bytes of {file}\n")
+    assert text.endswith(f"3 of 3 runs deliver the bytes of {file}\n")
 
     facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
     facts["refit"]["arrays"]["weights"] = "another"

@@ -286,7 +286,7 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> Non
     assert verify.main([str(run)]) == 0
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "labels.csv")]) == 0
     assert not features.exists()
-    for stages in (("solutions", "markers", "model"), ("centers", "statistics", "solutions", "markers", "model")):
+    for stages in (("solutions", "markers", "model"), ("centers", "solutions", "markers", "model")):
         shutil.rmtree(features, ignore_errors=True)
         for name in stages:
             shutil.rmtree(run / name)

@@ -17,7 +17,7 @@ from commands import Capture, flip
 from pipeline import verify
 from pipeline.reporting import verification
 from pipeline.train import main as train
-from runs import ROOT, model_bytes, train_beside
+from runs import ROOT, keeping_statistics, model_bytes, train_beside
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
@@ -30,7 +30,8 @@ ARGUMENTS += ("--set", "data.n_train=300", "--set", "data.n_test=60")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with features of its own, which tests damage for a moment."""
-    return train_beside(tmp_path_factory.mktemp("verify"), "run", "sinc", *ARGUMENTS)
+    with keeping_statistics():
+        return train_beside(tmp_path_factory.mktemp("verify"), "run", "sinc", *ARGUMENTS)
 
 
 def resume(run: Path, *arguments: str) -> int:

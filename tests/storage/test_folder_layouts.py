@@ -16,7 +16,6 @@ def test_run_paths_are_distinct_and_inside() -> None:
         layout.markers("solve"),
         layout.solution("class-3"),
         layout.checkpoints("class-3"),
-        layout.statistics_file("fit"),
         layout.row_pass("statistics"),
     ]
     assert len(set(paths)) == len(paths)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from pipeline import evaluate, predict, resize
+from pipeline import evaluate, predict
 from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.streamed_prediction import locate
@@ -114,7 +114,6 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     machine.save(tmp_path / "model")
     assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
-    assert resize.main([str(tmp_path / "model"), "--size", "3", "--out", str(tmp_path / "small")]) != 0
 
 
 class Killed(BaseException):

@@ -203,7 +203,7 @@ def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
 
 def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(tables, features, tmp_path, monkeypatch):
     line = [str(tables / "classes.npz"), "-q", "--centers", "all", "--penalty", "10", "--scheduler", "serial"]
-    line += ["--features-dir", str(features)]
+    line += ["--refit", "ridge", "--features-dir", str(features)]
 
     def full(*_: Any) -> None:
         raise CannotWriteError("disk full")

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 from features.errors import DataError
-from pipeline import evaluate, export, predict, report, resize, verify
+from pipeline import evaluate, export, predict, report, verify
 from pipeline import train as training
 from pipeline.estimators import SLKLClassifier
 from pipeline.prediction.model_folder import load_model, save_model
@@ -79,9 +79,6 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
     assert told[0] == told[1]
     assert verify.main([str(run)]) == 0
     assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
-    assert resize.main([str(run), "--size", "8", "--out", str(tmp_path / "small")]) == 0
-    small = load_model(tmp_path / "small")
-    assert small.table_columns == load_model(run / "model").table_columns
 
 
 def test_what_no_training_row_had(run, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from cases import CASES, SERIAL, Case
 from commands import flip
 from features.standardisation import Standardisation
-from pipeline import evaluate, predict, resize
+from pipeline import evaluate, predict
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
@@ -62,20 +62,15 @@ def test_files_are_predicted_as_the_run_scored_them(
     model, report = load_model(learned / "model"), report_of(learned)
     assert evaluate.main([str(learned), "--json"]) == 0
     assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
-    assert resize.main([str(learned), "--size", "30", "--out", str(tmp_path / "small")]) == 0
-    smaller = load_model(tmp_path / "small")
-    np.testing.assert_array_equal(smaller.feature_scales, model.feature_scales)
-    for folder, each in ((learned, model), (tmp_path / "small", smaller)):
-        out = tmp_path / f"{folder.name}.npz"
-        assert predict.main([str(folder), str(data), "--out", str(out), "-q"]) == 0
-        table = np.loadtxt(data, delimiter=",", skiprows=1)
-        assert isinstance(model.standardisation, Standardisation)
-        X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
-        distances = ((X[:, None].astype(float) - each.centers) ** 2).sum(axis=2)
-        expected = np.exp(-distances / (2 * each.center_sigma2)) @ each.weights + each.intercept
-        with np.load(out) as written:
-            rounding = 16 * np.finfo(np.float32).eps * np.abs(each.weights).sum()  # of columns and distances
-            np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
+    assert predict.main([str(learned), str(data), "--out", str(tmp_path / "out.npz"), "-q"]) == 0
+    table = np.loadtxt(data, delimiter=",", skiprows=1)
+    assert isinstance(model.standardisation, Standardisation)
+    X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
+    distances = ((X[:, None].astype(float) - model.centers) ** 2).sum(axis=2)
+    expected = np.exp(-distances / (2 * model.center_sigma2)) @ model.weights + model.intercept
+    with np.load(tmp_path / "out.npz") as written:
+        rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
+        np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
     assert verification.verify_run(learned).damaged == []
 
 

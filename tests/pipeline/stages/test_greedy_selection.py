@@ -12,15 +12,15 @@ import pytest
 from cases import CASES, SERIAL
 from commands import flip
 from pipeline.prediction.model_folder import load_model
-from pipeline.resize import main as resize
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.ridge import least_squares
-from pipeline.stages import accumulate_statistics as statistics
 from pipeline.stages import greedy_selection as selection
+from pipeline.stages.accumulate_statistics import statistics_from_arrays
 from pipeline.train import main
-from runs import TrainedRuns, files_of, model_bytes, report_of, train
+from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done
 from storage import checkpoints
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
@@ -29,7 +29,7 @@ AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a s
 @pytest.fixture(scope="module")
 def whole(finished_run: TrainedRuns, tables: Path) -> Path:
     """A selection of 20 from all of 150 candidates."""
-    return finished_run(*AT_ONCE, *SERIAL, dataset=tables / "classes.npz")
+    return finished_run(*AT_ONCE, *SERIAL, dataset=tables / "classes.npz", statistics=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
     curve = {point["size"]: point for point in found["curve"]}
     assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
-    chosen = selection.load_chosen(layout, selection.AT_ONCE).chosen
-    everything = statistics.load_statistics(layout, "all")
+    chosen = read_arrays(layout.solution("all-selection.npz"))["chosen"]
+    everything = statistics_from_arrays(read_arrays(layout.statistics / "all"))
     for size in (1, 10, 20):
         cut = everything.cut(chosen[:size])
         model = least_squares(cut, report["hold_out"]["ridge"], intercept=report["intercept"])
@@ -60,13 +60,11 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
         assert curve[size]["test_error"] == pytest.approx(wrong / len(rows.y_test))
 
 
-def test_a_prefix_is_the_model_of_that_size(
-    finished_run: TrainedRuns, tables: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_smaller_choice_is_a_prefix(finished_run: TrainedRuns, tables: Path, whole: Path) -> None:
     asked = (*AT_ONCE[:4], "--select", "greedy:12", *SERIAL)
     few = finished_run(*asked, dataset=tables / "classes.npz")
-    assert resize([str(whole), "--size", "12", "--out", str(tmp_path / "cut"), "-q"]) == 0
-    assert files_of(tmp_path / "cut") == model_bytes(few)
+    indices = [load_model(run / "model").center_index for run in (few, whole)]
+    np.testing.assert_array_equal(indices[0], indices[1][:12])
     again = finished_run(*asked, "--refit", "ridge", dataset=tables / "classes.npz")  # which a selection always has
     assert model_bytes(again) == model_bytes(few)
 
@@ -85,16 +83,10 @@ def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pyt
 def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "few.npz", X=np.ones((26, 2)), y=rng.normal(size=26))
-    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none"]
     for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
-        name = more[1].partition(":")[0]
-        assert main([str(tmp_path / "few.npz"), *run[2:], "--run-dir", str(tmp_path / name), *more]) == 65
+        run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-store", "none"]
+        assert main([str(tmp_path / "few.npz"), *run, *more]) == 65
         assert "rows are equal; give rows that differ" in capsys.readouterr().err
-    np.savez(tmp_path / "few.npz", X=rng.normal(size=(26, 2)), y=rng.normal(size=26))
-    none = ["--set", "statistics.hold_out=0", "--penalty", "0.1"]
-    assert main([str(tmp_path / "few.npz"), *run, *none, "-q", *SERIAL]) == 0
-    assert resize([str(tmp_path / "run"), "--size", "1", "--out", str(tmp_path / "model")]) == 2
-    assert "keeps no statistics of held-out rows" in capsys.readouterr().err
 
 
 def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
@@ -150,10 +142,11 @@ AFTER = ("model", "solutions", "markers/evaluate", "CONTENTS.json", "report.json
     ],
 )
 def test_damage_is_refused_when_a_selection_goes_on(
-    trained: Callable[..., Path], tables: Path, features: Path, arguments: tuple[str, ...], name: str,
+    finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, arguments: tuple[str, ...], name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    run = trained(*arguments, *SERIAL, dataset=tables / "classes.npz")
+    finished = finished_run(*arguments, *SERIAL, dataset=tables / "classes.npz", statistics=True)
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
     path, before = run / "statistics" / name, model_bytes(run)
     for after in AFTER:
         shutil.rmtree(run / after) if (run / after).is_dir() else (run / after).unlink()

@@ -1,7 +1,6 @@
 """Candidates by a budget grow in steps: to where more of them gain, by a Gram that is the same as one made at once."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,16 +8,13 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline import resize
 from pipeline.estimators import SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.reporting import verification
 from pipeline.solvers import candidate_budget
 from pipeline.solvers.kernel_trials import least_gain
 from pipeline.stages import grow_candidates
-from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.finished_run import note_on_statistics
-from runs import model_bytes, report_of, train
+from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -42,8 +38,9 @@ def grown(tables: Path, features: Path, tmp_path_factory: pytest.TempPathFactory
     """Finished runs, to be read only."""
     place = tmp_path_factory.mktemp("grown")
     runs = {case: place / "-".join(case) for case in CASES}
-    for (table, width), run in runs.items():
-        train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
+    with keeping_statistics():
+        for (table, width), run in runs.items():
+            train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
     return runs
 
 
@@ -63,7 +60,7 @@ def test_they_grow_while_the_held_out_error_falls_by_more_than_chance(
     kept = KEPT.get(case, sizes[-1])
     assert sizes[-1] > 320 or kept == sizes[-1] == 160
     falls = np.array(errors[1:]) / np.array(errors[:-1])
-    most = 1 - least_gain(load_statistics(RunLayout(run), "hold_out").weight_sum)  # no two rows are equal
+    most = 1 - least_gain(report["hold_out"]["n_rows"])  # no two rows are equal
     assert (falls[:-1] < most).all(), "as long as they grow"
     assert (falls[-1] < most, falls[-1] > 1) == {GROWS: (True, False), IS_CUT: (False, True), ENDS: (False, False)}[
         case
@@ -72,7 +69,7 @@ def test_they_grow_while_the_held_out_error_falls_by_more_than_chance(
     centers = read_arrays(RunLayout(run).centers)
     assert len(centers["index"]) == len(centers["X"]) == kept
     assert min(centers["ridges"][:, 1]) == min(errors)
-    assert load_statistics(RunLayout(run), "all").n_centers == kept
+    assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
 
 
 @pytest.mark.parametrize("case", CASES, ids=["goes on", "is cut", "ends"])
@@ -81,14 +78,15 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
 ) -> None:
     (table, width), n_centers = case, report_of(grown[case])["n_centers"]
     line = ("--kernel", "gaussian", "--sigma2", width, "--penalty", "none", "--centers", str(n_centers), *SERIAL)
-    train(tmp_path / "run", features, *line, dataset=tables / f"{table}.npz")
+    with keeping_statistics():
+        train(tmp_path / "run", features, *line, dataset=tables / f"{table}.npz")
     layouts = RunLayout(grown[case]), RunLayout(tmp_path / "run")
     np.testing.assert_array_equal(*(read_arrays(layout.centers)["index"] for layout in layouts))
     for part in ("all", "fit", "hold_out"):
-        ours, at_once = (load_statistics(layout, part) for layout in layouts)
+        ours, at_once = (read_arrays(layout.statistics / part) for layout in layouts)
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
-            np.testing.assert_allclose(getattr(ours, name), getattr(at_once, name), rtol=1e-12, atol=1e-12)
-        assert ours.weight_sum == at_once.weight_sum
+            np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
+        assert ours["weight_sum"] == at_once["weight_sum"]
     reports = [report_of(run) for run in (grown[case], tmp_path / "run")]
     error = "rmse" if table == "values" else "error_rate"
     assert reports[0][error] == pytest.approx(reports[1][error], rel=1e-4)
@@ -117,13 +115,14 @@ def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
     run = tmp_path / "run"
     stop_at_commits(monkeypatch, run, range(1000))
     line = [tables / f"{case[0]}.npz", "--run-dir", run, "--features-dir", features, "--sigma2", case[1], *BUDGET]
-    assert until_done(line) > 8
+    with keeping_statistics():
+        assert until_done(line) > 8
     assert model_bytes(run) == model_bytes(grown[case])
     assert read_arrays(RunLayout(run).centers)["index"].tobytes() == (
         read_arrays(RunLayout(grown[case]).centers)["index"].tobytes()
     )
     for part in ("fit", "hold_out", "all"):
-        sums, expected = (read_arrays(RunLayout(folder).statistics_file(part)) for folder in (run, grown[case]))
+        sums, expected = (read_arrays(RunLayout(folder).statistics / part) for folder in (run, grown[case]))
         assert sums["gram"].tobytes() == expected["gram"].tobytes(), part
     assert not (run / "passes").exists()
     assert verification.verify_run(run).damaged == []
@@ -142,21 +141,3 @@ def test_the_estimator_grows_alike(tables: Path, features: Path, tmp_path: Path)
     assert 40 < model.n_centers < 600, "not all that are paid for"
     for name in ("centers", "weights", "intercept", "center_index"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)
-
-
-@pytest.mark.ci
-def test_what_is_done_with_a_finished_run(
-    grown: dict[tuple[str, str], Path], tables: Path, features: Path, tmp_path: Path
-) -> None:
-    run, data = Path(shutil.copytree(grown[IS_CUT], tmp_path / "run")), tables / "classes.npz"
-    line = ("--sigma2", "0.3", *BUDGET)
-    before = model_bytes(run)
-    assert verification.verify_run(run).damaged == []
-    assert resize.main([str(run), "--size", "25", "--out", str(tmp_path / "small"), "-q"]) == 0
-    assert load_model(tmp_path / "small").n_centers == 25
-    train(run, features, *line, "--resume", "auto", "--keep-statistics", "centers", dataset=data)
-    assert note_on_statistics(RunLayout(run)) is not None
-    assert model_bytes(run) == before
-    assert verification.verify_run(run).damaged == []
-    train(tmp_path / "lean", features, *line, "--keep-statistics", "centers", dataset=data)
-    assert model_bytes(tmp_path / "lean") == before

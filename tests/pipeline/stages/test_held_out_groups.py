@@ -18,7 +18,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
-from runs import model_bytes, train
+from runs import keeping_statistics, model_bytes, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -51,7 +51,8 @@ def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["csv", "npz", pytest.param("zarr", marks=pytest.mark.ci)])
 def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
     data = write(tmp_path, table, kind)
-    report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
+    with keeping_statistics():
+        report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
     layout, n_train = RunLayout(tmp_path / "run"), report["n_train"]
     rows = {tuple(row): group for row, group in zip(table["X"].tolist(), table["g"].tolist(), strict=True)}
     if kind != "zarr":
@@ -65,7 +66,7 @@ def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: s
         keys = group_keys(np.array(of_parts[0]))
         held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
         assert report["hold_out"]["n_rows"] == np.count_nonzero(held_out)
-    parts = [read_arrays(layout.statistics_file(part))["weight_sum"] for part in ("fit", "hold_out")]
+    parts = [read_arrays(layout.statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
     n_held_out = report["hold_out"]["n_rows"]
     assert [round(float(part)) for part in parts] == [n_train - n_held_out, n_held_out]
     assert 0 < n_held_out < n_train

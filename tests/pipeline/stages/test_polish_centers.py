@@ -17,7 +17,6 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as report_page
 from pipeline.reporting.page import page
 from pipeline.reporting.result_table import table
-from pipeline.resize import main as resize
 from pipeline.stages import polish_centers as stage
 from pipeline.stages import solve_weights
 from pipeline.stages.run_workspace import Run
@@ -221,18 +220,11 @@ def test_moved_centers_are_no_training_rows(place: Path, tmp_path: Path, capsys:
     assert found["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
     assert predict([str(place / "move"), str(place / "smooth.npz"), "--out", str(tmp_path / "out.csv")]) == 0
     assert report_page([str(place / "move")]) == 0
-    capsys.readouterr()
-    assert resize([str(place / "move"), "--size", "5", "--out", str(tmp_path / "cut")]) == 2
-    error = capsys.readouterr().err
-    assert "its centers were moved" in error
-    assert "--select greedy:5 --polish-centers 25" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "cut").exists()
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
 def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
-    trained: Callable[..., Path], tables: Path, features: Path, tmp_path: Path, damage: str,
+    trained: Callable[..., Path], tables: Path, features: Path, damage: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     table, case = tables / "values.npz", CASES["a selection, moved"].arguments
@@ -241,9 +233,6 @@ def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
     data = bytearray(moved.read_bytes())
     data[172] ^= 1
     moved.unlink() if damage == "missing" else moved.write_bytes(data)
-    capsys.readouterr()
-    assert resize([str(run), "--size", "5", "--out", str(tmp_path / "cut")]) == 65
-    assert "final.npz" in capsys.readouterr().err
     for name in ("model", "markers/evaluate"):
         shutil.rmtree(run / name)
     for name in ("report.json", "CONTENTS.json"):

@@ -12,7 +12,6 @@ from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
 from pipeline.reporting.result_table import table
 from pipeline.reporting.run_facts import lines, status
-from pipeline.resize import main as resize
 from pipeline.train import main
 from runs import model_bytes, report_of, train
 
@@ -234,17 +233,11 @@ def test_what_cannot_be_weighted_is_refused_at_the_start(
 
 
 @pytest.mark.ci
-def test_a_run_with_weights_is_resized_and_taken_up(tmp_path: Path, capsys: Any) -> None:
-    """The statistics are of the weighted rows, and so is the temperature of a smaller model."""
+def test_a_selection_with_weights_is_scored_by_them_and_keeps_them(tmp_path: Path, capsys: Any) -> None:
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 80))
     data = save(tmp_path / "table.npz", rows, test_rows)
     asked = (*WEIGHTED, *BALANCED)
     train(tmp_path / "run", tmp_path / "f", "--select", "greedy:20", *asked, dataset=data)
-    train(tmp_path / "small", tmp_path / "f", "--select", "greedy:10", *asked, dataset=data)
-    assert resize([str(tmp_path / "run"), "--size", "10", "--out", str(tmp_path / "cut"), "-q"]) == 0
-    resized, trained = load_model(tmp_path / "cut"), load_model(tmp_path / "small" / "model")
-    np.testing.assert_allclose(resized.weights, trained.weights, rtol=1e-6, atol=1e-9)
-    assert resized.temperature == pytest.approx(trained.temperature, rel=0.01)  # the fit rows may settle other ones
     report = report_of(tmp_path / "run")
     assert report["weighting"]["class_weight"] == "balanced"
     assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])

@@ -14,9 +14,7 @@ from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
-from pipeline.resize import main as resize
-from pipeline.stages.finished_run import column_names, last_names
-from pipeline.stages.greedy_selection import load_chosen
+from pipeline.stages import solve_weights
 from pipeline.stages.workspace import names_of
 from runs import held_out_of, report_of, train
 from storage.arrays import read_arrays
@@ -88,14 +86,15 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(place: Path
 
 
 @pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
-def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(place: Path, rounds: tuple[str, ...]) -> None:
+def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
+    place: Path, rounds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, seen = solve_weights.find_temperature, list[np.ndarray]()
+    monkeypatch.setattr(
+        solve_weights, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
+    )
     run = trained(place, f"selected-{len(rounds)}", "--select", "greedy:20", *rounds)
-    layout = RunLayout(run)
-    names = last_names(layout)
-    assert names is not None
-    tried = column_names(layout, names, load_chosen(layout, names).tried, N_TRAIN)
-    model = load_model(run / "model")
-    assert tried is not None
+    (tried,), model = seen, load_model(run / "model")
     assert rounds or set(tried) != set(model.center_index)  # few finalists may be the same centers
     assert model.temperature == pytest.approx(unseen_temperature(place, run, tried), rel=1e-4)
     assert told(run)["seen"] is False
@@ -167,21 +166,3 @@ def test_there_is_none_of_values_or_without_held_out_rows(
     assert json.loads(capsys.readouterr().out)["probabilities"] is None
     assert write_report([str(run)]) == 0
     assert "Probabilities" not in (run / "report.html").read_text()
-
-
-def test_a_smaller_model_has_its_own(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert resize([str(place / "penalised"), "--size", "5", "--out", str(tmp_path / "five")]) == 0
-    few, all_of_them = load_model(tmp_path / "five"), load_model(place / "penalised" / "model")
-    assert few.temperature is not None
-    assert few.temperature != all_of_them.temperature
-    X, y, held_out = rows_of(place, place / "penalised")
-    near = best_temperature(loss_slopes(few.decision_function(X[held_out]), y[held_out]))
-    assert few.temperature == pytest.approx(near, rel=0.1), "five weights see nothing of sixty rows"
-    assert f"temperature {few.temperature:.3g}" in capsys.readouterr().out
-    (place / "three.npz").rename(tmp_path / "elsewhere.npz")
-    try:
-        assert resize([str(place / "penalised"), "--size", "5", "--out", str(tmp_path / "without")]) == 0
-    finally:
-        (tmp_path / "elsewhere.npz").rename(place / "three.npz")
-    assert "warning: no temperature, and so no probabilities: " in capsys.readouterr().err
-    assert load_model(tmp_path / "without").temperature is None
