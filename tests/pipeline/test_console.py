@@ -64,7 +64,6 @@ def test_a_run_of_another_version_is_refused(trained: Callable[..., Path], table
 def test_a_python_without_libraries_says_what_to_type(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> None:
     run = finished_run("--centers", "20", dataset=tables / "values.npz")
     words = {"train": ["digits"], "predict": [run, tables / "values.npz", "--out", tmp_path / "out.csv"]}
-    words["resize"] = [run, "--size", "5", "--out", tmp_path / "small"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in set(COMMANDS) - {"status"}:  # which needs none
         done = runs.python("-S", "-m", "pipeline", command, *words.get(command, [run]), env=environment)
