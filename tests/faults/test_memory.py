@@ -24,9 +24,9 @@ from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit as centers
-from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
+from pipeline.stages.one_vs_all import solution_name
 from pipeline.stages.out_of_core.correlation_pass import correlation_errors
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -160,8 +160,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
-        arrays = {"active": np.arange(m), "weights": table[None, :, output : output + 1]}
-        in_rounds.commit(group_solve.solution_name(f"{current.name}-centred", (output,)), arrays)
+        arrays = {"active": np.arange(m), "weights": table[None, :, output]}
+        in_rounds.commit(solution_name(f"{current.name}-centred", output), arrays)
     scores = K.T @ (Y - K @ table)
     zeros = np.zeros_like(scores)
     scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
@@ -172,9 +172,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     centred = sums.centred()
     np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
     for output, found in enumerate(certificates):
-        column = [output]
-        inputs = table[:, column], scores[:, column], centred.kty[:, column], centred.yty[output], 1.0
-        largest = float(np.abs(scores[:, column]).max())
+        inputs = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
+        largest = float(np.abs(scores[:, output]).max())
         expected = certify_support(*inputs, largest, sums.rounding())
         assert found == expected
     # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
@@ -191,9 +190,9 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     of_all = SolvedSet(in_rounds, np.arange(m + 1), (1.0,), current, weights)
     errors = correlation_errors(in_rounds, Y)
     for output, found in enumerate(of_all.certify(more)):
-        problem = table[:, [output]], scores[:, [output]], centred.kty[:, [output]], centred.yty[output], 1.0
+        problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
         largest_score = float(np.abs(scores[:, output]).max())
-        assert found == certify_support(*problem, largest_score, sums.rounding().beside(errors[[output]]))
+        assert found == certify_support(*problem, largest_score, sums.rounding().beside(float(errors[output])))
         assert errors[output] > 0
 
 

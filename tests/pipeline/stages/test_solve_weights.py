@@ -48,7 +48,7 @@ def test_the_path_reports_objective_size_held_out_error_and_time(train: Train, r
     weights = np.zeros((6, CENTERS, 3))
     for output in range(3):
         solution = read_arrays(RunLayout(run).solution(f"fit-output-{output:04d}.npz"))
-        weights[:, solution["active"], output] = solution["weights"][:, :, 0]
+        weights[:, solution["active"], output] = solution["weights"]
     for point, of_penalty in zip(path, weights, strict=True):
         wrong = np.argmax(rows.K[held] @ of_penalty, 1) != rows.y[held]
         assert point["hold_out_error"] == pytest.approx(wrong.mean())
