@@ -67,7 +67,7 @@ KINDS = {
     "number_list": "numbers",
     "name_list": "names",
     "center_count": "whole number, `all`",
-    "widths": "number, several, `median`, `auto`",
+    "width": "number, `median`, `auto`",
     "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",
     "selection": "`none`, `greedy:K`, `greedy:auto`",
     "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",

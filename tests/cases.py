@@ -36,7 +36,6 @@ CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
     "by a budget": classes("--budget", "1s", "--set", "kernel.scale_rounds=2"),  # it grows, and is cut
     "one for each class": classes("--centers", "60", "--penalty", "1", "--refit", "ridge"),
-    "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
     "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
     "plain steps": classes(
@@ -54,7 +53,6 @@ CASES = {
     ),
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
-    "rounds, two widths": classes(*ROUNDS, "--penalty", "20", "--kernel", "laplace", "--sigma2", "1,4"),
     "rounds, learned scales": values(
         *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"
     ),

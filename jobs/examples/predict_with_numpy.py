@@ -38,10 +38,10 @@ arrays = np.load(folder / "run/model/arrays.npz")
 new = np.array([[0.0, 0.0], [2.0, 10.0], [0.5, -280.0]])
 features = (new - arrays["standardisation_mean"]) / arrays["standardisation_scale"]
 features = features @ scales if (scales := arrays.get("feature_scales", np.ones(1))).ndim == 2 else features * scales
-differences, kernel = features[:, None] - arrays["centers"], about["kernel"]["name"]
-distances = np.linalg.norm(differences, ord=1 if kernel == "product-laplace" else 2, axis=2)
-distances = distances / np.sqrt(arrays["center_sigma2"])
-columns = np.exp(-(distances**2) / 2 if kernel == "gaussian" else -distances)
+differences, kernel = features[:, None] - arrays["centers"], about["kernel"]
+distances = np.linalg.norm(differences, ord=1 if kernel["name"] == "product-laplace" else 2, axis=2)
+distances = distances / np.sqrt(kernel["sigma2"])
+columns = np.exp(-(distances**2) / 2 if kernel["name"] == "gaussian" else -distances)
 decision = columns @ arrays["weights"] + arrays["intercept"]
 odds = np.exp((decision - decision.max(axis=1, keepdims=True)) / about["temperature"])
 labels, probabilities = np.array(about["labels"])[decision.argmax(axis=1)], odds / odds.sum(axis=1, keepdims=True)

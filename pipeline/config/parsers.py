@@ -125,18 +125,14 @@ def number_list(value: Any) -> tuple[float, ...]:
     return tuple(int(number) if number.is_integer() else number for number in numbers)
 
 
-def widths(value: object) -> float | str | tuple[float, ...]:
-    """Accept a kernel width above 0, several (each a candidate at every center), `median` or `auto`."""
+def width(value: object) -> float | str:
+    """Accept a kernel width above 0, `median` or `auto`."""
     if value in ("median", "auto"):
         return str(value)
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     try:
-        numbers = tuple(real(0, above=True)(part) for part in parts)
+        return real(0, above=True)(value)
     except (ValueError, TypeError):
-        numbers = ()
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError("must be a number above 0, different ones separated by commas, median or auto")
-    return numbers if len(numbers) > 1 else numbers[0]
+        raise ValueError("must be a number above 0, median or auto") from None
 
 
 def center_count(value: object) -> int | str:

@@ -29,7 +29,7 @@ from pipeline.config.parsers import (
     text,
     truth,
     whole,
-    widths,
+    width,
 )
 
 AUTO_KERNEL = "auto"
@@ -186,7 +186,7 @@ class CentersConfig:
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """The kernel and its widths."""
+    """The kernel and its width."""
 
     name: str | None = optional(
         OneOf(("gaussian", "laplace", "product-laplace", AUTO_KERNEL)),
@@ -195,13 +195,12 @@ class KernelConfig:
         "edges; auto takes the best by held-out error (default: auto for least squares on tables, else gaussian)",
         "--kernel",
     )
-    sigma2: float | str | tuple[float, ...] | None = optional(
-        widths,
+    sigma2: float | str | None = optional(
+        width,
         "default",
-        "width σ² of the kernel: a number; 1,2,4 for every width at every candidate; median of the squared "
-        "distances; auto for the lowest held-out error (default: 0.25 for soft-hog, 4 for sphog and hog, 8 "
-        "with a power, median with a Laplace kernel; for tables auto, or median with a penalty or a "
-        "selection)",
+        "width σ² of the kernel: a number; median of the squared distances; auto for the lowest held-out error "
+        "(default: 0.25 for soft-hog, 4 for sphog and hog, 8 with a power, median with a Laplace kernel; for tables "
+        "auto, or median with a penalty or a selection)",
         "--sigma2",
     )
     scale: str | None = optional(

@@ -3,7 +3,7 @@
 What computes is imported at the first use, so that `import pipeline.estimators` takes as long as scikit-learn itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
@@ -41,7 +41,7 @@ class KernelMachine(BaseEstimator):
     categorical: str | None = None
     missing: str | None = None
     kernel: str | None = None
-    sigma2: float | str | Sequence[float] | None = None
+    sigma2: float | str | None = None
     feature_scale: str | None = "auto"
     penalty: float | str | None = None
     refit: str | None = None

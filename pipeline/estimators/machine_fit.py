@@ -39,7 +39,6 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
 from pipeline.stages.preparation import loops_of
 from pipeline.stages.task_checkpoints import REACHED
-from pipeline.stages.training_rows import rows_and_widths
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
@@ -156,10 +155,7 @@ def _store(
     )
     set_model(machine, model, None if machine._of_cells else np.dtype(config.kernel.precision).type)
     if final.points is None:
-        rows = rows_and_widths(work.candidates[final.active], shape.n_train)[0]
-        machine.centers_ = features.take(rows, as_given=True)
-    widths = work.centers["sigma2"]
-    machine.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
+        machine.centers_ = features.take(work.candidates[final.active], as_given=True)
     machine.penalty_ = summary["penalty"]
     machine.n_iter_ = len(final.active) if config.solver.select != "none" else 1
     if machine.penalty_ is None:
@@ -180,7 +176,7 @@ def set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> Non
 
     dtype: of kernel values, with centers as they are; None: predictions are those of the commands.
     """
-    single, widths = model.task == "regression", model.center_sigma2
+    single = model.task == "regression"
     machine._model, machine._dtype = model, dtype
     scales = model.feature_scales
     machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()
@@ -188,7 +184,7 @@ def set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> Non
     machine.coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
     machine.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
     machine.kernel_ = model.kernel.name
-    machine.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths.copy()
+    machine.sigma2_ = model.sigma2
     machine.mu_, machine.dual_gap_, machine.n_iter_, machine.penalty_ = None, math.nan, 0, None
     if not single:
         machine.temperature_ = model.temperature

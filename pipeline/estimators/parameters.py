@@ -95,8 +95,7 @@ def parsed(name: str, value: Any) -> Any:
         return SETTINGS[PARAMETERS[name]].parse("~" if wrong else plain)  # which no setting is
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    for words, instead in ((", or all", ", all or None"), (", different ones separated by commas", ", several such")):
-        reason = reason.replace(words, instead)
+    reason = reason.replace(", or all", ", all or None")
     reason = reason.replace("none", "None", 1) if name in NONE_MEANS else reason
     raise ValueError(f"{name} {reason}; found {value!r}")
 

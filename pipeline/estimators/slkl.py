@@ -47,12 +47,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes.
         "auto": that of the lowest error on held-out rows. None: "auto" where all candidates are fitted by least squares
         and `sigma2` is no number, else "gaussian".
-    sigma2 : float, several, "median", "auto" or None
-        σ², in squared units of X (standardised, where it is), above 0; (1, 2, 4): every candidate at every one of these
-        widths; "median": the median of the squared distances between candidates (product-laplace: of squared sums of
-        absolute differences), 1000 of them where there are more;
-        "auto": that of the lowest error on held-out rows (of classes: log loss), by least squares on a sample of at
-        most 10 000 rows and up to 2000 of the candidates. None: "auto" where all candidates are fitted by least
+    sigma2 : float, "median", "auto" or None
+        σ², in squared units of X (standardised, where it is), above 0; "median": the median of the squared distances
+        between candidates (product-laplace: of squared sums of absolute differences), 1000 of them where there are
+        more; "auto": that of the lowest error on held-out rows (of classes: log loss), by least squares on a sample of
+        at most 10 000 rows and up to 2000 of the candidates. None: "auto" where all candidates are fitted by least
         squares, "median" with a penalty or `select`.
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
         "diagonal": a factor for each feature, found in rounds of fits to such a sample by how steep they are along it,
@@ -65,7 +64,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
         rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
-        and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, or a `tol`,
+        and what None stands for below 200 rows, and with n_centers="all", `refit`, or a `tol`,
         `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on a tenth of the rows, held
         out, then fitted on all; a warning says where it is at an edge of those tried. "path:FROM:TO:N": N penalties
         down to TO, each solve started from the last; FROM may be max. "none": least squares whatever else is asked for.
@@ -77,7 +76,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         `penalty`, `refit` and `tol` are not used then.
     polish_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
-        penalty with `refit`, and a Gaussian of one width.
+        penalty with `refit`, and a Gaussian kernel.
     fit_intercept : bool
         Fit b, without a penalty.
     tol : float or None
@@ -120,8 +119,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Iterations of the longest solve, or centers chosen greedily.
     penalty_ : float or None
         That in use; None after a greedy choice or without one.
-    sigma2_ : float or (m,) float64
-        The width in use; that of each center where there were several.
+    sigma2_ : float
+        The width in use.
     kernel_ : str
         The name of the kernel in use.
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None

@@ -1,6 +1,4 @@
-"""How kernels make blocks of columns: functions of a distance, in tiles of points with several widths each."""
-
-from itertools import pairwise
+"""How kernels make blocks of columns: functions of a distance, in tiles of points."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +12,6 @@ from pipeline.kernels.kernel_loops import (
     laplace_float32,
     laplace_float64,
 )
-from pipeline.kernels.scaled_rows import first_non_finite_row
 
 Values = NDArray[np.floating]
 Index = NDArray[np.int64]
@@ -29,17 +26,16 @@ TILE_COLUMNS = 512  # of the inner products computed at once: work for several t
 class Form:
     """A kernel, a function of the distance between 0 and 1: all that the rest of the system knows of it is in its form.
 
-    An object is the kernel at points, values (p, d) of one float dtype; column j is of point place[j], or j without
-    places. `prepared` checks rows X (rows, d) and returns them as `write` wants them, with a size of each, (rows,): the
-    same for all tiles. `write` fills the columns of a tile in `out` (rows, columns) with the rows, taken in an order.
+    An object is the kernel at points, values (m, d) of one float dtype. `prepared` checks rows X (rows, d) and returns
+    them as `write` wants them, with a size of each, (rows,): the same for all tiles. `write` fills the columns of a
+    tile of points in `out` (rows, m) with the rows, taken in an order.
     loops : see `Kernel`
     """
 
     loops = tuple[str, ...]()
 
-    def __init__(self, values: Values, place: Index | None, sigma2: NDArray[np.float64]) -> None:
-        self._values, self._place = values, place
-        self._runs = None if place is None else _runs_of_tiles(place)
+    def __init__(self, values: Values, sigma2: float) -> None:
+        self._values = values
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows is refused, in words
             self._set_up(sigma2)
 
@@ -50,35 +46,20 @@ class Form:
         norms = _squared_norms(centred)
         return (norms[:, None] + norms - 2.0 * (centred @ centred.T))[np.triu_indices(len(points), 1)]
 
-    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+    def _set_up(self, sigma2: float) -> None:
+        raise NotImplementedError
+
+    def prepared(self, X: Values) -> tuple[Values, Values]:
+        """Return the rows as `write` wants them, and their sizes."""
         raise NotImplementedError
 
     def tiles(self) -> list[slice]:
-        """Return the points whose columns `write` takes at once, of all widths."""
+        """Return the points whose columns `write` takes at once."""
         n_points = len(self._values)
         return [slice(j, min(j + TILE_COLUMNS, n_points)) for j in range(0, n_points, TILE_COLUMNS)]
 
     def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
-        """Write the columns of a tile of points: distances or inner products, then each column of them."""
-        of_points = self._of_points(X, tile)
-        for columns in [tile] if self._runs is None else self._runs.get(tile.start // TILE_COLUMNS, []):
-            of_columns = of_points
-            if self._place is not None:
-                points = self._place[columns] - tile.start
-                if not np.array_equal(points, np.arange(of_points.shape[1])):
-                    of_columns = np.take(of_points, points, axis=1)
-            self._epilogue(of_columns, sizes, columns, order, out)
-
-    def _spread(self, of_points: Values) -> Values:
-        """Return what is known of each point, (..., p), for each column, (..., columns)."""
-        return of_points if self._place is None else np.ascontiguousarray(of_points[..., self._place])
-
-    def _of_points(self, X: Values, tile: slice) -> Values:
-        """Return what the values of a tile of points are made of, (rows, points)."""
-        raise NotImplementedError
-
-    def _epilogue(self, of_columns: Values, sizes: Values, columns: slice, order: Index, out: Values) -> None:
-        """Write the values of some columns, (rows, columns)."""
+        """Write the columns of a tile of points."""
         raise NotImplementedError
 
 
@@ -91,20 +72,19 @@ class GaussianForm(Form):
 
     loops = ("gaussian_float32", "gaussian_float64")
 
-    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+    def _set_up(self, sigma2: float) -> None:
         dtype = self._values.dtype
         self._origin = _origin(self._values)
         self._centers = self._values if self._origin is None else self._values - self._origin
-        self._norms = self._spread(_squared_norms(self._centers))
-        self._scales: Values = (0.5 / sigma2).astype(dtype)
+        self._norms = _squared_norms(self._centers)
+        self._scale = _scale(0.5 / np.float64(sigma2), dtype, sigma2, "1/(2 sigma2)")
         # Rows need no such check: one with a kernel value above rounding is about as long as its center.
         _check_sizes("center", self._norms, _largest_norm(dtype))
-        _check_scales(self._scales, sigma2, "1/(2 sigma2)")
         errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / sigma2)
         if errors.max(initial=0.0) > LARGEST_KERNEL_ERROR:
             worst = int(np.argmax(errors))
             raise InvalidDataError(
-                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2[worst]:g}, kernel "
+                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2:g}, kernel "
                 f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
                 "(--set data.standardise=true), rescale them, or use a larger --sigma2"
             )
@@ -116,12 +96,10 @@ class GaussianForm(Form):
         _check_sizes("row", norms, _largest_norm(norms.dtype))
         return values, norms
 
-    def _of_points(self, X: Values, tile: slice) -> Values:
-        return X @ self._centers[tile].T
-
-    def _epilogue(self, of_columns: Values, sizes: Values, columns: slice, order: Index, out: Values) -> None:
-        loop = gaussian_float32 if of_columns.dtype == np.float32 else gaussian_float64
-        loop(of_columns, sizes, self._norms[columns], self._scales[columns], order, out, columns.start)
+    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        """Write the columns of a tile of points: inner products, then the kernel of them."""
+        loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
+        loop(X @ self._centers[tile].T, sizes, self._norms[tile], self._scale, order, out, tile.start)
 
 
 class LaplaceForm(Form):
@@ -130,10 +108,9 @@ class LaplaceForm(Form):
     loops = ("direct_distances", "laplace_float32", "laplace_float64")
     _euclidean, _size = True, "squared norm"
 
-    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+    def _set_up(self, sigma2: float) -> None:
         _check_sizes("center", self._sizes(self._values), _largest_norm(self._values.dtype), self._size)
-        self._scales: Values = (1.0 / np.sqrt(sigma2)).astype(self._values.dtype)
-        _check_scales(self._scales, sigma2, "1/√sigma2")
+        self._scale = _scale(1.0 / np.sqrt(np.float64(sigma2)), self._values.dtype, sigma2, "1/√sigma2")
 
     def prepared(self, X: Values) -> tuple[Values, Values]:
         """Return the rows and their norms, squared or of absolute values."""
@@ -145,15 +122,13 @@ class LaplaceForm(Form):
     def _sizes(X: Values) -> Values:
         return _squared_norms(X)
 
-    def _of_points(self, X: Values, tile: slice) -> Values:
-        rows, centers = read_only(X), read_only(self._values[tile])
+    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        """Write the columns of a tile of points: distances, then the kernel of them."""
+        centers = read_only(self._values[tile])
         distances = np.empty((len(X), len(centers)), X.dtype)
-        direct_distances(rows, centers, self._euclidean, distances)
-        return distances
-
-    def _epilogue(self, of_columns: Values, sizes: Values, columns: slice, order: Index, out: Values) -> None:
-        loop = laplace_float32 if of_columns.dtype == np.float32 else laplace_float64
-        loop(of_columns, self._scales[columns], order, out, columns.start)
+        direct_distances(read_only(X), centers, self._euclidean, distances)
+        loop = laplace_float32 if X.dtype == np.float32 else laplace_float64
+        loop(distances, self._scale, order, out, tile.start)
 
 
 class ProductLaplaceForm(LaplaceForm):
@@ -172,16 +147,6 @@ class ProductLaplaceForm(LaplaceForm):
     @staticmethod
     def _sizes(X: Values) -> Values:
         return np.asarray(np.abs(X).sum(axis=1))
-
-
-def _runs_of_tiles(place: Index) -> dict[int, list[slice]]:
-    """Return the columns of each tile of points, by its number: runs of those that stand together."""
-    tiles = place // TILE_COLUMNS
-    edges = [0, *(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(tiles)]
-    runs: dict[int, list[slice]] = {}
-    for first, stop in pairwise(edges) if len(tiles) else ():
-        runs.setdefault(int(tiles[first]), []).append(slice(first, stop))
-    return runs
 
 
 def _origin(centers: Values) -> Values | None:
@@ -206,13 +171,12 @@ def _check_sizes(who: str, sizes: Values, largest: float, what: str = "squared n
         )
 
 
-def _check_scales(scales: Values, widths: NDArray[np.float64], what: str) -> None:
-    """Raise InvalidDataError where what is made of the widths (columns,) overflowed to infinity."""
-    place = first_non_finite_row(scales)
-    if place is not None:
-        raise InvalidDataError(
-            f"sigma2 = {widths[place]:g} is too small: {what} is no {scales.dtype} number; use a larger --sigma2"
-        )
+def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.floating:
+    """Return what is made of the width, in a dtype. Raises InvalidDataError where it overflows to infinity."""
+    scale: np.floating = dtype.type(value)
+    if not np.isfinite(scale):
+        raise InvalidDataError(f"sigma2 = {sigma2:g} is too small: {what} is no {dtype} number; use a larger --sigma2")
+    return scale
 
 
 def _largest_norm(dtype: np.dtype) -> float:

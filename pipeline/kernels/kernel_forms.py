@@ -1,14 +1,14 @@
 """The kernels: each turns rows into blocks of columns k(x, z) for fixed points z; widths that suit points.
 
-No block outlives the call that asked for it. A point may have several widths, each with a column: its inner products
-are computed once for all of them.
+No block outlives the call that asked for it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pipeline.kernels.distance_forms import GaussianForm, Index, LaplaceForm, ProductLaplaceForm, Values
 from pipeline.kernels.exact_sums import Each, serially
@@ -52,10 +52,9 @@ GAUSSIAN = Kernel()
 class ColumnGenerator:
     """Kernel columns c_m = k(X, x_m) of fixed centers over any rows (mathematics.md, eq. 1).
 
-    centers : (n_points, n_features) array, kept as C-contiguous `dtype`
-    sigma2 : width of every column, or one (n_centers,) width each
+    centers : (n_centers, n_features) array, kept as C-contiguous `dtype`
+    sigma2 : the width
     dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost)
-    place : (n_centers,) i8, which of `centers` each column belongs to; None: one column each, in order
 
     Raises ValueError for a width that is no finite number above 0, InvalidDataError where the centers are too large for
     `dtype`, or so large compared with sigma2 that kernel values would be rounding.
@@ -64,20 +63,18 @@ class ColumnGenerator:
     def __init__(
         self,
         centers: Values,
-        sigma2: ArrayLike,
+        sigma2: float,
         dtype: type = np.float32,
         *,
         kernel: Kernel = GAUSSIAN,
-        place: Index | None = None,
     ) -> None:
-        self.n_centers = len(centers) if place is None else len(place)  # columns
-        widths = np.broadcast_to(np.asarray(sigma2, np.float64), (self.n_centers,))
-        if not (np.isfinite(widths).all() and (widths > 0).all()):
-            raise ValueError("every sigma2 must be a finite number above 0")
+        if not (math.isfinite(sigma2) and sigma2 > 0):
+            raise ValueError(f"sigma2 must be a finite number above 0, got {sigma2}")
+        self.n_centers = len(centers)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             kept: Values = np.ascontiguousarray(centers, dtype=dtype)
         self._n_features, self._dtype = kept.shape[1], kept.dtype
-        self._form = _FORMS[kernel.name](kept, place, widths)
+        self._form = _FORMS[kernel.name](kept, float(sigma2))
 
     def block(
         self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: Each = serially
@@ -87,7 +84,7 @@ class ColumnGenerator:
         X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32 centers the
         values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy). `each` shares out the
         tiles of columns: the bits of a value depend on the rows of the block and on the centers alone. Costs
-        2·rows·n_features·n_points operations and rows·n_centers·(4 + itemsize) bytes. Raises InvalidDataError naming
+        2·rows·n_features·n_centers operations and rows·n_centers·(4 + itemsize) bytes. Raises InvalidDataError naming
         a row that is too large for squared distances.
         """
         if X.ndim != 2 or X.shape[1] != self._n_features:

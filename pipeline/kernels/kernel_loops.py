@@ -33,10 +33,10 @@ def _exponential(r, power):
 
 
 @compiled(error_model="numpy")
-def gaussian_float32(dots, row_norms, center_norms, center_scales, row_order, out, first):
-    """Write out[i, first + j] = exp(-max(0, ‖x‖² + ‖z_j‖² - 2 x·z_j) · scale_j) with x = row row_order[i].
+def gaussian_float32(dots, row_norms, center_norms, scale, row_order, out, first):
+    """Write out[i, first + j] = exp(-max(0, ‖x‖² + ‖z_j‖² - 2 x·z_j) · scale) with x = row row_order[i].
 
-    mathematics.md, eqs. 2 and 3. dots (rows, m) f4; row_norms (rows,) f4; center_norms, center_scales (m,) f4;
+    mathematics.md, eqs. 2 and 3. dots (rows, m) f4; row_norms (rows,) f4; center_norms (m,) f4; scale f4;
     row_order (rows,) i8; out (rows, M) f4 or f8. Values are float32 numbers whatever the dtype of `out`. The loops are
     branch-free, so that LLVM vectorises them.
     """
@@ -49,27 +49,27 @@ def gaussian_float32(dots, row_norms, center_norms, center_scales, row_order, ou
         norm = row_norms[row]
         for j in range(n_columns):
             distance = max(_ZERO, norm + center_norms[j] - _TWO * dots[row, j])
-            reduced[j], bits[j] = _reduced(-distance * center_scales[j])
+            reduced[j], bits[j] = _reduced(-distance * scale)
         values = out[i][first : first + n_columns]
         for j in range(n_columns):
             values[j] = _exponential(reduced[j], powers[j])
 
 
 @compiled(error_model="numpy")
-def gaussian_float64(dots, row_norms, center_norms, center_scales, row_order, out, first):
+def gaussian_float64(dots, row_norms, center_norms, scale, row_order, out, first):
     """Do the same in float64 throughout (exact comparisons between paths; slower)."""
     for i in range(dots.shape[0]):
         row = row_order[i]
         for j in range(dots.shape[1]):
             distance = max(0.0, row_norms[row] + center_norms[j] - 2.0 * dots[row, j])
-            out[i, first + j] = math.exp(-distance * center_scales[j])
+            out[i, first + j] = math.exp(-distance * scale)
 
 
 @compiled(error_model="numpy")
-def laplace_float32(distances, center_scales, row_order, out, first):
-    """Write out[i, first + j] = exp(-distance · scale_j), the distance being that of row row_order[i] and center j.
+def laplace_float32(distances, scale, row_order, out, first):
+    """Write out[i, first + j] = exp(-distance · scale), the distance being that of row row_order[i] and center j.
 
-    mathematics.md, eqs. 4 and 5. distances (rows, m) f4; center_scales (m,) f4; row_order (rows,) i8; out (rows, M)
+    mathematics.md, eqs. 4 and 5. distances (rows, m) f4; scale f4; row_order (rows,) i8; out (rows, M)
     f4 or f8, of float32 numbers.
     """
     n_columns = distances.shape[1]
@@ -79,19 +79,19 @@ def laplace_float32(distances, center_scales, row_order, out, first):
     for i in range(distances.shape[0]):
         row = row_order[i]
         for j in range(n_columns):
-            reduced[j], bits[j] = _reduced(-distances[row, j] * center_scales[j])
+            reduced[j], bits[j] = _reduced(-distances[row, j] * scale)
         values = out[i][first : first + n_columns]
         for j in range(n_columns):
             values[j] = _exponential(reduced[j], powers[j])
 
 
 @compiled(error_model="numpy")
-def laplace_float64(distances, center_scales, row_order, out, first):
+def laplace_float64(distances, scale, row_order, out, first):
     """Do the same in float64 throughout."""
     for i in range(distances.shape[0]):
         row = row_order[i]
         for j in range(distances.shape[1]):
-            out[i, first + j] = math.exp(-distances[row, j] * center_scales[j])
+            out[i, first + j] = math.exp(-distances[row, j] * scale)
 
 
 _STRIPE = 64  # centers that are computed on together, so that LLVM knows their number
@@ -221,13 +221,13 @@ def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column
     return not strange
 
 
-_FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4[::1]", "f8[:, ::1], f8[::1], f8[::1], f8[::1]"
+_FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4", "f8[:, ::1], f8[::1], f8[::1], f8"
 _GIVEN = {x: f"Array({x}, 2, 'C', True)" for x in ("f4", "f8")}  # read-only
 SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
     "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
     "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
-    "laplace_float32": [f"(f4[:, ::1], f4[::1], i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
-    "laplace_float64": "(f8[:, ::1], f8[::1], i8[::1], f8[:, ::1], i8)",
+    "laplace_float32": [f"(f4[:, ::1], f4, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
+    "laplace_float64": "(f8[:, ::1], f8, i8[::1], f8[:, ::1], i8)",
     "direct_distances": [f"({_GIVEN[x]}, {_GIVEN[x]}, b1, {x}[:, ::1])" for x in ("f4", "f8")],
     "add_squared_slopes": f"({', '.join([_GIVEN['f8']] * 4)}, Array(f8, 1, 'C', True), f8[::1])",
     "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",

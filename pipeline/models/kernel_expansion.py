@@ -15,13 +15,12 @@ FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 w
 class KernelExpansion:
     """Weights on kernel columns (mathematics.md, eq. 6).
 
-    kernel: of all columns; centers (m, d) f4; sigma2 (m,) f8, their widths; weights (m, T) f8; intercept
-    (T,) f8.
+    kernel: of all columns; centers (m, d) f4; sigma2: the width; weights (m, T) f8; intercept (T,) f8.
     """
 
     kernel: Kernel
     centers: NDArray[np.float32]
-    sigma2: NDArray[np.float64]
+    sigma2: float
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
 

@@ -337,8 +337,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     kernels = kernels_of(config.kernel)
-    plain = not isinstance(config.kernel.sigma2, tuple)  # columns are written in place, from centers held once
-    drawn = 4 * w * d * (1 if plain else 2)
+    drawn = 4 * w * d
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = count_candidates(config, shape.n_train)
     in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
@@ -356,7 +355,6 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         workers=workers,
         centers=centers,
         selecting=selection_bytes(size, w) if selects else 0,
-        plain=plain,
         value_bytes=_value_bytes(config),
         moving=moving if config.solver.polish_centers else 0,
         preselected=preselection_of(config, shape.n_train),

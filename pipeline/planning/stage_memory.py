@@ -74,9 +74,8 @@ class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
     candidates: how many there are; base: of the processes alone, streaming: of those while they make columns; centers:
-    of the columns, in each process; selecting: of a greedy selection, else 0; plain: columns are of one
-    width; value_bytes: of a kernel value; moving: centers that may move, else 0; preselected: how finalists are chosen,
-    of a selection that has some.
+    of the columns, in each process; selecting: of a greedy selection, else 0; value_bytes: of a kernel
+    value; moving: centers that may move, else 0; preselected: how finalists are chosen, of a selection that has some.
     """
 
     config: TrainConfig
@@ -88,7 +87,6 @@ class Solving:
     workers: Workers
     centers: int
     selecting: int
-    plain: bool
     value_bytes: int
     moving: int
     preselected: Preselection | None
@@ -137,10 +135,10 @@ class Solving:
         block, read = min(grid.block_rows, rows), read_rows(shape, self.config.statistics.block_rows)
         used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
-        tile += used * (self.value_bytes * min(COLUMNS_TILE, w) if self.plain else (8 + self.value_bytes) * w)
+        tile += used * self.value_bytes * min(COLUMNS_TILE, w)
         n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
         features = 4 * shape.n_features * n_read
-        features *= 1 if self.plain and not learns_scales(self.config.kernel.scale) else 2
+        features *= 2 if learns_scales(self.config.kernel.scale) else 1
         each = sums_bytes + 8 * used * w + features
         each += 8 * shape.n_features * used if self.value_bytes == 8 else 0  # the rows, in that
         workers = self.workers
@@ -168,7 +166,7 @@ class Solving:
         if not self.moving:
             return 0
         numbers = self.moving * self.shape.n_features
-        moved = replace(self, columns=self.moving, centers=4 * numbers, plain=True)
+        moved = replace(self, columns=self.moving, centers=4 * numbers)
         passes = max(moved.streams(2 * moved.gram) + 4 * moved.gram, moved.streams(8 * numbers))
         return self.base + passes + descent_bytes(numbers) + self.samples()
 
@@ -257,7 +255,7 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     pieces = solving.pieces(blocks)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
     values = 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
-    tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes, plain=solving.plain), -(-n // TILE_ROWS)
+    tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes), -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     reading = (8 + solving.value_bytes) * kept
     scoring = solving.base + gram + max(workers.threads * tile + (groups + 5) * values, reading + 2 * values)

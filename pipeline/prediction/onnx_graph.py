@@ -120,14 +120,14 @@ def _gaussian(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.flo
     dots = graph.add("MatMul", X, graph.constant(Z.T))
     distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
     positive = graph.add("Max", distances, graph.constant(0.0))
-    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / model.center_sigma2)))
+    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / model.sigma2)))
 
 
 def _laplace(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64], norm: str = "ReduceL2") -> str:
     """Return exp(-distance / σ) of differences: their rows · m · d values are in memory at once."""
     differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z[None]))
     distances = graph.add(norm, differences, graph.constant(np.array([2])), keepdims=0)
-    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.center_sigma2))))
+    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.sigma2))))
 
 
 _COLUMNS: dict[str, Callable[[_Graph, SparseKernelModel, str, NDArray[np.float64]], str]] = {

@@ -29,7 +29,6 @@ INPUT_DTYPES = (None, "uint8", "float32", "float64")
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
-    "center_sigma2": np.float64,
     "weights": np.float64,
     "intercept": np.float64,
     "selection_order": np.int64,
@@ -81,8 +80,8 @@ class SparseKernelModel:
         return self.expansion.centers
 
     @property
-    def center_sigma2(self) -> NDArray[np.float64]:
-        """Width of each center, (m,) f8."""
+    def sigma2(self) -> float:
+        """The width of its kernel."""
         return self.expansion.sigma2
 
     @property
@@ -132,7 +131,7 @@ class SparseKernelModel:
         described = {
             "format_version": FORMAT_VERSION,
             "task": self.task,
-            "kernel": _kernel_description(self.kernel, self.feature_scales),
+            "kernel": _kernel_description(self.kernel, self.sigma2, self.feature_scales),
             "features": parameters(self.features),
             "standardise": self.standardisation is not None,
             "input_shape": list(self.input_shape),
@@ -171,7 +170,10 @@ class SparseKernelModel:
                 features=_feature_spec(description["features"]),
                 expansion=KernelExpansion(
                     _kernel(description["kernel"], arrays.get(SCALES)),
-                    *(arrays[name] for name in ("centers", "center_sigma2", "weights", "intercept")),
+                    arrays["centers"],
+                    description["kernel"]["sigma2"],
+                    arrays["weights"],
+                    arrays["intercept"],
                 ),
                 center_index=arrays["center_index"],
                 selection_order=arrays["selection_order"],
@@ -215,8 +217,8 @@ class SparseKernelModel:
         self._check_temperature()
         self._check_shapes()
         self._check_decisions()
-        if self.n_centers and not self.center_sigma2.min() > 0:
-            raise ModelFormatError(f"center_sigma2 holds {self.center_sigma2.min()}, expected numbers above 0")
+        if not (isinstance(self.sigma2, float) and math.isfinite(self.sigma2) and self.sigma2 > 0):
+            raise ModelFormatError(f"sigma2 is {self.sigma2!r:.40}, expected a number above 0")
         if self.n_centers and self.center_index.min() < -1:
             raise ModelFormatError(f"center_index holds {self.center_index.min()}, expected rows, or -1")
         if not np.array_equal(np.sort(self.selection_order), np.arange(self.n_centers)):
@@ -257,7 +259,6 @@ class SparseKernelModel:
         shapes: dict[str, tuple[int, ...]] = {
             "centers": (m, d),
             "center_index": (m,),
-            "center_sigma2": (m,),
             "weights": (m, n_outputs),
             "intercept": (n_outputs,),
             "selection_order": (m,),
@@ -279,9 +280,9 @@ def _check_scales(scales: NDArray[np.float32], d: int) -> None:
         raise ModelFormatError(f"{SCALES} is no symmetric matrix")
 
 
-def _kernel_description(kernel: Kernel, scales: NDArray[np.float32] | None) -> dict[str, Any]:
+def _kernel_description(kernel: Kernel, sigma2: float, scales: NDArray[np.float32] | None) -> dict[str, Any]:
     """Return what describes a kernel; of scaled features, so that no version which knows of none takes it."""
-    described: dict[str, Any] = {"name": kernel.name}
+    described: dict[str, Any] = {"name": kernel.name, "sigma2": sigma2}
     described |= {} if scales is None else {SCALES: "learned" if scales.ndim == 1 else "metric"}
     return described
 
@@ -292,7 +293,7 @@ def _kernel(described: Any, scales: NDArray[np.float32] | None) -> Kernel:
         kernel = Kernel(described["name"])
     except ValueError as error:
         raise ModelFormatError(str(error)) from None
-    if described != _kernel_description(kernel, scales):
+    if described != _kernel_description(kernel, described["sigma2"], scales):
         raise ModelFormatError(f"its kernel is {described!r:.80}, which this software does not know")
     return kernel
 

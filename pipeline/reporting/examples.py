@@ -112,7 +112,6 @@ def centers(located: Located) -> list[dict[str, Any]] | None:
                 "row": _row(piece, row) if row >= 0 else row,
                 "picture": _picture(piece, row) if row >= 0 else None,
                 "label": _label(piece, row) if row >= 0 else None,
-                "sigma2": float(model.center_sigma2[m]) if len(set(model.center_sigma2.tolist())) > 1 else None,
                 "norm": float(norms[m]),
                 "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}",
                 "bars": bars(weights, names),

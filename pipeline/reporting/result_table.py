@@ -27,7 +27,6 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += _solve_table(report["solves"]) if report["solves"] else []
     lines += [ROUNDED] if report["solves"] and report.get("precision") == "float32" else []
     lines += _kernel_table(report) if report.get("kernels_tried") else []
-    lines += _width_table(report) if len(report["sigma2"]) > 1 else []
     lines += ["", *_scale_lines(report["feature_scales"])] if report.get("feature_scales") else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in in_order(report["stages"]).items():
@@ -163,13 +162,7 @@ def _problem_words(report: dict[str, Any]) -> str:
 
 def _kernel_words(report: dict[str, Any]) -> str:
     kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
-    return f"{kernel}sigma2 {', '.join(f'{width:g}' for width in report['sigma2'])}"
-
-
-def _width_table(report: dict[str, Any]) -> list[str]:
-    """Return how many centers have each width."""
-    counts = dict(report["model_sigma2"])
-    return ["", f"{'sigma2':>8}{'centers':>9}", *(f"{w:>8g}{counts.get(w, 0):>9}" for w in report["sigma2"])]
+    return f"{kernel}sigma2 {report['sigma2']:g}"
 
 
 def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -45,7 +45,6 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     moved = final.points is not None
     model, score = load_model(run.layout.model), scores.model
     classes = class_numbers(score, shape.classes)
-    widths = np.unique(model.center_sigma2, return_counts=True)
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -59,9 +58,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "n_centers": run.n_candidates,
         "kernel": model.kernel.name,
         "kernels_tried": _tried_kernels(run),
-        "sigma2": run.centers["sigma2"].tolist(),
+        "sigma2": model.sigma2,
         "sigma2_tried": _tried_widths(run),
-        "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
         "select": solver.select if selected else None,
@@ -121,7 +119,7 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
     best: dict[tuple[float, ...], list[float]] = {}
     for record in sorted(run.centers["tried"].tolist(), key=lambda record: -record[4]):
         best[record[6], record[2], *record[:2]] = record
-    chosen = float(run.centers["kernel"]), float(run.centers["kind"]), float(run.centers["sigma2"][0])
+    chosen = float(run.centers["kernel"]), float(run.centers["kind"]), float(run.centers["sigma2"])
     return [
         {
             "kernel": KERNELS[int(kernel)],

@@ -112,7 +112,7 @@ def statistics_pass(
     Parameters
     ----------
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
-    n_columns, members : how many, and what has the candidates "members", by name, whose columns these are, or "points"
+    n_columns, members : how many, and what has the candidates "members", by row, whose columns these are, or "points"
         (m, d) that are none; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
     largest : bounds of what a row adds

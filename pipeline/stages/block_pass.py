@@ -177,7 +177,7 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], la
     shape = points.shape
     blocks = row_grid("train", rows.shape.n_train, len(points), 8 * math.prod(shape))
     farthest = float(np.linalg.norm(points - _middle(rows, points), axis=1).max())
-    bound = _SLACK * (float(np.sqrt(rows.sigma2[0])) + farthest) * blocks.block_rows
+    bound = _SLACK * (float(np.sqrt(rows.sigma2)) + farthest) * blocks.block_rows
     return block_pass(
         rows,
         blocks,
@@ -203,7 +203,7 @@ def gradient_of(rows: RowTask, sums: ExactSums, given: Values, largest: RowBound
     points = given["points"]
     scale = scales(given["weights"], given["intercept"], largest)[1] * largest.weight
     pulled = sums["pulls"].values()[:, None] * (points - _middle(rows, points)).astype(np.float64)
-    return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2[0]))
+    return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2))
 
 
 def scales(

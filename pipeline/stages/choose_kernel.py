@@ -1,4 +1,4 @@
-"""The kernel of a fit, its widths and the scales of the features: as asked for, or chosen by held-out rows of a sample.
+"""The kernel of a fit, its width and the scales of the features: as asked for, or chosen by held-out rows of a sample.
 
 The sample is committed, and each kernel is searched by a task of its own (`solvers.kernel_trials`); the best are tried
 again on more candidates, and what is simple is taken where the gain may be chance.
@@ -87,7 +87,7 @@ class Start:
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
-    """Return what is committed with candidates at training rows `index`: the `kernel` (), widths `sigma2` (widths,) f8.
+    """Return what is committed with candidates at training rows `index`: the `kernel` () and its width `sigma2` () f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
     chosen: also `tried` (trials, 8) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
@@ -100,7 +100,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     sigma2 = asked.sigma2
     if isinstance(sigma2, str):  # the median
         sigma2 = default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]), kernel)
-    return {"kernel": np.array(KERNELS.index(kernel.name)), "sigma2": np.atleast_1d(np.asarray(sigma2, np.float64))}
+    return {"kernel": np.array(KERNELS.index(kernel.name)), "sigma2": np.array(sigma2, np.float64)}
 
 
 def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
@@ -114,7 +114,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         few=min(sizes.few, len(points)),
         scale=asked.scale if learns_scales(asked.scale) else None,
         scale_rounds=asked.scale_rounds,
-        sigma2=asked.sigma2 if isinstance(asked.sigma2, float | str) and asked.sigma2 != "auto" else None,
+        sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
     )
     n_held_out = float(sample["n_held_out"])
     first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.name in LEADING]
@@ -187,7 +187,7 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
     )
     return {
         "kernel": np.array(kernel),
-        "sigma2": np.array([sigma2]),
+        "sigma2": np.array(sigma2),
         "kind": np.array(SCALE_KINDS.index(best.kind)),
         "tried": records,
     }

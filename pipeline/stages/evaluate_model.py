@@ -24,8 +24,8 @@ from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
-from pipeline.stages.workspace import EVALUATE, Workspace, names_of
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from pipeline.stages.workspace import EVALUATE, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
 from storage.records import write_marker
@@ -97,14 +97,14 @@ def assemble_model(
     index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model
     that say what its inputs are.
     """
-    rows, widths = rows_and_widths(work.candidates[final.active], work.shape.n_train)
+    rows, sigma2 = work.candidates[final.active], float(work.centers["sigma2"])
     temperature, moved = final.summary["temperature"], final.points
     points = open_features(work.features).take(rows) if moved is None else moved
     names = rows if index is None else index[rows]
     return SparseKernelModel(
         task=work.shape.task,
         labels=work.shape.classes,
-        expansion=KernelExpansion(work.kernel, points, work.centers["sigma2"][widths], final.weights, final.intercept),
+        expansion=KernelExpansion(work.kernel, points, sigma2, final.weights, final.intercept),
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
         temperature=temperature and temperature["temperature"],
@@ -136,8 +136,8 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
     final = final_weights.load(layout)
     if final.points is not None:
         assert task.centers is not None
-        chosen = names_of(task.centers.read(mapped=True), task.shape.n_train)[final.active]
-        points = open_features(task.features).take(rows_and_widths(chosen, task.shape.n_train)[0])
+        chosen = task.centers.read(mapped=True)["index"][final.active]
+        points = open_features(task.features).take(chosen)
         before = replace(model, expansion=replace(model.expansion, centers=points))
     if refitted or before is not model:
         before = before.with_weights(final.penalised_weights, final.penalised_intercept)

@@ -182,7 +182,6 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
             or "solver.refit" in explicit
             or config.centers.count == "all"
             or config.centers.on_demand
-            or isinstance(kernel.sigma2, tuple)
             or config.statistics.hold_out == 0
         )
         config = with_value(config, "solver.penalty", DEFAULT_PENALTY if has_penalty else NO_PENALTY)
@@ -295,9 +294,9 @@ def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:
     """Return how many candidates a run has, whose data have `n_train` training rows."""
-    asked, widths = config.centers.count, config.kernel.sigma2
+    asked = config.centers.count
     assert asked is not None  # the plan has filled it in
-    return (n_train if asked == "all" else int(asked)) * (len(widths) if isinstance(widths, tuple) else 1)
+    return n_train if asked == "all" else int(asked)
 
 
 def is_in_rounds(config: TrainConfig, n_train: int) -> bool:

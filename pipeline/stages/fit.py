@@ -1,6 +1,6 @@
 """Fit the weights of a model to training rows. The command, `pipeline.train` and the estimators all call `fit`.
 
-1. `draw_candidates`: candidates, and where the data decide the kernel, its widths and scales of the features
+1. `draw_candidates`: candidates, and where the data decide the kernel, its width and scales of the features
    (`choose_kernel`).
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
@@ -30,7 +30,7 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 
 def draw_candidates(work: Workspace) -> None:
-    """Draw the candidates, choose what the data decide: kernel, widths, scales; and commit the result."""
+    """Draw the candidates, choose what the data decide: kernel, width, scales; and commit the result."""
     with work.stage(CENTERS) as cost:
         if work.committed(CENTERS, mapped=True) is not None:
             return

@@ -239,7 +239,7 @@ def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[
 def _finalists(
     work: Workspace, candidates: NDArray[np.int64], asked: Preselection
 ) -> tuple[NDArray[np.int64], list[dict[str, Any]], list[Arrays]]:
-    """Return the finalists of the last batch, by name and in the order chosen; records and results of all batches."""
+    """Return the finalists of the last batch, by row and in the order chosen; records and results of all batches."""
     at_once = work.config.centers.working_set
     assert at_once is not None  # the plan has filled it in
     finalists, records, done = np.empty(0, np.int64), list[dict[str, Any]](), list[Arrays]()
@@ -318,7 +318,7 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
 def _pass(
     work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
 ) -> RowPass[ExactSums]:
-    """Return the pass over the columns of some candidates, whose names are committed for it."""
+    """Return the pass over the columns of some candidates, which are committed for it."""
     stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
     bounds = work.facts.bounds()
     return statistics_pass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)

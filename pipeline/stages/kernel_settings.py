@@ -34,8 +34,6 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
     for one in kernels_of(kernel):
         if kernel.scale == METRIC and not one.has_metric:
             raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
-    if isinstance(kernel.sigma2, tuple):
-        raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")
 
 
 def _check_choice(config: TrainConfig) -> None:
@@ -63,5 +61,3 @@ def _check_polish(config: TrainConfig) -> None:
         raise ConfigError(
             f"{asked} knows how a gaussian changes as its center moves, not a {config.kernel.name} kernel"
         )
-    if isinstance(config.kernel.sigma2, tuple):
-        raise ConfigError(f"{asked} needs centers of one width; give --sigma2 one number, median or auto")

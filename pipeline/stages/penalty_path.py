@@ -30,7 +30,7 @@ class PathColumns:
 
     fit, held_out : the names of their statistics
     path : what the errors are committed under
-    members : the candidates, by name; None: all of the run
+    members : the candidates, by row; None: all of the run
     """
 
     fit: str = FIT
@@ -131,7 +131,7 @@ def _held_out_errors(
     name = f"{columns.path}-{number}"
 
     def make() -> Arrays:
-        members = {} if columns.members is None else {"names": columns.members[path.columns]}
+        members = {} if columns.members is None else {"members": columns.members[path.columns]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
         blocks = row_grid("train", work.shape.n_train, len(path.columns))
         task = value_pass(row_task(work), blocks, partial(_error_counter, weights), features="held-out")
@@ -146,7 +146,7 @@ def _held_out_errors(
 def _error_counter(weights: Stored, task: RowTask) -> OfBlock:
     """Return what counts the held-out rows that each penalty misclassifies, by weight: "wrong" (1, penalties)."""
     arrays, kind = weights.read(), task.shape.task
-    generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["columns"])
+    generator = task.generator(arrays["members"]) if "members" in arrays else task.generator_at_once(arrays["columns"])
     n_penalties, n_active, n_outputs = arrays["weights"].shape
     stacked = arrays["weights"].transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
 

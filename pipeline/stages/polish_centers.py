@@ -32,7 +32,6 @@ from pipeline.stages.training_rows import (
     count_sample,
     gather_sample,
     row_task,
-    rows_and_widths,
     task_on_sample,
 )
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -118,7 +117,7 @@ def polish_centers(
 ) -> tuple[FinalWeights, CalibrationWeights]:
     """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
-    rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_train)
+    rows = work.candidates[final.active]
     polish = _Polish(work, work.config.solver.polish_centers, len(rows))
     points = open_features(work.features).take(rows).astype(np.float64)
     state = polish.finished(points)
@@ -260,7 +259,7 @@ class _Polish:
             return objective
 
         farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
-        first = FIRST * np.sqrt(self._task.sigma2[0]) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
+        first = FIRST * np.sqrt(self._task.sigma2) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
         x, gradient = state.points.ravel(), state.gradient.ravel()
         found = next_point(x, state.objective, gradient, state.curvature, first, objective_at)
         if found is None:

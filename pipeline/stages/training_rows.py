@@ -58,42 +58,30 @@ class RowTask:
     features: FeatureAccess
     shape: FeatureShape
     kernel: Kernel
-    sigma2: tuple[float, ...]
+    sigma2: float
     precision: str
     read_rows: int | None  # so many at once, at least a block; None: some chunks of the store
     seed: int
     facts: TargetFacts
 
     def generator(self, candidates: NDArray[np.int64]) -> ColumnGenerator:
-        """Return the generator of the columns of some candidates, by their names; their features are read.
+        """Return the generator of the columns of some candidates; their features are read.
 
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
-        rows, widths = rows_and_widths(candidates, self.shape.n_train)
-        distinct, place = distinct_rows(rows)
-        X = points_of_candidates(self.centers, distinct)
-        return self.generator_of(open_features(self.features).take(distinct) if X is None else X, place, widths)
+        X = points_of_candidates(self.centers, candidates)
+        return self.generator_of(open_features(self.features).take(candidates) if X is None else X)
 
     def generator_at_once(self, columns: NDArray[np.int64] | range) -> ColumnGenerator:
         """Return the generator of some candidates of a run that has the features of all in one file."""
         assert self.centers is not None
         X = self.centers.read(mapped=True)["X"]
-        if isinstance(columns, range) and len(self.sigma2) == 1:
-            return self.generator_of(X[columns.start : columns.stop])
-        rows, widths = rows_and_widths(np.asarray(columns), len(X))
-        distinct, place = distinct_rows(rows)
-        return self.generator_of(X[distinct], place, widths)
+        return self.generator_of(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
-    def generator_of(
-        self,
-        points: NDArray[np.floating],
-        place: NDArray[np.int64] | None = None,
-        widths: NDArray[np.int64] | None = None,
-    ) -> ColumnGenerator:
-        """Return the generator of the columns of points (m, d): each once at the one width, or as these indices say."""
-        sigma2 = np.array(self.sigma2)[np.zeros(len(points), np.int64) if widths is None else widths]
-        return ColumnGenerator(points, sigma2, np.dtype(self.precision).type, kernel=self.kernel, place=place)
+    def generator_of(self, points: NDArray[np.floating]) -> ColumnGenerator:
+        """Return the generator of the columns of points (m, d)."""
+        return ColumnGenerator(points, self.sigma2, np.dtype(self.precision).type, kernel=self.kernel)
 
 
 @dataclass(frozen=True)
@@ -135,14 +123,14 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 
 
 def row_task(work: Workspace) -> RowTask:
-    """Return the task of a fit whose candidates and widths are committed."""
+    """Return the task of a fit whose candidates and width are committed."""
     config = work.config
     return RowTask(
         centers=work.stored(CENTERS),
         features=work.features,
         shape=work.shape,
         kernel=work.kernel,
-        sigma2=tuple(work.centers["sigma2"].tolist()),
+        sigma2=float(work.centers["sigma2"]),
         precision=config.kernel.precision,
         read_rows=config.statistics.block_rows,
         seed=config.seed,
@@ -295,17 +283,6 @@ def points_of_candidates(centers: Stored | None, rows: NDArray[np.int64]) -> NDA
     if "X" not in arrays or not np.array_equal(arrays["index"][place], rows):
         return None
     return np.asarray(arrays["X"][place])
-
-
-def rows_and_widths(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row of each candidate and the index of its width; the candidates of two widths are `n_rows` apart."""
-    return candidates % n_rows, candidates // n_rows
-
-
-def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Return the distinct rows (k,), and for each entry its index among them, or None where no row comes twice."""
-    distinct, index = np.unique(rows, return_inverse=True)
-    return (rows, None) if len(distinct) == len(rows) else (distinct, index)
 
 
 def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -167,14 +167,14 @@ class Workspace(RowData, ABC):
 
     @property
     def candidates(self) -> NDArray[np.int64]:
-        """The names of all candidates, (candidates,) i8: row + number of rows times the index of the width."""
-        return names_of(self.centers, self.shape.n_train)
+        """The training rows of all candidates, (candidates,) i8."""
+        return np.array(self.centers["index"])
 
     @property
     def n_candidates(self) -> int:
-        """Number of candidates: training rows, times kernel widths; the most there may be, before they are drawn."""
+        """Number of candidates; the most there may be, before they are drawn."""
         if (found := self.committed(CENTERS, mapped=True)) is not None:
-            return len(found["index"]) * len(found["sigma2"])
+            return len(found["index"])
         return count_candidates(self.config, self.shape.n_train)
 
     @property
@@ -195,7 +195,7 @@ class Workspace(RowData, ABC):
     @property
     def kernel(self) -> Kernel:
         """The kernel, once candidates are committed."""
-        return kernel_of(self.possible_kernels, self.centers)
+        return Kernel(KERNELS[int(self.centers["kernel"])])
 
     @property
     def possible_kernels(self) -> tuple[Kernel, ...]:
@@ -206,15 +206,3 @@ class Workspace(RowData, ABC):
     def intercept(self) -> bool:
         """Whether an intercept is fitted."""
         return bool(self.config.solver.intercept)
-
-
-def kernel_of(possible: tuple[Kernel, ...], centers: Arrays) -> Kernel:
-    """Return which of the possible kernels is committed with candidates."""
-    if len(possible) == 1:
-        return possible[0]
-    return next(kernel for kernel in possible if kernel.name == KERNELS[int(centers["kernel"])])
-
-
-def names_of(centers: Arrays, n_rows: int) -> NDArray[np.int64]:
-    """Return all candidates of committed ones, (candidates,) i8: all rows at the first width, then all at the next."""
-    return np.asarray((centers["index"] + n_rows * np.arange(len(centers["sigma2"]))[:, None]).ravel())

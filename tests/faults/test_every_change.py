@@ -20,7 +20,7 @@ from pipeline.train import main
 from runs import NIGHTLY, ROOT, model_bytes, python
 
 KINDS = ("least squares", "one for each class", "plain steps", "a path", "a selection", "learned scales", "rounds")
-KINDS += ("rounds, two widths", "rounds, a path", "rounds, a selection", "on demand")
+KINDS += ("rounds, a path", "rounds, a selection", "on demand")
 WAYS = [f"kill,{error}" for error in ("ENOSPC", "EIO")]
 
 

@@ -51,10 +51,8 @@ def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
 
 def save(folder: Path, task: Literal["binary", "regression"], weight: float, intercept: float) -> Path:
     """Save a model of two centers."""
-    order, widths = np.arange(2), np.full(2, 3.0)
-    expansion = KernelExpansion(
-        GAUSSIAN, X[:2].astype(np.float32), widths, np.full((2, 1), weight), np.full(1, intercept)
-    )
+    order = np.arange(2)
+    expansion = KernelExpansion(GAUSSIAN, X[:2].astype(np.float32), 3.0, np.full((2, 1), weight), np.full(1, intercept))
     labels = (0, 1) if task == "binary" else ()
     saved = SparseKernelModel(
         task, labels, FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)

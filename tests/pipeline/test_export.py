@@ -28,8 +28,8 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "words": (np.array(["low", "middle", "high"])[np.digitize(np.sin(ANGLE), [-0.5, 0.5])], ["--refit", "ridge"]),
     "binary": (np.where(np.sin(ANGLE) > 0, 7, -3), ["--refit", "ridge"]),
     "64 bits": (np.where(np.sin(ANGLE) > 0, np.uint64(2**63 + 1), np.uint64(2**64 - 1)), ["--refit", "ridge"]),
-    "widths": (np.digitize(np.sin(ANGLE), [0.0, 0.6]), ["--sigma2", "1,4", "--refit", "ridge"]),
-    "laplace": (np.sin(ANGLE), ["--kernel", "laplace", "--sigma2", "1,9", "--penalty", "1"]),
+    "classes": (np.digitize(np.sin(ANGLE), [0.0, 0.6]), ["--sigma2", "4", "--refit", "ridge"]),
+    "laplace": (np.sin(ANGLE), ["--kernel", "laplace", "--sigma2", "9", "--penalty", "1"]),
     "product-laplace": (np.sin(ANGLE), ["--kernel", "product-laplace", "--select", "greedy:10"]),
     "no held-out rows": (np.where(np.sin(ANGLE) > 0, 1, 0), ["--set", "statistics.hold_out=0", "--penalty", "1"]),
 }

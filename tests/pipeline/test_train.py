@@ -64,7 +64,7 @@ def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path
     arrays = open_arrays(stored(images, features))
     X = arrays["train/X"].read(0, report["n_train"])
     Y = outputs(arrays["train/y"].read(0, report["n_train"]), "multiclass", 10)
-    residual = Y - ColumnGenerator(model.centers, model.center_sigma2, np.float64).block(X) @ model.weights
+    residual = Y - ColumnGenerator(model.centers, model.sigma2, np.float64).block(X) @ model.weights
     objective = (residual**2).sum(0) + 2 * np.sqrt(report["penalty"]) * np.abs(model.weights).sum(0)
     assert np.allclose(objective, [solve["objective"] for solve in report["solves"]], rtol=1e-4)
 

@@ -71,10 +71,10 @@ def test_every_option_of_the_command_has_its_name(capsys: Capture) -> None:
 
 
 def test_values_are_typed_as_they_are_meant() -> None:
-    options = {"sigma2": (1, 2.5), "tol": np.float64(0.1), "seed": 3, "penalty": None, "intercept": False}
+    options = {"sigma2": 2.5, "tol": np.float64(0.1), "seed": 3, "penalty": None, "intercept": False}
     words = words_of(Path("-a.csv"), options, {"data.task": "binary", "features": {"cells": [8, 4]}})
     assert words == (
-        *("--sigma2=1,2.5", "--tol=0.1", "--seed=3", "--set=solver.intercept=false"),
+        *("--sigma2=2.5", "--tol=0.1", "--seed=3", "--set=solver.intercept=false"),
         *("--set=data.task=binary", "--set=features.cells=8,4", "--", "-a.csv"),
     )
 

@@ -1,9 +1,8 @@
 """The pass of correlations: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
 
-A tile is a block of rows against the candidates of some points, at all widths (`tiles`). Where the points are all
-training rows, tile (i, j) serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which
-bounds the norms (mathematics.md, eq. 49). With row weights s, R is s times the residuals, and the column beside it is
-s.
+A tile is a block of rows against some candidates (`tiles`). Where the candidates are all training rows, tile (i, j)
+serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which bounds the norms
+(mathematics.md, eq. 49). With row weights s, R is s times the residuals, and the column beside it is s.
 """
 
 import math
@@ -23,7 +22,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.block_pass import ExactSums, sum_of_arrays
-from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
+from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
@@ -42,25 +41,24 @@ class PassResult(NamedTuple):
 def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSums]:
     """Return what adds tiles.
 
-    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), by name
+    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), in order
     """
     arrays = given.read(mapped=True)
-    residuals, names = arrays["residuals"], arrays["candidates"]
+    residuals, members = arrays["residuals"], arrays["candidates"]
 
     def add_tile(generator: ColumnGenerator, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         X = open_features(rows.features).read("train", of.start, of.stop)
-        of_candidates = slice(candidates.start, candidates.stop)
-        mirrored, of_points = tiles.mirrored(candidates, of), tiles.points(candidates)
-        for first in range(0, of.n_rows, tiles.line_rows):
-            line = X[first : first + tiles.line_rows]
+        of_candidates, mirrored = slice(candidates.start, candidates.stop), tiles.is_mirrored(candidates, of)
+        for first in range(0, of.n_rows, LINE_ROWS):
+            line = X[first : first + LINE_ROWS]
             start = of.start + first
             of_line = slice(start, start + len(line))
             K = generator.block(line, out_dtype=np.float64, each=team.each)
             sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
             total.add(sums, of_candidates)
-            for columns, of_first in mirrored:
-                total.add(K[:, columns] @ residuals[of_points], slice(of_first + first, of_first + first + len(line)))
+            if mirrored:
+                total.add(K @ residuals[of_candidates], of_line)
             progress.advance(K.size)
 
     def add(pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
@@ -68,7 +66,7 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSu
         for piece in pieces:
             candidates, of = tiles.tile(piece)
             if generator is None or of_generator != candidates:
-                generator, of_generator = rows.generator(names[candidates.start : candidates.stop]), candidates
+                generator, of_generator = rows.generator(members[candidates.start : candidates.stop]), candidates
             stopping.check()
             add_tile(generator, candidates, of, sums["sum"], team)
             yield piece
@@ -77,13 +75,12 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSu
 
 
 def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]) -> PassResult:
-    """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
+    """Return c_mᵀR of some candidates (M,) and residuals (n, T) as `compute_residuals` has them.
 
-    All training rows in order, at every width, make the pass symmetric: half the kernel entries.
+    All training rows in order make the pass symmetric: half the kernel entries.
     """
-    name, n_train = pass_name(name), run.shape.n_train
-    order, starts = grouped_by_point(candidates, n_train)
-    tiles = Tiles(n_train, starts, is_symmetric(run, candidates))
+    name, order = pass_name(name), np.argsort(candidates)
+    tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
     weights, largest = row_weights(run, run.facts), run.facts.bounds()
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_most(largest, residuals).tolist(), largest.weight)
@@ -92,7 +89,7 @@ def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: N
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = run.commit(f"passes/{name}/input", arrays)
     # Each candidate gets a term from each line of rows, and from each tile of its row.
-    shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows, tiles.line_rows)
+    shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows)
     task = RowPass(
         partial(_open_tiles, row_task(run), given, tiles),
         partial(sum_of_arrays, shape, TILE_ROWS * np.array(bounds), n_terms),
@@ -112,15 +109,14 @@ def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: N
 
 def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
-    n_terms = _most_terms(len(residuals), line_rows_of(len(run.centers["sigma2"])))
     most = TILE_ROWS * _most(run.facts.bounds(), residuals)
-    return ExactSum(most.shape, most, n_terms).error
+    return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
-def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -> int:
-    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: of one width."""
+def tile_bytes(n_rows: int, n_features: int, value_bytes: int) -> int:
+    """Return the bytes of a thread: both sides of a tile, a line of its values."""
     side, line = min(TILE_ROWS, n_rows), min(LINE_ROWS, n_rows)
-    n_bytes = 2 * 4 * side * n_features + (12 if plain else 20) * line * side
+    n_bytes = 2 * 4 * side * n_features + 12 * line * side
     if value_bytes == 8:
         n_bytes += 8 * (side + line) * n_features + 4 * line * side
     return n_bytes
@@ -131,8 +127,8 @@ def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.floa
     return np.asarray(np.sqrt(largest.weight) * np.abs(residuals).max(axis=0, initial=0.0))
 
 
-def _most_terms(n_rows: int, line_rows: int) -> int:
-    return 2 * -(-n_rows // line_rows) + 2
+def _most_terms(n_rows: int) -> int:
+    return 2 * -(-n_rows // LINE_ROWS) + 2
 
 
 def pass_name(name: str) -> str:
@@ -141,6 +137,5 @@ def pass_name(name: str) -> str:
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Return whether a pass over these candidates costs half: all training rows, at every width."""
-    all_there_are = run.shape.n_train * len(run.centers["sigma2"])
-    return bool(np.array_equal(candidates, np.arange(all_there_are)))
+    """Return whether a pass over these candidates costs half: all training rows."""
+    return bool(np.array_equal(candidates, np.arange(run.shape.n_train)))

@@ -71,7 +71,7 @@ class Correlations:
 
 @dataclass(frozen=True)
 class SolvedSet:
-    """A working set that was solved on, at some penalties, and all candidates (M,), by name, that it is to serve."""
+    """A working set that was solved on, at some penalties, and all candidates (M,), by row, that it is to serve."""
 
     run: Run
     candidates: NDArray[np.int64]

@@ -34,7 +34,7 @@ LEAST_ROWS = 128  # of a block: each is a file for each group
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """Which columns are kept: of the candidates `members` (W,), by name, in the order of their Gram.
+    """Which columns are kept: of the candidates `members` (W,), by row, in the order of their Gram.
 
     groups (W,): the group of each column; places (W,): its position in the group; sizes (W,): the size of the group.
     """

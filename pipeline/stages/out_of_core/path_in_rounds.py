@@ -55,7 +55,7 @@ POINTS = "points"
 
 @dataclass(frozen=True)
 class SolvedPoint:
-    """A penalty that was tried, and its weights on the fit rows, on candidates by name, in rising order.
+    """A penalty that was tried, and its weights on the fit rows, on candidates by row, in rising order.
 
     facts.certified: the gap over all candidates is small enough.
     """
@@ -219,7 +219,7 @@ class PenaltyPath(PricingRule):
 def follow_path_in_rounds(
     run: Run, setting: str, candidates: NDArray[np.int64], limits: WorkingSetLimits
 ) -> FollowedPath:
-    """Choose the penalty of a path over all candidates, given by name; see `penalty_path.follow_penalty_path`."""
+    """Choose the penalty of a path over all candidates, given by row; see `penalty_path.follow_penalty_path`."""
     rule = PenaltyPath(run, setting, candidates, limits)
 
     def make() -> Arrays:

@@ -52,7 +52,7 @@ class WorkingSet:
 
     @property
     def candidates(self) -> NDArray[np.int64]:
-        """Whose columns these are, by name."""
+        """Whose columns these are, by row."""
         return self.columns.members
 
     @property

@@ -69,7 +69,7 @@ class WorkingSetLimits(NamedTuple):
 
 
 class Change(NamedTuple):
-    """How the working set changes: the positions of its columns that stay, and the names of candidates that come in."""
+    """How the working set changes: the positions of its columns that stay, and the candidates that come in."""
 
     stay: NDArray[np.int64]
     admitted: NDArray[np.int64]
@@ -128,7 +128,7 @@ class Priced:
 
 
 class PricingRule(ABC):
-    """One way to solve over all candidates, given by name.
+    """One way to solve over all candidates, given by row.
 
     kind : names the rounds
     parts : of the rows, whose statistics a working set has, that of the solves first

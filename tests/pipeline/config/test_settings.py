@@ -90,7 +90,7 @@ def test_the_papers_setting_on_mnist_is_a_file():
 
 
 BAD: dict[str, tuple[object, ...]] = {
-    "kernel.sigma2": ("0", "-1", "nan"),
+    "kernel.sigma2": ("0", "-1", "nan", "1,2"),
     "solver.penalty": ("0", "inf", "path:1:2:5", "path:max:0.1", "path:max:0.1:1"),
     "solver.refit": ("lasso",),
     "solver.tolerance": ("1",),
@@ -189,7 +189,8 @@ TOML = {
     "where a real one is wanted": (f"[solver]\ntolerance = 0x{DIGITS}", "solver.tolerance"),
     "where a size is wanted": (f"[resources]\nmemory_limit = 0x{DIGITS}", "resources.memory_limit"),
     "where a time is wanted": (f"[resources]\ntime_limit = 0x{DIGITS}", "resources.time_limit"),
-    "where widths are wanted": (f"[kernel]\nsigma2 = [1, 0x{DIGITS}]", "kernel.sigma2"),
+    "where a width is wanted": (f"[kernel]\nsigma2 = 0x{DIGITS}", "kernel.sigma2"),
+    "where several are wanted": (f"[features]\ncells = [1, 0x{DIGITS}]", "features.cells"),
     "as the data set": (f"dataset = 0x{DIGITS}", "dataset = a number"),
     "deep lists": ("seed = " + "[" * 50_000, "nested too deeply"),
     "deep tables": ("seed = " + "{a = " * 50_000, "nested too deeply"),

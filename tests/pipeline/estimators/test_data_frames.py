@@ -81,7 +81,7 @@ def test_the_command_makes_the_same_model_of_the_same_table(case: str, tmp_path:
         cells = make(frame)
         machine = clone(machine).fit(cells, y, weights)
         ours = machine.to_model()
-        for name in ("centers", "weights", "intercept", "center_sigma2"):
+        for name in ("centers", "weights", "intercept", "sigma2"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
         assert ours.standardisation is not None
         assert theirs.standardisation is not None

@@ -15,8 +15,8 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     exponents = np.linspace(0, 86.9, 400_000, dtype=np.float32).reshape(-1, 1000)
     rows, columns = exponents.shape
     out = np.empty_like(exponents)
-    zeros, ones = np.zeros(rows, np.float32), np.ones(columns, np.float32)
-    gaussian_float32(-exponents / 2, zeros, np.zeros(columns, np.float32), ones, np.arange(rows), out, 0)
+    zeros, one = np.zeros(rows, np.float32), np.float32(1)
+    gaussian_float32(-exponents / 2, zeros, np.zeros(columns, np.float32), one, np.arange(rows), out, 0)
     truth = np.exp(-exponents.astype(np.float64))
     assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
 

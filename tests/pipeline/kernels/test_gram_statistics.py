@@ -40,11 +40,10 @@ def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, weights: ArrayLike 
 def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     seed: int, kernel: Kernel, kept: int, weighted: bool, groups: int, dtype: type
 ) -> None:
-    """Columns of two widths; blocks of any number of rows; with and without weights."""
+    """Blocks of any number of rows; with and without weights."""
     rng = np.random.default_rng(seed)
     X, Y = rng.random((200, 4)).astype(np.float32), rng.normal(size=(200, 2))
-    place = np.tile(np.arange(6), 2)
-    generator = ColumnGenerator(X[:6], np.repeat([0.5, 2.0], 6), dtype, kernel=kernel, place=place)
+    generator = ColumnGenerator(X[:12], 0.5, dtype, kernel=kernel)
     weights = rng.random(200) + 0.1 if weighted else np.ones(200)
     edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]

@@ -125,7 +125,7 @@ def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named(name: 
         for _ in ("writable", "read-only"):
             typical_sigma2(X, kernel)
             for stored in (np.float32, np.float64):
-                ColumnGenerator(X, [1.0, 2.0], dtype, kernel=kernel, place=np.array([1, 4])).block(X, out_dtype=stored)
+                ColumnGenerator(X, 2.0, dtype, kernel=kernel).block(X, out_dtype=stored)
             Derivatives(X, 1.0, weights, kernel).sums(X, DIAGONAL, weights[:, 0].copy())
             X.flags.writeable = weights.flags.writeable = False
     for function in (kernel_loops.direct_distances, kernel_loops.laplace_float32, kernel_loops.laplace_float64):
@@ -156,7 +156,7 @@ def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
         "import numpy as np; from pipeline.kernels.kernel_loops import gaussian_float64 as loop;"
         "from pipeline.runtime.answers import answered;"
         "row = np.ones(1); block = np.ones((1, 1));"
-        "print(answered(lambda: loop(block, row, row, row, np.zeros(1, int), block.copy(), 0)))"
+        "print(answered(lambda: loop(block, row, row, 1.0, np.zeros(1, int), block.copy(), 0)))"
     )
     assert told(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "0\n"
     indices = list(tmp_path.rglob("*.nbi"))

@@ -1,4 +1,4 @@
-"""Kernels and widths: columns against scikit-learn and plain formulas, runs against dense twins."""
+"""Kernels and their width: columns against scikit-learn and plain formulas, runs against dense twins."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_every_column_is_within_0_and_1(
     X *= np.float32(min(1.0, 200 * np.sqrt(sigma2) / max(np.linalg.norm(X, axis=1).max(), 1e-3)))
     Z = (X + np.roll(X, 1, axis=0))[:8] / np.float32(2) if apart else X
     for dtype in (np.float32, np.float64):
-        columns = ColumnGenerator(Z, np.linspace(sigma2, 3 * sigma2, len(Z)), dtype, kernel=kernel).block(X)
+        columns = ColumnGenerator(Z, sigma2, dtype, kernel=kernel).block(X)
         assert ((columns >= 0.0) & (columns <= 1.0)).all()
     if not apart:
         at_itself = ColumnGenerator(X, sigma2, np.float64, kernel=kernel).block(X)
@@ -98,8 +98,8 @@ def test_a_value_of_differences_depends_on_its_row_and_center_alone(kernel: Kern
     for row, center in ((0, 0), (40, 33), (17, 20)):
         assert ColumnGenerator(Z[center:][:1], 9.0, dtype, kernel=kernel).block(X[row:][:1]) == block[row, center]
     place = rng.permutation(np.tile(np.arange(len(Z)), 2))
-    shared = ColumnGenerator(Z, 9.0, dtype, kernel=kernel, place=place)
-    assert np.array_equal(shared.block(X[::-1], np.arange(41)[::-1]), block[:, place])
+    repeated = ColumnGenerator(Z[place], 9.0, dtype, kernel=kernel)
+    assert np.array_equal(repeated.block(X[::-1], np.arange(41)[::-1]), block[:, place])
 
 
 @pytest.mark.parametrize("kernel", [LAPLACE, PRODUCT], ids=str)
@@ -116,20 +116,6 @@ def test_distances_that_overflow_are_refused_in_words(kernel: Kernel) -> None:
     X[13, 1] = 1e15
     block = ColumnGenerator(X[:3], 1.0, kernel=kernel).block(X)
     assert 0 <= block[13].max() < 1e-36, "a far row that is no center is harmless"
-
-
-@pytest.mark.parametrize("kernel", [Kernel(), LAPLACE, PRODUCT], ids=str)
-def test_columns_of_one_center_share_it_and_each_has_its_width(kernel: Kernel) -> None:
-    X, Z = histograms(4), histograms(5, 9)
-    place, sigma2 = np.array([3, 3, 0, 8, 1, 3]), np.array([1.0, 2.0, 1.0, 4.0, 2.0, 8.0])
-    shared = ColumnGenerator(Z, sigma2, np.float64, kernel=kernel, place=place)
-    assert shared.n_centers == 6
-    pairs = zip(sigma2, Z[place], strict=True)
-    truth = np.hstack([dense_columns(kernel, width, X, center[None]) for width, center in pairs])
-    assert np.allclose(shared.block(X), truth, rtol=1e-12)
-    assert np.allclose(
-        ColumnGenerator(Z[place], sigma2, np.float64, kernel=kernel).block(X), shared.block(X), rtol=1e-13
-    )
 
 
 def test_unknown_kernels_are_refused() -> None:
@@ -173,44 +159,39 @@ class Trained:
     def objective_and_gap(self, output: int, penalty: float) -> tuple[float, float]:
         """The Lasso's value at the weights of the model and its duality gap, from the dense columns."""
         tau, weights, y = np.sqrt(penalty), self.model.weights[:, output], self.Y[:, output]
-        columns = [
-            dense_columns(self.model.kernel, width, self.X, self.X[self.drawn]) for width in self.report["sigma2"]
-        ]
+        columns = dense_columns(self.model.kernel, self.report["sigma2"], self.X, self.X[self.drawn])
         residual = y - self.own_columns() @ weights
         primal = 0.5 * residual @ residual + tau * np.abs(weights).sum()
-        theta = residual * min(1.0, tau / np.abs(np.hstack(columns).T @ residual).max())
+        theta = residual * min(1.0, tau / np.abs(columns.T @ residual).max())
         return primal, (primal - (0.5 * y @ y - 0.5 * (y - theta) @ (y - theta))) / primal
 
     def own_columns(self) -> np.ndarray:
-        pairs = zip(self.model.center_sigma2, self.model.centers, strict=True)
-        return np.hstack([dense_columns(self.model.kernel, width, self.X, center[None]) for width, center in pairs])
+        return dense_columns(self.model.kernel, self.model.sigma2, self.X, self.model.centers)
 
 
 CASES = {
-    "widths": ["--sigma2", "0.3,1,3"],
-    "laplace": ["--kernel", "laplace", "--sigma2", "0.3,3"],
+    "gaussian": ["--sigma2", "0.3"],
+    "laplace": ["--kernel", "laplace", "--sigma2", "3"],
     "product-laplace": ["--kernel", "product-laplace"],
 }
-QUICK = ("widths", "product-laplace")
+QUICK = ("gaussian", "product-laplace")
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in CASES]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_gap_is_over_every_candidate_at_every_width(finished_run: TrainedRuns, table: Path, name: str) -> None:
+def test_the_gap_is_over_every_candidate(finished_run: TrainedRuns, table: Path, name: str) -> None:
     run = Trained(finished_run, table, *CASES[name], "--penalty", "0.1", "--tol", "1e-4")
-    assert run.report["n_centers"] == 60 * len(run.report["sigma2"])
+    assert run.report["n_centers"] == 60
+    assert run.report["sigma2"] == run.model.sigma2
     for solve in run.report["solves"]:
         objective, gap = run.objective_and_gap(solve["output"], 0.1)
         assert 2 * objective == pytest.approx(solve["objective"], rel=1e-4)
         assert gap < 5e-4, "1e-4 for float32 columns"
-    counts = dict(run.report["model_sigma2"])
-    assert sum(counts.values()) == run.model.n_centers
-    assert set(counts) <= set(run.report["sigma2"])
     assert np.allclose(run.model.decision_function(run.X), run.own_columns() @ run.model.weights, atol=1e-4)
     assert run.model.description()["kernel"]["name"] == run.model.kernel.name
 
 
-@pytest.mark.parametrize("name", ["widths", *(pytest.param(name, marks=pytest.mark.ci) for name in [*CASES][1:])])
+@pytest.mark.parametrize("name", ["gaussian", *(pytest.param(name, marks=pytest.mark.ci) for name in [*CASES][1:])])
 def test_rounds_reach_the_same_optimum(finished_run: TrainedRuns, table: Path, name: str) -> None:
     """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
     common = [*CASES[name], "--penalty", "10", "--tol", "1e-4"]
@@ -230,21 +211,15 @@ def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: Trained
     sample = Sample(run.X, run.Y, held_out, run.X[run.drawn], ones, float(np.count_nonzero(held_out)), of_classes=True)
     again = [try_kernel(sample, Trial(Kernel(), PLAIN, ones, width, 60)).error for width in tried]
     np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
-    assert run.report["sigma2"] == [min(tried, key=tried.__getitem__)]
+    assert run.report["sigma2"] == run.model.sigma2 == min(tried, key=tried.__getitem__)
     steps = np.diff(np.log2(sorted(tried)))
     np.testing.assert_allclose(steps, 1.0)
-    assert min(tried) < run.report["sigma2"][0] < max(tried)
-    assert set(run.model.center_sigma2.tolist()) == set(run.report["sigma2"])
+    assert min(tried) < run.report["sigma2"] < max(tried)
 
 
-def test_median_and_a_selection_among_widths(finished_run: TrainedRuns, table: Path) -> None:
-    run, several, one = (
-        Trained(finished_run, table, "--sigma2", width, "--select", "greedy:20") for width in ("median", "0.1,1", "0.1")
-    )
-    assert run.report["sigma2"] == [pytest.approx(typical_sigma2(run.X[run.drawn], Kernel()), rel=1e-3)]
-    assert len(several.report["model_sigma2"]) > 1
-    errors = [run.report["selection"]["curve"][-1]["hold_out_error"] for run in (several, one)]
-    assert errors[0] < errors[1]
+def test_the_median_is_the_typical_width_of_the_candidates(finished_run: TrainedRuns, table: Path) -> None:
+    run = Trained(finished_run, table, "--sigma2", "median", "--select", "greedy:20")
+    assert run.report["sigma2"] == pytest.approx(typical_sigma2(run.X[run.drawn], Kernel()), rel=1e-3)
 
 
 @pytest.mark.ci
@@ -258,5 +233,5 @@ def test_the_order_of_the_rows_decides_no_width(tmp_path: Path) -> None:
     assert typical_sigma2(X, Kernel()) == pytest.approx(np.median(distances), rel=0.2)
     asked = ["--centers", "all", "--sigma2", "median", "--penalty", "100", "--scheduler", "serial"]
     asked += ["--set", "data.standardise=false", "--set", "centers.working_set=100"]
-    (width,) = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "sorted.npz")["sigma2"]
+    width = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "sorted.npz")["sigma2"]
     assert width == pytest.approx(np.median(distances), rel=0.2)

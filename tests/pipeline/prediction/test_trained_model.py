@@ -47,7 +47,7 @@ def make(task: str = "multiclass", name: str = "raw", m: int = 4) -> SparseKerne
         expansion=KernelExpansion(
             GAUSSIAN,
             rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
-            np.full(m, 3.0),
+            3.0,
             rng.normal(size=(m, n_outputs)),
             rng.normal(size=n_outputs),
         ),
@@ -80,7 +80,7 @@ def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
     assert again.description() == model.description()
     assert ("feature_scales" in model.arrays()) == scaled
     # Without scales it is as before there were any; no version without scales takes one with them.
-    assert (model.description()["kernel"] == {"name": "gaussian"}) == (not scaled)
+    assert (model.description()["kernel"] == {"name": "gaussian", "sigma2": 3.0}) == (not scaled)
 
 
 def test_a_temperature_is_kept_where_there_is_one(tmp_path):
@@ -173,7 +173,6 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
         lambda a: a.astype(np.float64),
         lambda a: np.where(a > 0, np.nan, a).astype(np.float32),
     ),
-    "center_sigma2": (lambda a: a * 0, lambda a: -a, lambda a: a + np.inf, lambda a: a[:1]),
     "weights": (
         lambda a: np.ascontiguousarray(a[:, :2]),
         lambda a: np.full_like(a, 1e308),  # their sum overflows
@@ -195,6 +194,13 @@ def test_arrays_that_do_not_fit_are_refused(name, change):
     description, arrays = parts(SCALED)
     with pytest.raises(ModelFormatError):
         SparseKernelModel.from_parts(description, arrays | {name: change(arrays[name])})
+
+
+@pytest.mark.parametrize("sigma2", [0.0, -1.0, np.inf, np.nan, 3, "3", None, [3.0]])
+def test_a_width_that_is_no_number_above_0_is_refused(sigma2):
+    description, arrays = parts(SCALED)
+    with pytest.raises(ModelFormatError, match="sigma2"):
+        SparseKernelModel.from_parts(description | {"kernel": description["kernel"] | {"sigma2": sigma2}}, arrays)
 
 
 def test_a_part_that_is_missing_is_named_and_one_too_many_is_refused():
@@ -263,9 +269,7 @@ def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel)
     model = make("regression")
     weights = np.full((4, 1), LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)
-    strong = replace(
-        model, expansion=KernelExpansion(Kernel(kernel), centers, model.center_sigma2, weights, np.zeros(1))
-    )
+    strong = replace(model, expansion=KernelExpansion(Kernel(kernel), centers, 3.0, weights, np.zeros(1)))
     strong.check()
     decision = strong.decision_function(np.full((3, 6), 1e-3, np.float32))
     assert np.isfinite(decision.T @ decision).all()

@@ -67,7 +67,7 @@ def test_files_are_predicted_as_the_run_scored_them(
     assert isinstance(model.standardisation, Standardisation)
     X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
     distances = ((X[:, None].astype(float) - model.centers) ** 2).sum(axis=2)
-    expected = np.exp(-distances / (2 * model.center_sigma2)) @ model.weights + model.intercept
+    expected = np.exp(-distances / (2 * model.sigma2)) @ model.weights + model.intercept
     with np.load(tmp_path / "out.npz") as written:
         rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
         np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
@@ -194,7 +194,7 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(
     assert {one["kernel"] for one in tried} == {"gaussian", "laplace", "product-laplace"}
     best = min(one["hold_out_error"] for one in tried if one["kernel"] == kernel)
     assert best < 0.8 * min(one["hold_out_error"] for one in tried if one["kernel"] != kernel)
-    assert [report["sigma2"][0], best] in report["sigma2_tried"]
+    assert [report["sigma2"], best] in report["sigma2_tried"]
     lines = table(report)
     start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["kernel", "inputs"])
     rows = lines[start + 1 : start + 1 + len(tried)]

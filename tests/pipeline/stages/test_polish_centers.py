@@ -303,7 +303,6 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
         (("--centers", "50"), "moves centers that were chosen, and with --penalty none, given or filled in"),
         (("--centers", "50", "--penalty", "none"), "add --select greedy:K, or --penalty auto --refit ridge"),
         ((*ASKED, "--kernel", "laplace"), "not a laplace kernel"),
-        ((*ASKED, "--sigma2", "1,2"), "needs centers of one width"),
         ((*ASKED, "--set", "statistics.hold_out=0"), "needs held-out rows"),
     ],
 )

@@ -38,7 +38,7 @@ def train(root: Path, X: np.ndarray, y: np.ndarray, *arguments: str, name: str =
 def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.ndarray:
     """Return the kernel columns of the candidates of a run on rows of a table."""
     found = read_arrays(layout.centers)
-    generator = ColumnGenerator(found["X"][which], found["sigma2"][0])
+    generator = ColumnGenerator(found["X"][which], float(found["sigma2"]))
     return np.asarray(generator.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
 
 
@@ -84,7 +84,7 @@ def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_p
     assert report["precision"] == "float64"
     model, X, y = load_model(tmp_path / "run" / "model"), X[:N_TRAIN], y[:N_TRAIN]
     found, rows = read_arrays(RunLayout(tmp_path / "run").centers), model.features_of(X).astype(np.float64)
-    K = np.exp(-cdist(rows, found["X"].astype(np.float64), "sqeuclidean") / (2 * found["sigma2"][0]))
+    K = np.exp(-cdist(rows, found["X"].astype(np.float64), "sqeuclidean") / (2 * found["sigma2"]))
     active = cdist(model.centers, found["X"]).argmin(axis=1)
     weights, tau = model.weights[:, 0], np.sqrt(report["penalty"])
     residual = y - K[:, active] @ weights - model.intercept[0]

@@ -23,7 +23,7 @@ WAYS = {
     "in turn": [MANY, SERIAL, (*THREADS, "--workers", "2", "--memory-limit", "3GiB")],
 }
 QUICK = {
-    ("several widths", "threads", "never"),
+    ("one for each class", "threads", "never"),
     ("learned scales", "in turn", "amid passes"),
     ("rounds, a selection", "in turn", "at commits"),
 }

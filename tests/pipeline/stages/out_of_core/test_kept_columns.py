@@ -180,7 +180,7 @@ def test_a_worker_that_writes_late_leaves_no_columns_of_a_group_that_is_gone(tmp
     for columns, names in ((late, [3, 4]), (now, [5, 6])):
         files.begin(0, np.array(names))
         assert columns._group(0)["members"].tolist() == names
-        columns._generators[0] = ColumnGenerator(X[names], np.ones(2), np.float32)
+        columns._generators[0] = ColumnGenerator(X[names], 1.0, np.float32)
     late.block(0, serially, X)
     for _ in range(2):  # made, and read
         assert np.array_equal(

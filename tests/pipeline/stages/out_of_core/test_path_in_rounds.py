@@ -50,10 +50,9 @@ SETTINGS = {
     ),
     "a path": ("classes", "--penalty", "path:max:3:4", "--tol", "1e-5"),
     "a path from a number": ("values", "--penalty", "path:30:0.3:3", "--tol", "1e-5"),
-    "two widths": ("values", "--penalty", "auto", "--tol", "1e-4", "--sigma2", "1,4", "--set", "seed=1"),
     "a fraction": ("values", "--penalty", "max:1e-3", "--tol", "1e-5"),
 }
-MARKS = dict.fromkeys(("two widths", "a path"), pytest.mark.nightly)
+MARKS = {"a path": pytest.mark.nightly}
 MARKS |= dict.fromkeys(("auto", "refitted"), pytest.mark.ci)
 
 
