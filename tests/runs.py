@@ -23,6 +23,7 @@ from pipeline import train as training
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import run_folder
+from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages.target_facts import TargetFacts
 from pipeline.stages.training_rows import RowTask
 from storage.folder_layouts import FeatureLayout
@@ -202,7 +203,8 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
     """Return how a pass reads rows of some data that are nowhere, to see how it cuts them."""
     chunk_rows = chunk_rows_for(4 * n_features, n_train)
     shape = FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {})
-    return RowTask(None, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0, TargetFacts())
+    centers, features = StoredFile(Path("c")), FeatureLayout(Path("f"), "0")
+    return RowTask(centers, features, shape, Kernel(), 1.0, "float32", read_rows, 0, TargetFacts())
 
 
 def held_out_of(inputs: np.ndarray, seed: int = 0, fraction: float = 0.1) -> np.ndarray:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.distance_forms import GaussianForm, Index, LaplaceForm, ProductLaplaceForm, Values
+from pipeline.kernels.distance_forms import Form, GaussianForm, Index, LaplaceForm, ProductLaplaceForm, Values
 from pipeline.kernels.exact_sums import Each, serially
 
-_FORMS: dict[str, type[GaussianForm] | type[LaplaceForm]] = {
+_FORMS: dict[str, type[Form]] = {
     "gaussian": GaussianForm,
     "laplace": LaplaceForm,
     "product-laplace": ProductLaplaceForm,

@@ -135,7 +135,6 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
     model = before = load_model(layout.model)
     final = final_weights.load(layout)
     if final.points is not None:
-        assert task.centers is not None
         chosen = task.centers.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)
         before = replace(model, expansion=replace(model.expansion, centers=points))

@@ -54,7 +54,7 @@ class RowBlock(NamedTuple):
 class RowTask:
     """What a worker needs to stream any blocks of rows through the kernel. Small and picklable."""
 
-    centers: Stored | None  # the candidates; None before they are drawn
+    centers: Stored  # the candidates
     features: FeatureAccess
     shape: FeatureShape
     kernel: Kernel
@@ -75,7 +75,6 @@ class RowTask:
 
     def generator_at_once(self, columns: NDArray[np.int64] | range) -> ColumnGenerator:
         """Return the generator of some candidates of a run that has the features of all in one file."""
-        assert self.centers is not None
         X = self.centers.read(mapped=True)["X"]
         return self.generator_of(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
@@ -273,10 +272,8 @@ def read_rows(shape: FeatureShape, asked: int | None) -> int:
     return min(asked or 4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
 
 
-def points_of_candidates(centers: Stored | None, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
+def points_of_candidates(centers: Stored, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
     """Return the features (k, d) of candidates at some training rows, where those of all are committed together."""
-    if centers is None:  # they are not drawn yet
-        return None
     arrays = centers.read(mapped=True)
     order = np.argsort(arrays["index"])
     place = order[np.minimum(np.searchsorted(arrays["index"], rows, sorter=order), len(order) - 1)]

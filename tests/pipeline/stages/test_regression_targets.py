@@ -113,7 +113,7 @@ def test_auto_ends_when_nothing_is_gained(tmp_path: Path, task: str) -> None:
     # The errors are those of the weights of the fit rows on the held-out rows.
     layout, number = RunLayout(tmp_path / "run"), 6
     found = read_arrays(layout.solution(f"fit-centred-penalty-{number:02d}-output-0000.npz"))
-    fitted = columns(layout, X[:N_TRAIN], found["active"]) @ found["weights"][0, :, 0]
+    fitted = columns(layout, X[:N_TRAIN], found["active"]) @ found["weights"][0]
     held, targets = runs.held_out_of(X[:N_TRAIN], seed=1), (y if task == "regression" else 2.0 * y - 1)[:N_TRAIN]
     assert report["hold_out"]["n_rows"] == np.count_nonzero(held)
     decision = fitted + (targets - fitted)[~held].mean()

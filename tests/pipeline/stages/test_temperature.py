@@ -124,7 +124,7 @@ def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, 
         solution = read_arrays(layout.solution(f"fit-centred{number}-output-{output:04d}.npz"))
         rows = read_arrays(layout.centers)["index"][solution["active"]]
         generator = ColumnGenerator(X[rows], 4.0, kernel=model.kernel)
-        f = generator.block(X, out_dtype=np.float64) @ solution["weights"][place_of, :, 0]
+        f = generator.block(X, out_dtype=np.float64) @ solution["weights"][place_of]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
     found = best_temperature(loss_slopes(decision[held_out], y[held_out]))
     assert model.temperature == pytest.approx(found, rel=1e-4)
