@@ -19,7 +19,6 @@ from pipeline.stages.filled_settings import trial_sizes
 from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.out_of_core.correlation_pass import tile_bytes
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
-from pipeline.stages.out_of_core.path_in_rounds import PRICED
 from pipeline.stages.out_of_core.tiles import TILE_ROWS
 from pipeline.stages.out_of_core.working_set import growth_bytes
 from pipeline.stages.polish_centers import samples_of
@@ -239,22 +238,20 @@ def solve_finalists(solving: Solving) -> tuple[StagePlan, StagePlan]:
 def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """Gram rows of the columns that come in, in each group, or the old Gram and the new; then the pass of correlations.
 
-    A penalty path has Grams of fit rows and of held-out rows, and prices several penalties at once. Each thread has a
-    block of the columns, as the files have them and in float64. On disk are the Grams of the last round, the new one,
-    and the sums of each process of its new rows; columns are kept where there is room beside these.
+    A penalty path has Grams of fit rows and of held-out rows, of half as many columns. Each thread has a block of the
+    columns, as the files have them and in float64. On disk are the Grams of the last round, the new one, and the sums
+    of each process of its new rows; columns are kept where there is room beside these.
     """
     gram, workers, shape = solving.gram, solving.workers, solving.shape
     n, t = shape.n_train, shape.n_outputs
-    parts = 2 if solving.searched else 1
-    at_once, joining = growth_bytes(gram, parts, on_demand=solving.config.centers.on_demand)
+    at_once, joining = growth_bytes(gram, on_demand=solving.config.centers.on_demand)
     blocks = kept_blocks(n, solving.columns)
     kept = workers.threads * blocks.block_rows * solving.columns
-    copies = solving.value_bytes + 8 * (parts - 1)  # as files have them, and rows of a part apart
-    streaming = gram // 4 + solving.streams(at_once, blocks=blocks) + copies * kept
-    disk = parts * (2 + workers.processes) * gram + solving.centred
+    streaming = gram // 4 + solving.streams(at_once, blocks=blocks) + solving.value_bytes * kept
+    disk = (2 + workers.processes) * gram + solving.centred
     pieces = solving.pieces(blocks)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
-    values = 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
+    values = 8 * max(n, solving.candidates) * (t + 1)
     tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes), -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     reading = (8 + solving.value_bytes) * kept

@@ -22,7 +22,7 @@ def table(report: dict[str, Any]) -> list[str]:
         f"{report['n_centers']} candidate centers, {_kernel_words(report)}, " + _problem_words(report),
     ]
     lines += weighting_lines(report)
-    lines += _path_table(report["path"]) if report["path"] else []
+    lines += _path_table(report) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
     lines += [ROUNDED] if report["solves"] and report.get("precision") == "float32" else []
@@ -84,9 +84,16 @@ def not_converged(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _path_table(path: list[dict[str, Any]]) -> list[str]:
-    lines = ["", f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"]
-    for point in path:
+def path_words(report: dict[str, Any]) -> str:
+    """Return on how many candidates the penalties of a path were tried, empty where on all."""
+    tried, there = report["path_candidates"], report["n_centers"]
+    return f"penalties tried on {tried} of the {there} candidates" if tried < there else ""
+
+
+def _path_table(report: dict[str, Any]) -> list[str]:
+    lines = ["", *filter(None, [path_words(report)])]
+    lines += [f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"]
+    for point in report["path"]:
         lines.append(
             f"{point['penalty']:>12.4g}{point['objective']:>14.6g}{point['n_centers']:>9}"
             f"{point['hold_out_error']:>16.6g}{point['wall_seconds']:>9.2f}"

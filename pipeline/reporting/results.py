@@ -39,7 +39,6 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     config, shape, solver = run.config, run.shape, run.config.solver
     final = final_weights.load(run.layout)
     summary = final.summary
-    path_rounds = summary.get("path_rounds") or []
     selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
@@ -80,12 +79,12 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
         "hold_out": _hold_out(run, summary),
         "path": summary["path"],
+        "path_candidates": summary.get("path_candidates"),
         "confusion": [list(row) for row in score.confusion] or None,
         "model_n_centers": model.n_centers,
         "passes": summary["passes"],
-        "path_rounds": path_rounds or None,
         "columns": summary.get("columns"),
-        "kernel_entries": sum(record["kernel_entries"] for record in [*path_rounds, *summary["passes"]])
+        "kernel_entries": sum(record["kernel_entries"] for record in summary["passes"])
         if summary["passes"]
         else shape.n_train * run.n_candidates,
         "peak_rss_bytes": peak_rss_bytes,

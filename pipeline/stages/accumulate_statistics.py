@@ -51,11 +51,12 @@ def commit_parts(
     fit: GramStatistics,
     held_out: GramStatistics,
     names: tuple[str, str, str],
+    columns: Arrays | None = None,
 ) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
 
     A resumed run takes the last as a sign that the others are there. Those of the fit rows are overwritten: the others
-    are added to them in place.
+    are added to them in place. columns: further arrays of the last.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
@@ -63,7 +64,7 @@ def commit_parts(
                 work.commit(name_of(name), statistics_to_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        work.commit(name_of(names[2]), statistics_to_arrays(everything))
+        work.commit(name_of(names[2]), statistics_to_arrays(everything) | (columns or {}))
 
 
 def statistics_of(work: Workspace, name: str) -> GramStatistics:

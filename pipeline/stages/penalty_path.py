@@ -25,26 +25,10 @@ from pipeline.stages.workspace import SOLVE, Workspace
 
 
 @dataclass(frozen=True)
-class PathColumns:
-    """The columns that penalties are tried on.
-
-    fit, held_out : the names of their statistics
-    path : what the errors are committed under
-    members : the candidates, by row; None: all of the run
-    """
-
-    fit: str = FIT
-    held_out: str = HELD_OUT
-    path: str = "path"
-    members: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True)
 class PathPoint:
     """One penalty of the path: its solves and its held-out error.
 
-    relative_gap: over all candidates if `certified`, else over the working set; converged: within the tolerance, and a
-    working set has room for the centers.
+    relative_gap: over the candidates that penalties are tried on; converged: within the tolerance.
     """
 
     penalty: float
@@ -55,64 +39,49 @@ class PathPoint:
     hold_out_error: float
     wall_seconds: float
     converged: bool
-    certified: bool = True
 
 
-def follow_penalty_path(work: Workspace, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
+def follow_penalty_path(
+    work: Workspace, setting: str, members: NDArray[np.int64] | None = None
+) -> tuple[ChosenPenalty, list[PathPoint]]:
     """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
+
+    members: the candidates, by row, whose statistics of fit rows and of held-out rows there are; None: all of the run.
 
     `auto` takes the penalty of the lowest held-out error (the largest of equals), a path its last. Errors are of
     refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
     """
     points: list[PathPoint] = []
+    n_columns = work.n_candidates if members is None else len(members)
 
     def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
-        before = load_weights(work, FIT, work.n_candidates, number - 1)[0] if number else None
-        tried, new = try_penalties(work, PathColumns(), penalties, number, before)
-        points.extend(new)
-        return tried
+        start = None
+        if number:
+            start = start_name(FIT, number)
+            work.commit(start, {"weights": load_weights(work, FIT, n_columns, number - 1)[0]})
+        summaries = solve_outputs(work, FIT, penalties, start=start, number=number)
+        table = load_weights(work, FIT, n_columns, number)
+        errors = _held_out_errors(work, members, table, number or 0)
+        for index, penalty in enumerate(penalties):
+            of_outputs = [summary["points"][index] for summary in summaries]
+            points.append(
+                PathPoint(
+                    penalty=penalty,
+                    objective=sum(point["objective"] for point in of_outputs),
+                    n_active=tuple(point["n_active"] for point in of_outputs),
+                    n_centers=int(np.count_nonzero(table[index].any(axis=1))),
+                    relative_gap=max(point["relative_gap"] for point in of_outputs),
+                    hold_out_error=float(errors[index]),
+                    wall_seconds=sum(point["wall_seconds"] for point in of_outputs),
+                    converged=all(point["converged"] for point in of_outputs),
+                )
+            )
+        return TriedPenalties(table, errors, points[-1].converged)
 
     chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
     if chosen.warning is not None:
         work.warn(f"--penalty auto: {chosen.warning}")
     return chosen, points
-
-
-def try_penalties(
-    work: Workspace,
-    columns: PathColumns,
-    penalties: tuple[float, ...],
-    number: int | None,
-    before: NDArray[np.float64] | None,
-) -> tuple[TriedPenalties, list[PathPoint]]:
-    """Solve on the fit rows at some penalties, from weights (columns, outputs) or zero, and evaluate the held-out rows.
-
-    number: of the call for these columns; None: the only one.
-    """
-    start = None
-    if before is not None:
-        start = start_name(columns.fit, number)
-        work.commit(start, {"weights": before})
-    summaries = solve_outputs(work, columns.fit, penalties, start=start, number=number)
-    n_columns = work.n_candidates if columns.members is None else len(columns.members)
-    table = load_weights(work, columns.fit, n_columns, number)
-    errors = _held_out_errors(work, columns, table, number or 0)
-    points = []
-    for index, penalty in enumerate(penalties):
-        of_outputs = [summary["points"][index] for summary in summaries]
-        points.append(
-            PathPoint(
-                penalty=penalty,
-                objective=sum(point["objective"] for point in of_outputs),
-                n_active=tuple(point["n_active"] for point in of_outputs),
-                n_centers=int(np.count_nonzero(table[index].any(axis=1))),
-                relative_gap=max(point["relative_gap"] for point in of_outputs),
-                hold_out_error=float(errors[index]),
-                wall_seconds=sum(point["wall_seconds"] for point in of_outputs),
-                converged=all(point["converged"] for point in of_outputs),
-            )
-        )
-    return TriedPenalties(table, errors, points[-1].converged), points
 
 
 def largest_penalty_of(work: Workspace, part: str) -> float:
@@ -121,18 +90,18 @@ def largest_penalty_of(work: Workspace, part: str) -> float:
 
 
 def _held_out_errors(
-    work: Workspace, columns: PathColumns, table: NDArray[np.float64], number: int
+    work: Workspace, members: NDArray[np.int64] | None, table: NDArray[np.float64], number: int
 ) -> NDArray[np.float64]:
     """Return the held-out errors (penalties,) f8 of weights (penalties, columns, outputs); `number` names the pass."""
-    fit, held_out = (statistics_of(work, name_of(part)) for part in (columns.fit, columns.held_out))
+    fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
     path = finalise_path(table, fit, held_out, refitted=work.config.solver.refit == "ridge", intercept=work.intercept)
     if work.shape.task == "regression":
         return path.squared_errors(held_out)
-    name = f"{columns.path}-{number}"
+    name = f"path-{number}"
 
     def make() -> Arrays:
-        members = {} if columns.members is None else {"members": columns.members[path.columns]}
-        weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
+        rows = {} if members is None else {"members": members[path.columns]}
+        weights = work.commit(f"passes/{name}/weights.npz", vars(path) | rows)
         blocks = row_grid("train", work.shape.n_train, len(path.columns))
         task = value_pass(row_task(work), blocks, partial(_error_counter, weights), features="held-out")
         wrong = work.add_up(SOLVE, task, name, "errors of each penalty")

@@ -18,22 +18,23 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit, with_ridge
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
+from pipeline.solvers.working_set_rules import seed_candidates
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.grow_candidates import RIDGES
 from pipeline.stages.one_vs_all import load_weights, solve_outputs
-from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
+from pipeline.stages.out_of_core.path_on_subset import follow_path_on_subset
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
-    OnePenalty,
+    PricingRule,
     WorkingSetLimits,
     count_columns,
     grow_until_certified,
     summaries_over_all,
 )
-from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
+from pipeline.stages.penalty_path import follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import NAME as POLISH
 from pipeline.stages.polish_centers import polish_centers
 from pipeline.stages.run_workspace import Run
@@ -108,11 +109,11 @@ class Solved:
 
 def _solved_at_once(work: Workspace) -> Solved:
     """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
-    points, of_fit, penalty = list[PathPoint](), None, work.config.solver.penalty
+    path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if is_searched(penalty):
         chosen, points = follow_penalty_path(work, str(penalty))
-        penalty, fit = chosen.penalty, statistics_of(work, name_of(FIT))
+        path, penalty, fit = [asdict(point) for point in points], chosen.penalty, statistics_of(work, name_of(FIT))
         of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
@@ -120,44 +121,45 @@ def _solved_at_once(work: Workspace) -> Solved:
     weights = load_weights(work, ALL, work.n_candidates)[-1]
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
-    return Solved(active, weights[active], everything, of_fit, _summary(penalty, solves, points))
+    summary = _summary(penalty, solves, path, path_candidates=work.n_candidates if path else None)
+    return Solved(active, weights[active], everything, of_fit, summary)
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     assert isinstance(run, Run)
-    names, setting, on_demand = run.candidates, run.config.solver.penalty, run.config.centers.on_demand
-    path, searched = None, is_searched(setting)
+    names, setting, on_demand, path = run.candidates, run.config.solver.penalty, run.config.centers.on_demand, None
     if on_demand:
-        rule: OnePenalty = OnDemand(run, names, run.config.centers.working_set or len(names))
+        rule: PricingRule = OnDemand(run, names, run.config.centers.working_set or len(names))
     else:
         limits = WorkingSetLimits.of(run)
-        path = follow_path_in_rounds(run, str(setting), names, limits) if searched else None
+        if is_searched(setting):
+            drawn = seed_candidates(len(names), limits.drawn, run.config.seed)
+            path = follow_path_on_subset(run, str(setting), names, drawn)
         rule = AllCandidates(run, names, limits, path)
     last, passes = grow_until_certified(rule)
     solved = last.solved
     active = solved.inside[solved.weights.columns]
     ordered = np.argsort(active)
     summary = _summary(
-        solved.penalties[0],
+        solved.penalty,
         summaries_over_all(last, run.config.solver.tolerance),
         path.points if path else [],
         passes=passes or None,
-        path_rounds=path.rounds if path else None,
+        path_candidates=path.n_candidates if path else None,
         columns=count_columns(passes, len(names)) if on_demand else None,
     )
     statistics = solved.working_set.statistics.cut(solved.weights.columns[ordered])
-    of_fit = path.of_fit(names) if path else None
+    of_fit = path.of_fit if path else None
     return Solved(active[ordered], solved.weights.weights[ordered], statistics, of_fit, summary)
 
 
-def _summary(penalty: float, solves: list[dict[str, Any]], points: list[PathPoint], **more: Any) -> dict[str, Any]:
+def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """Return what the report says of solves at one penalty, and of the path before it."""
     flat = [
         {"output": solve["output"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
     ]
-    path = [asdict(point) for point in points] or None
-    return {"penalty": penalty, "solves": flat, "path": path, "passes": None, **more}
+    return {"penalty": penalty, "solves": flat, "path": path or None, "passes": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> Parts:

@@ -156,7 +156,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
     sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
     columns = nothing_kept().grown(np.empty(0, np.int64), np.arange(m))
-    current = WorkingSet("round-007", columns, {"all": sums})
+    current = WorkingSet("round-007", columns, sums, 0)
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
@@ -167,7 +167,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
     with largest_bytes() as largest:
         weights = active_weights(in_rounds, current)
-        certificates = SolvedSet(in_rounds, np.arange(m), (1.0,), current, weights).certify(scored)
+        certificates = SolvedSet(in_rounds, np.arange(m), 1.0, current, weights).certify(scored)
     assert largest[0] < 0.2 * sums.gram.nbytes
     centred = sums.centred()
     np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
@@ -187,7 +187,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         skipped=0,
         kernel_entries=0,
     )
-    of_all = SolvedSet(in_rounds, np.arange(m + 1), (1.0,), current, weights)
+    of_all = SolvedSet(in_rounds, np.arange(m + 1), 1.0, current, weights)
     errors = correlation_errors(in_rounds, Y)
     for output, found in enumerate(of_all.certify(more)):
         problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0

@@ -1,7 +1,4 @@
-"""Correlations c_mᵀr of all candidates: exact where evaluated, else bounded; certificates over all candidates.
-
-Weights at several penalties stand beside each other, with their outputs: kernel values are computed once for all.
-"""
+"""Correlations c_mᵀr of all candidates: exact where evaluated, else bounded; certificates over all candidates."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +10,6 @@ from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.weights import Weights
-from pipeline.stages.accumulate_statistics import HELD_OUT
 from pipeline.stages.out_of_core.correlation_pass import (
     correlate,
     correlation_errors,
@@ -71,11 +67,11 @@ class Correlations:
 
 @dataclass(frozen=True)
 class SolvedSet:
-    """A working set that was solved on, at some penalties, and all candidates (M,), by row, that it is to serve."""
+    """A working set that was solved on, at a penalty, and all candidates (M,), by row, that it is to serve."""
 
     run: Run
     candidates: NDArray[np.int64]
-    penalties: tuple[float, ...]
+    penalty: float
     working_set: WorkingSet
     weights: Weights
 
@@ -86,35 +82,23 @@ class SolvedSet:
 
     @property
     def tau(self) -> float:
-        """√penalty, of the first."""
-        return float(np.sqrt(self.penalties[0]))
-
-    @property
-    def solves(self) -> list[tuple[int, int, float]]:
-        """The output of each solve, its column among those of all penalties, and √penalty, by penalty."""
-        t = self.run.shape.n_outputs
-        return [
-            (output, k * t + output, float(np.sqrt(penalty)))
-            for k, penalty in enumerate(self.penalties)
-            for output in range(t)
-        ]
+        """√penalty."""
+        return float(np.sqrt(self.penalty))
 
     def violations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return |c_mᵀr| / τ, (M, solves): above 1 a candidate violates; see `working_set_rules.violations`."""
-        pairs = zip(np.split(values, len(self.penalties), axis=1), np.sqrt(self.penalties).tolist(), strict=True)
-        return np.hstack([rules.violations(part, tau) for part, tau in pairs])
+        """Return |c_mᵀr| / τ, (M, T): above 1 a candidate violates; see `working_set_rules.violations`."""
+        return rules.violations(values, self.tau)
 
     def residuals(self) -> NDArray[np.float64]:
-        """Return the residuals (n, T) of all training rows: 0 of held-out rows where they do not count."""
+        """Return the residuals (n, T) of all training rows."""
         current, weights = self.working_set, self.weights
-        active, fit_only = current.columns.cut(weights.columns), HELD_OUT in current.parts
-        return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept, fit_only=fit_only)
+        active = current.columns.cut(weights.columns)
+        return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept)
 
     def gram_correlations(self, stripe: int = 512) -> NDArray[np.float64]:
         """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time."""
         statistics, weights = self.working_set.statistics, self.weights
-        targets = np.tile(statistics.kty, len(self.penalties))
-        found = targets - np.outer(statistics.column_sums, weights.intercept)
+        found = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
         for start in range(0, len(found), stripe):
             rows = slice(start, start + stripe)
             found[rows] -= statistics.gram[rows][:, weights.columns] @ weights.weights
@@ -131,17 +115,17 @@ class SolvedSet:
         rounding, errors = statistics.rounding(), np.zeros(values.shape[1])
         if len(self.inside) < len(self.candidates):
             errors = correlation_errors(self.run, found.residuals)
-        for output, column, tau in self.solves:
-            evaluated = found.errors[:, column] <= 0
+        for output in range(values.shape[1]):
+            evaluated = found.errors[:, output] <= 0
             certificates.append(
                 certify_support(
-                    weights.weights[:, column].copy(),
-                    active[:, column].copy(),
+                    weights.weights[:, output].copy(),
+                    active[:, output].copy(),
                     kty[:, output],
                     float(yty[output]),
-                    tau,
-                    float(np.abs(values[evaluated, column]).max(initial=0.0)),
-                    rounding.beside(float(errors[column])),
+                    self.tau,
+                    float(np.abs(values[evaluated, output]).max(initial=0.0)),
+                    rounding.beside(float(errors[output])),
                 )
             )
         return certificates
@@ -149,9 +133,9 @@ class SolvedSet:
     def screened(self, found: Correlations) -> Correlations:
         """Return the correlations with candidates marked that the Gap Safe test excludes (mathematics.md, eq. 47)."""
         excluded = np.ones(len(found.values), bool)
-        for (_, column, tau), certificate in zip(self.solves, self.certify(found), strict=True):
-            safe = gap_safe_screen(found.values[:, column], found.norm_bounds, certificate, tau)
-            excluded &= safe & (found.errors[:, column] <= 0)
+        for output, certificate in enumerate(self.certify(found)):
+            safe = gap_safe_screen(found.values[:, output], found.norm_bounds, certificate, self.tau)
+            excluded &= safe & (found.errors[:, output] <= 0)
         return replace(found, screened=found.screened | excluded)
 
     def unknown(self, found: Correlations, known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:

@@ -1,4 +1,4 @@
-"""How candidates are priced at one penalty, all of them or on demand: rules of the loop of `working_set_loop`.
+"""How candidates are priced, all of them or on demand: rules of the loop of `working_set_loop`.
 
 On demand, columns of a block of candidates are made and dropped again: first of new candidates in a random order, then
 of those with the largest last values. A block without a violator is followed by a larger one, until all are evaluated.
@@ -15,13 +15,14 @@ from pipeline.solvers import working_set_rules as rules
 from pipeline.stages.out_of_core.correlation_pass import correlate, pass_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
-from pipeline.stages.out_of_core.path_in_rounds import FollowedPath, begin_on_all_rows
+from pipeline.stages.out_of_core.path_on_subset import FollowedPath
 from pipeline.stages.out_of_core.working_set import NOTHING, WorkingSet, compute_residuals, grow, round_name
 from pipeline.stages.out_of_core.working_set_loop import (
+    LARGEST,
     LEAST_ROOM,
     Change,
-    OnePenalty,
     Priced,
+    PricingRule,
     WorkingSetLimits,
 )
 from pipeline.stages.run_workspace import Run
@@ -33,10 +34,10 @@ LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
 
 
-class AllCandidates(OnePenalty):
+class AllCandidates(PricingRule):
     """Every round evaluates all candidates that a bound does not hold at zero (mathematics.md, eq. 70).
 
-    path : the one before, whose last working set and weights are the first here
+    path : the one before, which has committed the first working set and the weights to start from
     """
 
     def __init__(
@@ -50,12 +51,9 @@ class AllCandidates(OnePenalty):
         return super().penalty(largest) if self._path is None else self._path.penalty
 
     def first(self) -> WorkingSet:
-        """Commit the first working set: a random draw, or the last one of the path."""
-        name, limits = round_name(self.kind, 0), self._limits
-        if self._path is not None:
-            return begin_on_all_rows(self.run, self._path, name)
-        drawn = rules.seed_candidates(len(self.candidates), min(limits.drawn, limits.capacity), self.run.config.seed)
-        return grow(self.run, name, None, NOTHING, self.candidates[drawn])
+        """Commit the first working set: a random draw."""
+        drawn = rules.seed_candidates(len(self.candidates), self._limits.drawn, self.run.config.seed)
+        return grow(self.run, round_name(0), None, NOTHING, self.candidates[drawn])
 
     def evaluate(self, solved: SolvedSet) -> Priced:
         """Return the round with the correlations of all candidates."""
@@ -64,13 +62,23 @@ class AllCandidates(OnePenalty):
         return Priced(solved, found, solved.certify(found))
 
     def propose(self, priced: Priced) -> Change:
-        """Return how the working set changes: the candidates nearest to violating come in, those far from it leave."""
-        active = np.zeros(len(self.candidates), bool)
-        active[priced.solved.inside[priced.solved.weights.columns]] = True
-        return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits)
+        """Return how the working set changes: the candidates nearest to violating come in, those far from it leave.
+
+        Those that leave are evaluated with all others. Active ones stay in any case.
+        """
+        solved, violations = priced.solved, priced.violations(self.tolerance)
+        inside, (active, near) = solved.inside, np.zeros((2, len(self.candidates)), bool)
+        active[inside[solved.weights.columns]] = True
+        room = self._limits.room(len(solved.weights.columns))
+        near[rules.nearest(violations, active, self._limits.per_solve, room)] = True
+        stay = np.flatnonzero((active | near)[inside])
+        near[inside] = violations[inside] = 0
+        if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
+            near[:] = False
+        return Change(stay, self.candidates[near])
 
 
-class OnDemand(OnePenalty):
+class OnDemand(PricingRule):
     """A column is kept, and given a row of the Gram, when its weight would become non-zero (mathematics.md, eq. 99).
 
     capacity : how many are kept at most; where there are more, those at zero leave
@@ -89,7 +97,7 @@ class OnDemand(OnePenalty):
         chosen = rules.nearest(entering, np.zeros(n, bool), self._capacity, self._capacity)
         if not len(chosen):  # the first block has no violator: the solves need some column
             chosen = np.argsort(-violations.max(axis=1), kind="stable")[:1]
-        return grow(self.run, round_name(self.kind, 0), None, NOTHING, self.candidates[chosen])
+        return grow(self.run, round_name(0), None, NOTHING, self.candidates[chosen])
 
     def largest_penalty(self, current: WorkingSet) -> float:
         """Return the penalty at which the weights of all candidates are zero."""
@@ -100,7 +108,7 @@ class OnDemand(OnePenalty):
             violations = rules.violations(self._at_zero().values, 1.0)
             return {"penalty": np.array(float(violations.max(initial=0.0)) ** 2 or 1.0)}
 
-        return float(self.run.once(f"scores/{self.largest_name}.npz", make)["penalty"])
+        return float(self.run.once(f"scores/{LARGEST}.npz", make)["penalty"])
 
     def evaluate(self, solved: SolvedSet) -> Priced:
         """Return the round with the correlations of as many blocks as it takes to find a violator."""
@@ -120,7 +128,7 @@ class OnDemand(OnePenalty):
 
         found = as_dataclass(run.once(stored_name(current.name), make), Correlations)
         clean(run, current.name)
-        earlier = [round_name(self.kind, k) for k in range(current.index - 1)]
+        earlier = [round_name(k) for k in range(current.index - 1)]
         for old in [START, *earlier] if current.index else []:  # residuals of all rows are in each
             run.drop(stored_name(old))
         complete = not len(solved.unknown(found, found.screened | found.exact)[0])

@@ -1,6 +1,6 @@
 """Working sets: the candidates that have a Gram, which grows by the rows of those admitted; their residuals.
 
-A round's working set is committed under its name: statistics of all rows, or of fit and held-out rows for a path.
+A round's working set is committed under its name.
 """
 
 import re
@@ -40,15 +40,15 @@ NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The working set of a round: its columns in the order of the Gram, and their statistics by part.
+    """The working set of a round: its columns in the order of the Gram, and their statistics.
 
-    The solves use the first part: ALL, or FIT before HELD_OUT. kernel_entries: that the new columns took.
+    kernel_entries: that the new columns took.
     """
 
     name: str
     columns: KeptColumns
-    parts: dict[str, GramStatistics]
-    kernel_entries: int = 0
+    statistics: GramStatistics
+    kernel_entries: int
 
     @property
     def candidates(self) -> NDArray[np.int64]:
@@ -56,28 +56,14 @@ class WorkingSet:
         return self.columns.members
 
     @property
-    def statistics(self) -> GramStatistics:
-        """The statistics that the solves use."""
-        return next(iter(self.parts.values()))
-
-    @property
     def index(self) -> int:
         """The number of the round, from 0."""
         return int(self.name.rpartition("-")[2])
 
-    def part(self, part: str) -> str:
-        """Return the name of the statistics of a part."""
-        return part_name(self.name, part)
 
-
-def round_name(kind: str, index: int) -> str:
-    """Return the name under which a round is committed: of the kind "round", on all rows, or "path"."""
-    return f"{kind}-{index:03d}"
-
-
-def part_name(name: str, part: str) -> str:
-    """Return the name of the statistics of a part, of a round."""
-    return name if part == ALL else f"{name}-{part}"
+def round_name(index: int) -> str:
+    """Return the name under which a round is committed."""
+    return f"round-{index:03d}"
 
 
 def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
@@ -95,12 +81,7 @@ def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: Ro
 
 
 def grow(
-    run: Run,
-    name: str,
-    previous: WorkingSet | None,
-    stay: NDArray[np.int64],
-    admitted: NDArray[np.int64],
-    parts: tuple[str, ...] = (ALL,),
+    run: Run, name: str, previous: WorkingSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]
 ) -> WorkingSet:
     """Commit the statistics of the columns of `previous` that stay and of the candidates admitted; return the new set.
 
@@ -108,13 +89,12 @@ def grow(
     """
     with run.timed_as(STATISTICS):
         before = previous.columns if previous else nothing_kept()
-        columns, new = add_columns(run, name, before, stay, admitted, parts)
+        columns, new = add_columns(run, name, before, stay, admitted, (ALL,))
         with run.status(STATISTICS, STORING):
-            for part in reversed(parts):  # the first part is committed last: it means that all are there
-                sums = joined(previous.parts[part] if previous else None, stay, new.pop(part))
-                sums.check_range()
-                commit(run, part_name(name, part), columns, sums, len(columns.last_group))
-    return load(run, name, parts)
+            sums = joined(previous.statistics if previous else None, stay, new.pop(ALL))
+            sums.check_range()
+            run.commit(name_of(name), statistics_to_arrays(sums) | columns_to_arrays(run, columns))
+    return load(run, name)
 
 
 def add_columns(
@@ -145,94 +125,82 @@ def add_columns(
     return columns, run.add_up(STATISTICS, task, name).statistics()
 
 
-def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:
-    """Commit the statistics of columns under a name, of which the last ones were made for it."""
-    arrays = statistics_to_arrays(sums) | kept_files(run).arrays(columns)
-    run.commit(name_of(name), arrays | {ENTRIES: np.array(run.shape.n_train * n_new)})
+def columns_to_arrays(run: Run, columns: KeptColumns) -> Arrays:
+    """Return the columns of a round's statistics, of which the last group was made for it, ready to be stored."""
+    made = {ENTRIES: np.array(run.shape.n_train * len(columns.last_group))}
+    return kept_files(run).arrays(columns) | made
 
 
-def load(run: Run, name: str, parts: tuple[str, ...] = (ALL,)) -> WorkingSet:
-    """Return a committed working set, its Grams mapped, and remove leftovers of its pass. Raises CorruptDataError."""
-    names, files = {part: name_of(part_name(name, part)) for part in parts}, kept_files(run)
-    found = {part: statistics_of(run, names[part]) for part in parts}
-    first = run.stored(names[parts[0]]).read(mapped=True)
-    columns = files.restored(first)
+def load(run: Run, name: str) -> WorkingSet:
+    """Return a committed working set, its Gram mapped, and remove leftovers of its pass. Raises CorruptDataError."""
+    files, statistics = kept_files(run), statistics_of(run, name_of(name))
+    arrays = run.stored(name_of(name)).read(mapped=True)
+    columns = files.restored(arrays)
     run.drop(f"passes/{name}")
     files.remove_unused(columns)
-    return WorkingSet(name, columns, found, int(first[ENTRIES]))
+    return WorkingSet(name, columns, statistics, int(arrays[ENTRIES]))
 
 
-def latest(run: Run, kind: str, parts: tuple[str, ...]) -> WorkingSet | None:
-    """Return the last committed working set of a kind, else None, and drop those before. Raises CorruptDataError."""
-    pattern = re.compile(part_name(rf"{kind}-(\d+)", parts[0]))
-    folders = (path.parent.name for path in run.layout.statistics.glob(f"{kind}-*/{MANIFEST_NAME}"))
-    rounds = sorted(int(found[1]) for name in folders if (found := pattern.fullmatch(name)))
+def latest(run: Run) -> WorkingSet | None:
+    """Return the last committed working set, else None, and drop those before. Raises CorruptDataError."""
+    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
+    rounds = sorted(int(found[1]) for name in folders if (found := re.fullmatch(r"round-(\d+)", name)))
     if not rounds:
         return None
     for earlier in rounds[:-1]:  # left by a kill at the last moment
-        drop(run, round_name(kind, earlier), parts)
-    return load(run, round_name(kind, rounds[-1]), parts)
+        drop(run, round_name(earlier))
+    return load(run, round_name(rounds[-1]))
 
 
-def drop(run: Run, name: str, parts: tuple[str, ...]) -> None:
-    """Remove the statistics of a round, and what the solves made of them: the largest files of a run."""
-    for part in parts:
-        for folder in (part_name(name, part), f"{part_name(name, part)}-centred"):
-            run.drop(name_of(folder))
+def drop(run: Run, name: str) -> None:
+    """Remove statistics, and what the solves made of them: the largest files of a run."""
+    for folder in (name, f"{name}-centred"):
+        run.drop(name_of(folder))
 
 
 def active_weights(run: Run, current: WorkingSet) -> Weights:
-    """Return the committed weights of a round's solves at one penalty, on the columns that are active."""
+    """Return the committed weights of a round's solves, on the columns that are active."""
     table = load_weights(run, current.name, len(current.candidates))[-1]
     return Weights.of_support(table, current.statistics, intercept=run.intercept)
 
 
 def compute_residuals(
-    run: Run,
-    name: str,
-    columns: KeptColumns,
-    weights: NDArray[np.float64],
-    intercept: NDArray[np.float64],
-    *,
-    fit_only: bool = False,
+    run: Run, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 26): one pass.
 
     columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
-    stay committed until the correlations are. fit_only: held-out rows have 0.
+    stay committed until the correlations are.
     """
     name, files = f"{name}-{RESIDUALS}", kept_files(run)
 
     def make() -> Arrays:
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
-        opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays), fit_only)
-        key = len(columns.members), fit_only
+        opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays))
+        key = (len(columns.members),)
         task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features="none")
         return {RESIDUALS: run.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
     return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
 
-def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -> Add[BlockValues]:
+def _open_weights(files: KeptFiles, given: Stored, _: RowTask) -> Add[BlockValues]:
     arrays = given.read()
     columns, weights = OpenedColumns(files, KeptColumns.of(arrays)), arrays["weights"]
 
     def add(values: BlockValues, number: int, block: RowBlock, each: Each) -> None:
-        targets = np.tile(block.targets, weights.shape[1] // block.targets.shape[1])
-        residuals = targets - columns.block(number, each) @ weights - arrays["intercept"]
+        residuals = block.targets - columns.block(number, each) @ weights - arrays["intercept"]
         if block.weights is not None:
             residuals *= np.sqrt(block.weights)[:, None]
-        if fit_only:
-            residuals[block.held_out] = 0.0
         values.put(number, {RESIDUALS: residuals})
 
     return add
 
 
-def growth_bytes(gram_bytes: int, parts: int, *, on_demand: bool) -> tuple[int, int]:
+def growth_bytes(gram_bytes: int, *, on_demand: bool) -> tuple[int, int]:
     """Return the bytes of the Gram rows that come in at once, and of joining them to the Gram.
 
     At most half of the working set comes in at once, on demand all of it.
     """
-    rows = gram_bytes if on_demand else parts * gram_bytes // 2
+    rows = gram_bytes if on_demand else gram_bytes // 2
     return rows, gram_bytes + gram_bytes // 4 + rows

@@ -2,9 +2,8 @@
 
 A round solves on a working set, evaluates the correlations of candidates outside it (prices them), adds violators and
 drops columns far from violating. Rounds follow until the duality gap over all candidates is below the tolerance. A
-`PricingRule` says where the loop starts, which candidates are evaluated and which come in: `pricing` has the rules for
-one penalty, `path_in_rounds` that of a path. Every round is committed (round-000, …); a resumed run continues from the
-last, to the same bytes.
+`PricingRule` (in `pricing`) says where the loop starts, which candidates are evaluated and which come in. Every round
+is committed (round-000, …); a resumed run continues from the last, to the same bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +17,8 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_dataclass
-from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.duality_gap import Certificate
 from pipeline.solvers.regularization_path import penalty_max
-from pipeline.stages.accumulate_statistics import ALL, HELD_OUT
 from pipeline.stages.one_vs_all import solve_outputs, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
@@ -45,6 +42,8 @@ Record = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
 LEAST_ROOM = 0.05  # share of the capacity that must be free for another pass over all candidates to pay off
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+MARKERS = "passes"  # the folder of the records
+LARGEST = "round-largest"  # the name of the largest penalty
 
 
 class WorkingSetLimits(NamedTuple):
@@ -106,41 +105,14 @@ class Priced:
         violations[~self.correlations.exact] = 0.0
         return violations
 
-    def change(
-        self,
-        violations: NDArray[np.float64],
-        active: NDArray[np.bool_],
-        per_solve: int,
-        limits: WorkingSetLimits,
-    ) -> Change:
-        """Return which columns stay in the working set and which candidates come in.
-
-        active (M,): stay in any case. Other columns that are far from violating leave; they are evaluated with all
-        others.
-        """
-        inside, near = self.solved.inside, np.zeros_like(active)
-        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())))] = True
-        stay = np.flatnonzero((active | near)[inside])
-        near[inside] = violations[inside] = 0
-        if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
-            near[:] = False
-        return Change(stay, self.solved.candidates[near])
-
 
 class PricingRule(ABC):
-    """One way to solve over all candidates, given by row.
+    """One way to solve over all candidates, given by row."""
 
-    kind : names the rounds
-    parts : of the rows, whose statistics a working set has, that of the solves first
-    markers : the folder of the records
-    """
-
-    kind, markers = "round", "passes"
-    parts: tuple[str, ...] = (ALL,)
+    starts_warm = False
 
     def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
         self.run, self.candidates = run, candidates
-        self.largest_name = f"{self.kind}-largest"  # the name of the largest penalty
         self.tolerance = run.config.solver.tolerance
 
     def largest_penalty(self, current: WorkingSet) -> float:
@@ -148,17 +120,17 @@ class PricingRule(ABC):
 
         1 where all correlations are zero.
         """
-        run, name, t = self.run, self.largest_name, self.run.shape.n_outputs
+        run, t = self.run, self.run.shape.n_outputs
 
         def make() -> Arrays:
-            statistics, fit_only = current.statistics, HELD_OUT in self.parts
+            statistics = current.statistics
             mean = statistics.target_sums / statistics.weight_sum if run.intercept else np.zeros(t)
-            residuals = compute_residuals(run, name, nothing_kept(), np.empty((0, t)), mean, fit_only=fit_only)
-            values = correlate(run, name, residuals, self.candidates).values
+            residuals = compute_residuals(run, LARGEST, nothing_kept(), np.empty((0, t)), mean)
+            values = correlate(run, LARGEST, residuals, self.candidates).values
             return {"penalty": np.array(penalty_max(values) or 1.0)}
 
-        found = run.once(f"scores/{name}.npz", make)["penalty"]
-        clean(run, name)
+        found = run.once(f"scores/{LARGEST}.npz", make)["penalty"]
+        clean(run, LARGEST)
         return float(found)
 
     @abstractmethod
@@ -166,30 +138,16 @@ class PricingRule(ABC):
         """Commit the first working set, with the weights to start from, and return it."""
 
     @abstractmethod
-    def price(self, current: WorkingSet) -> Priced:
-        """Solve on a working set and evaluate candidates."""
-
-    @abstractmethod
     def propose(self, priced: Priced) -> Change:
         """Return how the working set changes; the loop ends where nothing is admitted."""
-
-    @abstractmethod
-    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit what the next round starts from; return what this one did, and a line for the log."""
-
-
-class OnePenalty(PricingRule):
-    """Solves at one penalty, on all rows."""
-
-    starts_warm = False
 
     def price(self, current: WorkingSet) -> Priced:
         """Solve on a working set and evaluate candidates."""
         warm = current.index > 0 or self.starts_warm
-        penalties, inner = (self.penalty(partial(self.largest_penalty, current)),), INNER_TOLERANCE * self.tolerance
+        penalty, inner = self.penalty(partial(self.largest_penalty, current)), INNER_TOLERANCE * self.tolerance
         start = start_name(current.name) if warm else None
-        summaries = solve_outputs(self.run, current.name, penalties, tolerance=inner, start=start)
-        solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
+        summaries = solve_outputs(self.run, current.name, [penalty], tolerance=inner, start=start)
+        solved = SolvedSet(self.run, self.candidates, penalty, current, active_weights(self.run, current))
         return replace(self.evaluate(solved), summaries=summaries)
 
     @abstractmethod
@@ -204,7 +162,7 @@ class OnePenalty(PricingRule):
 
     def earlier(self, current: WorkingSet) -> Correlations:
         """Return the exact correlations of the round before. Raises CorruptDataError where they are lost."""
-        name = stored_name(round_name(self.kind, current.index - 1))
+        name = stored_name(round_name(current.index - 1))
         return as_dataclass(self.run.stored(name).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
@@ -218,7 +176,7 @@ class OnePenalty(PricingRule):
             table = np.zeros((len(current.candidates), weights.weights.shape[1]))
             table[weights.columns] = weights.weights
             start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
-            self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
+            self.run.commit(start_name(round_name(current.index + 1)), {"weights": start})
         record: Record = {
             "round": current.index,
             "working_set": len(current.candidates),
@@ -245,35 +203,35 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
     The loop ends when every gap over all candidates is within the tolerance, or nothing is left to admit. Raises
     CorruptDataError where earlier rounds are incomplete.
     """
-    run, current = rule.run, latest(rule.run, rule.kind, rule.parts)
-    records = [] if current is None else earlier_records(rule, current.index)
+    run, current = rule.run, latest(rule.run)
+    records = [] if current is None else earlier_records(run, current.index)
     current = current or rule.first()
     while True:
         priced = rule.price(current)
         change = rule.propose(priced)
         record, words = rule.record(priced, change)
-        write_marker(run.layout.markers(rule.markers), current.name, record)
+        write_marker(run.layout.markers(MARKERS), current.name, record)
         run.metric(stage=SOLVE, **record)
         run.log(words)
         records.append(record)
         if not len(change.admitted):
             return priced, records
-        before, name = current.name, round_name(rule.kind, current.index + 1)
-        current = grow(run, name, current, change.stay, change.admitted, rule.parts)
+        before, name = current.name, round_name(current.index + 1)
+        current = grow(run, name, current, change.stay, change.admitted)
         del priced  # with it the last working set: a file that is mapped may not go
-        drop(run, before, rule.parts)
+        drop(run, before)
 
 
-def earlier_records(rule: PricingRule, count: int) -> list[Record]:
+def earlier_records(run: Run, count: int) -> list[Record]:
     """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
-    folder = rule.run.layout.markers(rule.markers)
+    folder = run.layout.markers(MARKERS)
     done = read_markers(folder)
-    names = [round_name(rule.kind, index) for index in range(count)]
+    names = [round_name(index) for index in range(count)]
     for name in names:
         if name not in done:
             raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}", file=str(folder))
     for warning in done.warnings:  # of the marker of the round that is done again
-        rule.run.warn(warning)
+        run.warn(warning)
     return [dict(done[name]) for name in names]
 
 

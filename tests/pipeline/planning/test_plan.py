@@ -137,22 +137,6 @@ def test_neither_workers_nor_limit_nor_reading_changes_the_blocks(settings):
     assert len(seen) == 1
 
 
-def test_the_plan_counts_both_parts_of_a_path_in_rounds_and_the_penalties_scored_at_once():
-    shape, n = shape_of(60_000, SPHOG), 60_000
-
-    def plans(working_set: int, name: str) -> list[StagePlan]:
-        penalties = (1.0, "auto")
-        settings: dict[str, Any] = {"centers__working_set": working_set}
-        return [stage(planned(shape, 1, **settings, solver__penalty=penalty)[1], name) for penalty in penalties]
-
-    one, path = plans(6000, "statistics")
-    gram = 8 * 6000**2
-    assert path.memory_bytes >= one.memory_bytes + gram // 2
-    assert path.disk_bytes >= one.disk_bytes + 2 * gram
-    one, path = plans(300, "solve")
-    assert path.memory_bytes >= one.memory_bytes + 8 * n * shape.n_outputs * 5
-
-
 @pytest.mark.parametrize("working_set", [6000, 9000])
 @pytest.mark.parametrize(("select", "centred"), [("none", 1), ("greedy:50", 0)])
 def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set, select, centred):
