@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
-import polars
 import pyarrow.parquet
 import pytest
 import zarr
 from scipy.special import softmax
 
-from commands import FEWER, TARGETS, WORDS, Capture, X, flip, the_error, without_rights
+from commands import TARGETS, WORDS, Capture, X, flip, the_error, without_rights
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.predict import main
@@ -230,18 +228,6 @@ def test_a_wide_parquet_file_has_few_groups_of_rows(tmp_path: Path) -> None:
     assert pyarrow.parquet.read_metadata(tmp_path / "out.parquet").num_row_groups == 13
 
 
-def test_pandas_and_polars_read_what_a_parquet_file_holds(rings: Runs, ring_data: Runs, tmp_path: Path) -> None:
-    for suffix in (".npz", ".parquet"):
-        assert predict(rings["words"], ring_data["words"], tmp_path / f"out{suffix}", "--probabilities", "-q") == 0
-    label, values = loaded(tmp_path / "out.npz")
-    names = ["row", "label", *(f"{what}_{word}" for what in ("decision", "probability") for word in WORDS)]
-    for frame in (pandas.read_parquet(tmp_path / "out.parquet"), polars.read_parquet(tmp_path / "out.parquet")):
-        assert list(frame.columns) == names
-        assert frame["row"].to_list() == list(range(len(label)))
-        assert frame["label"].to_list() == label.tolist()
-        np.testing.assert_array_equal(frame[names[2:]].to_numpy(), values)
-
-
 def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
     images: Path, rings: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,12 +263,6 @@ def test_a_folder_of_images_and_parts(images: Path, tmp_path: Path) -> None:
     ):
         assert predict(images, data, tmp_path / "out.npz", "-q", "--force", *options) == 0
         np.testing.assert_allclose(loaded(tmp_path / "out.npz")[1], rows, rtol=1e-5, atol=1e-5)
-
-
-def test_settings_of_a_named_data_set(images: Path, tmp_path: Path) -> None:
-    assert predict(images / "model", "digits", tmp_path / "out.npz", *FEWER, "-q") == 0
-    _, decision = expected(images, SourceSpec("digits", n_train=300, n_test=60, seed=3))
-    np.testing.assert_array_equal(loaded(tmp_path / "out.npz")[1], decision)
 
 
 def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path, capsys: Capture) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
 from features.targets import outputs
-from pipeline import predict, status, verify
+from pipeline import predict, verify
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
@@ -191,22 +191,6 @@ def test_a_run_and_the_shared_features_lie_apart(tmp_path: Path, capsys: Capture
     assert not (tmp_path / "a").exists()
 
 
-def test_a_run_that_holds_the_shared_features_is_still_read(
-    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Older versions let such runs start."""
-    run = tmp_path / "run"
-    with monkeypatch.context() as older:
-        older.setattr("pipeline.runtime.run_folder.check_apart", lambda root, features_dir: None)
-        train(run, run / "features", *SMALL, dataset=classes)
-    assert status.main([str(run)]) == 0
-    assert predict.main([str(run), str(classes), "--out", str(tmp_path / "labels.csv")]) == 0
-    train(run, run / "features", *SMALL, "--resume", "auto", dataset=classes)
-    (run / "report.json").unlink()
-    train(run, run / "features", *SMALL, "--resume", "auto", dataset=classes, code=2)
-    train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes)
-
-
 @pytest.mark.parametrize("name", ["passes", "passes/columns", "statistics/mine", "run.lock"])
 def test_a_link_in_a_run_is_refused_at_the_start(
     serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str
@@ -224,15 +208,6 @@ def test_a_link_in_a_run_is_refused_at_the_start(
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes, code=73)
     assert f"{run / name}: is a symbolic link" in the_error(capsys)
     assert files_of(tmp_path) == before
-
-
-def test_reports_of_a_regression_and_of_two_classes(rings: dict[str, Path]) -> None:
-    values, classes = report_of(rings["regression"]), report_of(rings["binary"])
-    assert (values["task"], values["error_rate"], values["confusion"]) == ("regression", None, None)
-    assert values["mse"] < 0.01
-    assert (classes["task"], len(classes["solves"])) == ("binary", 1)
-    assert classes["n_errors"] + np.trace(classes["confusion"]) == classes["n_test"]
-    assert classes["error_rate"] < 0.1
 
 
 @pytest.mark.parametrize(("scale", "word"), [(1e160, "large"), (1e300, "large"), (1e-170, "small")])
@@ -297,17 +272,6 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> Non
     shutil.rmtree(features)
     train(tmp_path / "again", features, *asked, dataset=data)
     assert model_bytes(tmp_path / "again") == expected
-
-
-def test_dry_run_and_print_config_write_nothing(features: Path, tmp_path: Path, capsys: Capture) -> None:
-    train(tmp_path / "run", features, "--dry-run", quiet=False)
-    plan = capsys.readouterr().out
-    assert all(stage in plan for stage in ("features", "centers", "statistics", "solve", "evaluate", "limit"))
-    train(tmp_path / "run", features, "--print-config", "--penalty", "3", quiet=False)
-    printed = capsys.readouterr().out
-    assert "solver.penalty = 3.0  # --penalty" in printed
-    assert "centers.count = 500  # digits.toml" in printed
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink])

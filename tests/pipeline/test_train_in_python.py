@@ -166,14 +166,6 @@ def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp
         train("digits", run_dir=damaged, resume="auto")
 
 
-def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
-    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
-) -> None:
-    run = train(classes, run_dir=tmp_path / "run", max_sweeps=1, schedule="uniform", tol=1e-9, **SMALL, **folders)
-    assert run.report["converged"] is False
-    assert "NOT CONVERGED" in capsys.readouterr().err
-
-
 @pytest.mark.ci
 @pytest.mark.usefixtures("default_interrupt")
 def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(

@@ -143,6 +143,9 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, y) for rows in (X, KINDS[kind](frame)))
     np.testing.assert_array_equal(of_frame.coef_, of_array.coef_)
     np.testing.assert_array_equal(of_frame.predict(KINDS[kind](frame)), of_array.predict(X))
+    columns = of_frame.to_model().table_columns
+    assert columns is not None
+    assert (columns.inputs, of_array.to_model().table_columns) == (("zip", "member", "level"), None)
     with pytest.raises(ValueError, match="Feature names must be in the same order"):
         of_frame.predict(KINDS[kind](frame[["member", "zip", "level"]]))
     with pytest.raises(ValueError, match=r"X: row 3, column level is ''; a finite number is needed"):

@@ -123,10 +123,6 @@ def test_a_score_comes_back_as_it_was_stored():
     assert score.calibration is not None
     stored = Score.from_stored({**vars(score), "calibration": vars(score.calibration)})
     assert (score + stored).calibration == score.calibration + score.calibration
-    before = {name: value for name, value in vars(score).items() if name not in ("by_class", "auc", "auc_rows")}
-    numbers = class_numbers(Score.from_stored({**before, "calibration": None}), (0, 1, 2))
-    assert numbers["baseline"] is None, "as an earlier version stored it"
-    assert class_lines(numbers, few=True) == []
     without = score_values(np.zeros(3), np.ones(3))
     assert Score.from_stored(vars(without)) == without
 

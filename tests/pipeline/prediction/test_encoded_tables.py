@@ -20,7 +20,7 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.onnx_graph import input_name
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import ModelFormatError
-from runs import TrainedRuns, files_of, report_of, train_beside
+from runs import TrainedRuns, report_of, train_beside
 
 NAMES = ["id", "color", "age", "size", "ok"]
 RNG = np.random.default_rng(5)
@@ -134,32 +134,6 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
     of_arrow = pyarrow.table({name: [row[k] for row in rows] for k, name in enumerate(["color", "age", "size"])})
     for table in (of_arrow, polars.from_arrow(of_arrow)):
         assert model.predict(table).tolist() == model.predict(rows).tolist()
-
-
-@pytest.mark.ci
-def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(place, run, tmp_path, capsys):
-    test = ("--test", str(place / "test.csv"))
-    asked = (*ENCODED, *SERIAL, *test)
-    threads = train_beside(tmp_path, "threads", place / "train.csv", *asked, "--scheduler", "threads")
-    assert files_of(threads / "model") == files_of(run / "model")
-    ordinal = (*ENCODED, *test, "--set", "data.categorical=ordinal", "--budget", "1", "--scheduler", "serial")
-    other = train_beside(tmp_path, "other", place / "train.csv", *ordinal)  # by the defaults for tables
-    assert report_of(other)["error_rate"] < 0.15
-    used = [json.loads((one / "env.json").read_text())["features"] for one in (run, threads, other)]
-    assert used[0] == used[1] != used[2]
-    assert load_model(other / "model").input_shape == (4,)
-    assert predicted(other, place / "test.csv", tmp_path / "out.csv")
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    cells = [[row[0], row[1], float(row[2]) if row[2] else None, *row[3:]] for row in ROWS[:400]]
-    table = arrow.table(dict(zip(NAMES, map(list, zip(*cells, strict=True)), strict=True)))
-    parquet.write_table(table, tmp_path / "train.parquet")
-    packed = train_beside(tmp_path, "parquet", tmp_path / "train.parquet", *asked)
-    assert files_of(packed / "model") == files_of(run / "model")
-    parquet.write_table(table.slice(0, 9).select(["size", "age", "color"]), tmp_path / "new.parquet")
-    assert len(predicted(run, tmp_path / "new.parquet", tmp_path / "out.csv")) == 10
-    assert evaluate.main([str(run), str(tmp_path / "new.parquet")]) == 65
-    assert "has no target column 'ok'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from features.errors import DataError
 from pipeline import evaluate, predict, train
-from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.model_folder import load_model
 from runs import train_beside
 from storage.folder_layouts import RunLayout
 
@@ -95,14 +94,6 @@ def test_gradients_are_the_same_on_any_scale(images, run_on, tmp_path):
     run = run_on(images[0])  # sphog
     expected = decisions(run, images[0], tmp_path)
     np.testing.assert_allclose(decisions(run, images[0] / 255.0, tmp_path), expected, atol=1e-4)
-
-
-def test_a_model_that_does_not_say_takes_what_it_is_given(of_bytes, images, tmp_path):
-    save_model(tmp_path / "old", replace(load_model(of_bytes / "model"), input_dtype=None))
-    assert "input_dtype" not in json.loads((tmp_path / "old" / "model.json").read_text())
-    np.testing.assert_allclose(
-        decisions(tmp_path / "old", images[0] / 255.0, tmp_path), decisions(of_bytes, images[0], tmp_path), atol=1e-5
-    )
 
 
 def test_parts_on_different_scales_are_refused(images, tmp_path, capsys):

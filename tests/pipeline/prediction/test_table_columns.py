@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import r2_score, root_mean_squared_error
 
-from features.open_source import open_source
-from features.source import SourceSpec
-from pipeline import evaluate, predict, report, status
+from pipeline import evaluate, predict, report
 from pipeline import train as training
-from pipeline.estimators.slkl import SLKLRegressor
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import TrainedRuns, report_of, train_beside
@@ -255,43 +251,3 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
         counts = np.sum(found["confusion"], axis=1)
         assert found["n_errors"] >= counts.sum() - counts.max()
     assert evaluated(capsys, run)["error_rate"] == found["error_rate"]
-
-
-def test_rmse_and_r2_stand_beside_the_mean_squared_error(data, tmp_path, capsys):
-    """In blocks of rows, whose means differ; the table, report.json, the page, status and evaluate."""
-    options = ("--target", "price", "--select", "greedy:8", "--block-size", "7", "--scheduler", "serial")
-    run = train_beside(tmp_path, "greedy", data, *options, quiet=False)
-    table = capsys.readouterr().out
-    found = report_of(run)
-    assert evaluate.main([str(run)]) == 0
-    shown = capsys.readouterr().out
-    model = load_model(run / "model")
-    source = open_source(SourceSpec(str(data), target="price"))
-    inputs, truth = source.read("test", 0, source.n_test)
-    predicted = model.decision_function(model.features_of(inputs))[:, 0]
-    assert found["rmse"] == pytest.approx(root_mean_squared_error(truth, predicted), rel=1e-5)
-    assert found["r2"] == pytest.approx(r2_score(truth, predicted), rel=1e-5)
-    assert found["selection"]["curve"][-1]["test_r2"] == pytest.approx(found["r2"], rel=1e-5)
-    for words in (f"RMSE {found['rmse']:.5g}"[:-1], f"R2 {found['r2']:.3f}"[:-1]):
-        assert words in table
-        assert words in shown
-    page = report.write(run, None).read_text()
-    assert f"{found['rmse']:.6g}</b> RMSE" in page
-    assert f"{found['r2']:.4f}</b> test R²" in page
-    assert status.main([str(run)]) == 0
-    assert f"test R2: {found['r2']:.4f}" in capsys.readouterr().out
-
-
-def test_names_of_a_data_frame_go_into_the_model(tmp_path, capsys):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=NAMES[:3])
-    machine = SLKLRegressor(30, random_state=0).fit(frame, X[:, 0])
-    assert machine.feature_names_in_.tolist() == NAMES[:3]
-    with pytest.raises(ValueError, match="feature names"):
-        machine.predict(frame[["beta", "alpha", "2019"]])
-    save_model(tmp_path / "model", machine.to_model())
-    table = [["2019", "alpha", "target", "beta"], *([row[2], row[0], row[0], row[1]] for row in ROWS)]
-    named = evaluated(capsys, tmp_path / "model", write(tmp_path / "named.csv", table))
-    assert named["r2"] == pytest.approx(r2_score(X[:, 0], machine.predict(frame)), rel=1e-3)
-    machine.fit(X, X[:, 0])
-    assert machine.to_model().table_columns is None

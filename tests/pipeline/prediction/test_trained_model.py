@@ -157,14 +157,6 @@ def test_descriptions_that_do_not_fit_are_refused(name, change, words):
     assert describe(found.value)[0] is ExitCode.INVALID_DATA
 
 
-def test_a_model_that_names_no_shear_and_no_power_has_none():
-    description, arrays = parts(make(name="upright"))
-    old = {key: value for key, value in description["features"].items() if not key.startswith(("deskew", "power"))}
-    model = SparseKernelModel.from_parts(description | {"features": old}, arrays)
-    assert model.features == FeatureSpec("sphog")
-    assert model.description()["features"] == old
-
-
 WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "centers": (
         lambda a: a.ravel(),

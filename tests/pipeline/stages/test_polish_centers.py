@@ -192,6 +192,7 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys
     assert errors[polish["kept_step"]] == min(errors) < 0.5 * errors[0]
     assert polish["held_out_after"] == pytest.approx(min(errors), rel=0.05)
     assert stay["polish"] is None
+    assert stay["selection"]["curve"][-1]["test_r2"] == pytest.approx(stay["r2"])
     line = [str(place / "smooth.npz"), "--run-dir", str(place / "move"), "--features-dir", str(place / "features")]
     assert main([*line, "--resume", "auto", *MOVED]) == 0
     said = capsys.readouterr().out
