@@ -191,16 +191,6 @@ def test_bytes_that_are_no_lines_of_text_are_refused(tmp_path, monkeypatch, cont
         open_source(SourceSpec(str(tmp_path / "table.csv")))
 
 
-def test_rows_are_read_as_they_stand_and_changes_change_the_identity(tmp_path):
-    text = "".join(f"{k},{k + 0.5}\n" for k in range(25))
-    source = table(tmp_path, text)
-    inputs, targets = everything(source)
-    assert sorted(inputs[:, 0].tolist()) == list(range(25))
-    np.testing.assert_array_equal(targets, inputs[:, 0] + 0.5)
-    assert table(tmp_path, text, name="other.csv").identity == source.identity
-    assert table(tmp_path, text + "9,1\n").identity != source.identity
-
-
 @pytest.mark.parametrize(
     ("n_values", "task", "words"),
     [

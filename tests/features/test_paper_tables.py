@@ -1,14 +1,12 @@
 """USPS, boston and abalone as published, sinc as generated, and one class against the rest."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from features.errors import DataError, MissingInputError, UsageError
+from features.errors import DataError, UsageError
 from features.open_source import open_source
-from features.published import PUBLISHED
 from features.source import SourceSpec
 from sources import everything
 
@@ -53,23 +51,6 @@ def test_real_abalone(data_dir):
     assert targets.mean() == pytest.approx(9.9337, abs=1e-4)
     other = open_source(SourceSpec("abalone", data_dir=str(data_dir), seed=1))
     assert other.identity != source.identity
-
-
-@pytest.mark.parametrize("dataset", [pytest.param("usps", marks=pytest.mark.ci), "boston", "abalone"])
-def test_wrong_hash_and_missing_file(data_dir, tmp_path, dataset):
-    (tmp_path / dataset).mkdir()
-    for file in PUBLISHED[dataset].files:
-        shutil.copy(data_dir / dataset / file, tmp_path / dataset / file)
-    spec = SourceSpec(dataset, data_dir=str(tmp_path))
-    assert open_source(spec).n_train > 0
-    path = tmp_path / dataset / next(iter(PUBLISHED[dataset].files))
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes() + b"\n")
-    with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}"):
-        open_source(spec)
-    path.unlink()
-    with pytest.raises(MissingInputError, match=path.name):
-        open_source(spec)
 
 
 def test_sinc_is_what_it_says_by_seed_noise_and_size():

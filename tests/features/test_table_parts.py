@@ -21,7 +21,7 @@ from features.medians import medians
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.table_cells import distinct, numbers
-from features.table_parts import Table, has_numbers_only, is_frame
+from features.table_parts import Table
 from sources import everything, write_idx_folder
 
 HEADER, N = "a,b,y\n", 60
@@ -289,25 +289,6 @@ def test_tables_in_memory_are_those_of_any_library(tmp_path):
         assert next(table.batches([1], header=True)).n_rows == 3
     with pytest.raises(DataError, match="X: cannot be read as a table"):
         Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
-
-
-def test_words_of_any_library_and_an_index_with_a_name():
-    """polars keeps views of texts and unsigned places of categories; an index of pandas is no column."""
-    words, numbers = ["x", None, "y", "x"], [1, 2, 3, 4]
-    frame = pandas.DataFrame({"w": words, "k": numbers}, index=pandas.Index(numbers, name="row"))
-    of_polars = polars.DataFrame({"w": words, "k": numbers})
-    for table in (frame, frame.astype({"w": "category"}), of_polars, of_polars.cast({"w": polars.Categorical})):
-        assert is_frame(table)
-        assert not has_numbers_only(table)
-        assert has_numbers_only(table[["k"]])
-        assert not is_frame(table["w"])
-        read = texts(Table.of(table, "X"))
-        assert [["" if cell == "nan" else cell for cell in row] for row in read] == [
-            ["x", "1"],
-            ["", "2"],
-            ["y", "3"],
-            ["x", "4"],
-        ]
 
 
 @pytest.mark.parametrize("name", ["b\x1b[2J", "b\x00c", "b\nc"])

@@ -16,7 +16,6 @@ from features import open_source
 from features.errors import DataError
 from features.source import SourceSpec
 from features.table_files import ReadTable
-from pipeline import evaluate, predict
 from pipeline.datasets import reading
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_store import TableStore
@@ -185,25 +184,6 @@ def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
     with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
         store.read(path, {"encoded": False}, read)
     assert list((tmp_path / "tables").iterdir()) == []
-
-
-@pytest.mark.parametrize("data", ["parts", "parts/*.csv"])
-def test_many_files_go_through_every_command(tmp_path, data):
-    header, *lines = WORDS.splitlines()
-    for folder, chosen in (("parts", lines[:60]), ("test", lines[75:])):
-        (tmp_path / folder).mkdir()
-        for k in range(3):
-            text = "\n".join([header, *chosen[k::3]])
-            (tmp_path / folder / f"part-{k}.csv").write_text(text + "\n")
-    of = {name: str(tmp_path / data.replace("parts", name)) for name in ("parts", "test")}
-    words = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "12", "--penalty", "1e-3")
-    run, features = tmp_path / "run", tmp_path / "features"
-    train(run, features, *words, "--test", of["test"], "--scheduler", "threads", dataset=of["parts"])
-    assert (report_of(run)["n_train"], report_of(run)["n_test"]) == (60, 15)
-    assert predict.main([str(run), of["test"], "--out", str(tmp_path / "out.csv")]) == 0
-    assert len((tmp_path / "out.csv").read_text().splitlines()) == 16
-    assert evaluate.main([str(run), of["test"]]) == 0
-    assert evaluate.main([str(run)]) == 0
 
 
 def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):

@@ -114,6 +114,7 @@ def test_of_named_kernels_only_these_are_tried(tmp_path):
         assert filled(data, **asked)[0].kernel.name == kernel
     for asked, words in (
         ({"kernel__name": "auto", "kernel__sigma2": 2.0}, "--sigma2 auto"),
+        ({"kernel__name": "auto", "statistics__hold_out": 0.0}, "--kernel auto needs held-out rows"),
         ({"kernel__name": "product-laplace", "kernel__scale": "metric"}, "cannot be learned for the product-laplace"),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -258,18 +258,3 @@ def test_groups_are_together_where_kernels_are_tried(tmp_path: Path, monkeypatch
     sides = {(group_of[row.tobytes()], bool(one)) for row, one in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sides) == 40
     assert 5 < sum(held_out for _, held_out in sides) < 25
-
-
-def test_kernels_cannot_be_tried_without_held_out_rows(
-    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = ("--centers", "40", "--set", "statistics.hold_out=0", *SERIAL)
-    for asked in ("--kernel=auto", "--sigma2=auto", "--scale=learned"):
-        train(tmp_path / "run", tmp_path / "features", *line, asked, dataset=tables / "values.npz", code=2)
-        assert f"{asked.replace('=', ' ')} needs held-out rows" in capsys.readouterr().err
-    X = np.random.default_rng(0).random((300, 2))
-    one = {"g_train": np.zeros(300, int), "g_test": np.zeros(9, int)}
-    np.savez(tmp_path / "one.npz", X_train=X, y_train=X[:, 0], X_test=X[:9], y_test=X[:9, 0], **one)
-    line = ("--centers", "40", "--set", "data.groups=g", *SERIAL)
-    train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "one.npz", code=65)
-    assert "all 300 training rows are of one group" in capsys.readouterr().err

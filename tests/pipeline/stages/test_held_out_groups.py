@@ -18,7 +18,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
-from runs import keeping_statistics, model_bytes, train
+from runs import keeping_statistics, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -102,23 +102,6 @@ def test_identities_of_data_say_which_array_is_which(table: dict[str, np.ndarray
     found = [json.dumps(open_data(spec).identity, sort_keys=True) for spec in (files, *specs, *swapped)]
     assert len(set(found)) == len(found)
     assert not any("roles" in found[k] for k in (0, 2)), "data without groups are described without roles"
-
-
-@pytest.mark.ci
-def test_feature_stores_know_which_array_is_which(table: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """In both orders; groups in one array, weights in it, and both."""
-    data, roles = Path(parts_of(table, tmp_path, "npz").dataset), ("groups", "weights", "groups weights")
-
-    def model(role: str, features: str, *more: str) -> object:
-        run, asked = tmp_path / f"{role} {features}", [f"data.{name}=g" for name in role.split()]
-        options = [word for one in asked for word in ("--set", one)]
-        train(run, tmp_path / features, *ASKED, *options, *more, dataset=data)
-        return model_bytes(run)
-
-    alone = [model(role, "none", "--features-store", "none") for role in roles]
-    assert [model(role, "first") for role in roles] == alone
-    assert [model(role, "last") for role in reversed(roles)] == alone[::-1]
-    assert all(one not in alone[:k] for k, one in enumerate(alone))
 
 
 def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpec:

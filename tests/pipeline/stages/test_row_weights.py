@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
@@ -176,16 +175,6 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path: Path, capsys: 
             assert predict([str(run), str(tmp_path / file), "--out", str(tmp_path / f"of-{weights}-{file}")]) == 0, file
         assert evaluate([str(run), str(tmp_path / f"{name}.csv"), "--part", "all"]) == 0
         assert "by their weights" in capsys.readouterr().out
-
-
-def test_weights_of_zarr_arrays(tmp_path: Path) -> None:
-    rows, asked = rows_of(300, classes=True), ("--centers", "50", "--penalty", "max:0.05", *WEIGHTED)
-    np.savez(tmp_path / "table.npz", **rows)
-    for name, values in rows.items():
-        zarr.open_group(tmp_path / "table.zarr").create_array(name, data=values)
-    for name in ("zarr", "npz"):
-        train(tmp_path / name, tmp_path / "f", *asked, dataset=tmp_path / f"table.{name}")
-    assert model_bytes(tmp_path / "zarr") == model_bytes(tmp_path / "npz")
 
 
 @pytest.mark.parametrize(
