@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -112,13 +111,3 @@ def test_every_command_works_where_there_is_no_checkout(wheel: Path, tmp_path: P
     assert done([python, "-c", code], tmp_path).splitlines()[-1] == "449"
     assert (tmp_path / "labels.csv").read_text().count("\n") == 450
     assert (tmp_path / RUN / "report.html").exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(shutil.which("pipx") is None, reason="pipx is not installed")
-def test_pipx_installs_the_command(tmp_path: Path) -> None:
-    done(["pipx", "install", "--python", sys.executable, ROOT], tmp_path)
-    slkl = tmp_path / "pipx" / "venvs" / "slkl" / "bin" / "slkl"
-    done([slkl, "train", "digits", "--centers", "60", "--run-dir", RUN, "-q"], tmp_path)
-    done([slkl, "status", RUN], tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cases import SERIAL
+from cases import ROUNDS, SERIAL
 from pipeline.reporting import verification
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
@@ -20,12 +20,14 @@ SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
     "least squares": ("--centers", "60", "--sigma2", "1", "--scale", "none", *SERIAL),
     "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
+    "finalists": (*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20", *SERIAL),
 }
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves, or before those of the last round, would not have left.
 LATER = {
     "dense": ["solutions"],
     "least squares": ["solutions"],
+    "finalists": ["solutions"],
     "rounds": [
         f"markers/passes/{LAST}.json",
         f"scores/{LAST}-scores.npz",
@@ -125,6 +127,8 @@ def test_what_is_left_of_a_model_is_replaced(cut_off: Callable[..., tuple[Path, 
 REFUSED = [
     ("dense", "statistics/all/gram.npy"),
     ("least squares", "statistics/all/gram.npy"),
+    ("finalists", "statistics/finalists-fit/gram.npy"),
+    ("finalists", "statistics/finalists/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
     ("rounds", "scores/round-002-scores.npz"),

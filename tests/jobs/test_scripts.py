@@ -214,17 +214,6 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     assert "> 0.001" in next(line for line in text.splitlines() if line.startswith("ridge-20"))
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "word"), [("peers", "--methods", "svm"), ("scaling", "--executors", "dask")]
-)
-def test_an_unknown_word_is_refused(
-    script: Script, capsys: pytest.CaptureFixture[str], name: str, option: str, word: str
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        script(name, option, word)
-    assert f"unknown: {word}" in capsys.readouterr().err
-
-
 def test_descriptors(script: Script) -> None:
     settings = [{"name": "sphog"}, {"name": "soft-hog", "cells": (1.2,)}, {"name": "raw", "power": 1.0}]
     small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")

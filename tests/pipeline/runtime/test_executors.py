@@ -185,15 +185,6 @@ def test_an_unknown_scheduler_is_refused() -> None:
         pass
 
 
-def test_a_dead_address_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.runtime.dask_clients.CONNECT_SECONDS", 1)
-    with (
-        pytest.raises(SchedulerError, match=r"127\.0\.0\.1:9.*does not answer"),
-        open_executor("tcp://127.0.0.1:9", 1, 1, 2**30),
-    ):
-        pass
-
-
 def test_the_key_of_a_cluster_elsewhere_does_not_matter_here(cluster_key: Key, tmp_path: Path) -> None:
     """As the environment of a cluster's users names it for good; also where its files are gone."""
     for settings in (

@@ -4,8 +4,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -24,7 +22,7 @@ from pipeline.runtime.stopping import SIGNALS, Lease
 from pipeline.solvers.state import Record, SolverState
 from pipeline.stages.task_checkpoints import SolveProgress
 from pipeline.train import main
-from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, model_bytes
+from runs import TrainedRuns, model_bytes
 from stopping_points import until_done
 from storage.lock import FolderLock
 
@@ -176,30 +174,6 @@ def test_a_solve_goes_on_from_its_checkpoint(
     assert capsys.readouterr().err == 3 * told
     assert steps[0] < steps[1] < steps[2], "it got further in each session"
     assert steps[3] == "none is left"
-    assert model_bytes(run) == model_bytes(whole)
-
-
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(one, marks=pytest.mark.nightly if one is not signal.SIGTERM else pytest.mark.ci) for one in SIGNALS],
-)
-def test_a_signal_stops_the_command_in_time_and_loses_nothing(
-    tables: Path, features: Path, finished_run: TrainedRuns, tmp_path: Path, number: signal.Signals
-) -> None:
-    run, data = tmp_path / "run", tables / "classes.npz"
-    whole = finished_run(*ENDLESS_SOLVE, dataset=data, code=3)
-    command = [sys.executable, "-m", "pipeline.train", str(data), "--run-dir", str(run), "--features-dir"]
-    command += [str(features), *ENDLESS_SOLVE, "--scheduler", "threads", "--resume", "auto"]
-    for moment in (run / "config.toml", run / "solutions"):  # the second one is in the middle of the solve
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        while not moment.exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        error = process.communicate(timeout=60)[1]
-        assert process.returncode == 75, error
-        assert f"stopped by {number.name}" in error
-    assert main(command[3:]) == 3
     assert model_bytes(run) == model_bytes(whole)
 
 

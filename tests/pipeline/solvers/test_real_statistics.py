@@ -13,28 +13,22 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dense_twins import never_rises
-from features.images import read_idx
 from pipeline.solvers.problem import Problem, check_gram
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
 
 
-@pytest.fixture(scope="module", params=["digits", pytest.param("mnist", marks=pytest.mark.nightly)])
-def images(request):
-    """Pixels of unit length times 1.3, one column of +-1 for each class, and how many of the images are candidates."""
-    if request.param == "digits":
-        pixels, labels, n_centers = *load_digits(return_X_y=True), 120
-    else:
-        folder, rows, n_centers = request.getfixturevalue("data_dir") / "mnist", 8000, 400
-        pixels = read_idx(folder / "train-images-idx3-ubyte.gz", 3)[:rows].reshape(rows, 784)
-        labels = read_idx(folder / "train-labels-idx1-ubyte.gz", 1)[:rows]
-    X = pixels / np.linalg.norm(pixels.astype(np.float64), axis=1, keepdims=True) * 1.3
-    return X, np.where(labels[:, None] == np.arange(10), 1.0, -1.0), n_centers
+@pytest.fixture(scope="module")
+def images():
+    """Pixels of unit length times 1.3, and one column of +-1 for each class."""
+    pixels, labels = load_digits(return_X_y=True)
+    X = pixels / np.linalg.norm(pixels, axis=1, keepdims=True) * 1.3
+    return X, np.where(labels[:, None] == np.arange(10), 1.0, -1.0)
 
 
 def problem_of(images, sigma2, penalty, label):
-    X, Y, n_centers = images
-    centers = X[np.random.default_rng(0).permutation(len(X))[:n_centers]]
+    X, Y = images
+    centers = X[np.random.default_rng(0).permutation(len(X))[:120]]
     squared = (X**2).sum(1)[:, None] + (centers**2).sum(1) - 2 * X @ centers.T
     K = np.exp(-np.maximum(squared, 0) / (2 * sigma2)).astype(np.float32).astype(np.float64)
     gram, y = K.T @ K, Y[:, label]

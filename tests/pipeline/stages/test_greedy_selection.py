@@ -1,6 +1,5 @@
 """Greedy selection through the main command: against dense twins, cut to size, in turns, taken up again."""
 
-import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
-from commands import flip
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.ridge import least_squares
@@ -126,35 +124,3 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *arguments]
     assert until_done(line) > 3
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
-
-
-AFTER = ("model", "solutions", "markers/evaluate", "CONTENTS.json", "report.json")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (AT_ONCE, "all/gram.npy"),
-        pytest.param(AT_ONCE, "hold_out/kty.npy", marks=pytest.mark.ci),
-        (TURNS, "finalists-fit/gram.npy"),
-        pytest.param(TURNS, "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
-        pytest.param(TURNS, "finalists/gram.npy", marks=pytest.mark.ci),
-    ],
-)
-def test_damage_is_refused_when_a_selection_goes_on(
-    finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, arguments: tuple[str, ...], name: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    finished = finished_run(*arguments, *SERIAL, dataset=tables / "classes.npz", statistics=True)
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    path, before = run / "statistics" / name, model_bytes(run)
-    for after in AFTER:
-        shutil.rmtree(run / after) if (run / after).is_dir() else (run / after).unlink()
-    content = path.read_bytes()
-    flip(path)
-    train(run, features, "--resume", "auto", dataset=tables / "classes.npz", code=65)
-    assert "resume" in capsys.readouterr().err
-    assert not (run / "model").exists()
-    path.write_bytes(content)
-    train(run, features, "--resume", "auto", dataset=tables / "classes.npz")
-    assert model_bytes(run) == before
