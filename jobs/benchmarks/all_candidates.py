@@ -11,10 +11,15 @@ candidates at the same penalty. Writes DIR/all-candidates-<penalty>.json.
 
 import argparse
 import json
+import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from mnist_runs import feature_store_of, run_mnist
