@@ -1,1 +1,1 @@
-"""Rows for the pipeline: the feature store, features on the fly, lists of candidates."""
+"""Rows for the pipeline: the feature store, and features on the fly."""
