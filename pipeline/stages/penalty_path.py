@@ -24,6 +24,10 @@ from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 
 
+# Of a draw, which is half of the working set: where nearly all of it has a weight, more of all candidates have than fit.
+MOST_OF_DRAW = 0.75
+
+
 @dataclass(frozen=True)
 class PathPoint:
     """One penalty of the path: its solves and its held-out error.
@@ -46,13 +50,15 @@ def follow_penalty_path(
 ) -> tuple[ChosenPenalty, list[PathPoint]]:
     """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
 
-    members: the candidates, by row, whose statistics of fit rows and of held-out rows there are; None: all of the run.
+    members: a draw of the candidates, by row, whose statistics of fit rows and of held-out rows there are; None: all of
+    the run. `auto` then ends where more than `MOST_OF_DRAW` of the draw have a weight.
 
     `auto` takes the penalty of the lowest held-out error (the largest of equals), a path its last. Errors are of
     refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
     """
     points: list[PathPoint] = []
     n_columns = work.n_candidates if members is None else len(members)
+    most = n_columns if members is None else MOST_OF_DRAW * n_columns
 
     def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
         start = None
@@ -76,11 +82,16 @@ def follow_penalty_path(
                     converged=all(point["converged"] for point in of_outputs),
                 )
             )
-        return TriedPenalties(table, errors, points[-1].converged)
+        return TriedPenalties(table, errors, points[-1].converged and points[-1].n_centers <= most)
 
     chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
     if chosen.warning is not None:
         work.warn(f"--penalty auto: {chosen.warning}")
+    if setting == "auto" and points[-1].n_centers > most:
+        work.warn(
+            f"--penalty auto: ended at {points[-1].penalty:.3g}, where {points[-1].n_centers} of the {n_columns} "
+            "candidates that it tries have a weight; of all candidates more would than the working set holds"
+        )
     return chosen, points
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.neighbors import KNeighborsClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs" / "benchmarks"))
 
-from generated_tables import GENERATED, LETTERS, letters
+from generated_tables import GENERATED
 
 from jobs.benchmarks.amdahl import fit
 from jobs.benchmarks.floor import Turn, add_gram, speed_up
@@ -59,24 +58,3 @@ def test_generated_tables_are_the_same_at_every_call(name: str) -> None:
         assert first.dtype.kind == "U" or np.isfinite(first).all()
     X, y, X_test, y_test = tables[0]
     assert (X.dtype, len(X), len(y), len(X_test), len(y_test)) == (float, 60, 60, 30, 30)
-
-
-def test_few_positives_and_inputs_that_decide() -> None:
-    _, y, _, y_test = GENERATED["rare"](5000, 5000)
-    assert np.concatenate([y, y_test]).mean() == 0.01
-    X, y, X_test, y_test = GENERATED["five_of_28"](4000, 2000)
-    deciding = np.arange(2, 27, 5)
-    errors = [
-        np.mean(KNeighborsClassifier(25).fit(X[:, inputs], y).predict(X_test[:, inputs]) != y_test)
-        for inputs in (deciding, np.setdiff1d(np.arange(28), deciding))
-    ]
-    assert 0.15 < errors[0] < 0.25 < 0.45 < errors[1]
-
-
-def test_letters_are_whole_numbers_that_tell_them_apart() -> None:
-    X, y, X_test, y_test = letters(400, 100)
-    assert X.shape == (400, 16)
-    assert set(np.unique(X)) == set(range(16))
-    assert set(y) == set(LETTERS)
-    nearest = np.argmin(((X_test[:, None] - X[None]) ** 2).sum(axis=2), axis=1)
-    assert 0.5 < np.mean(y[nearest] == y_test) < 0.95
