@@ -41,17 +41,14 @@ SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a fi
 Write = Callable[..., None]
 
 
-def check_output(path: Path, *, replace: bool | None) -> None:
-    """Raise CannotWriteError where a file may not be written: a folder is there, or a file without `replace`.
-
-    Without `replace` nothing is replaced; None: nor could it be.
-    """
+def check_output(path: Path, *, replace: bool) -> None:
+    """Raise CannotWriteError where a file may not be written: a folder is there, or a file without `replace`."""
     if not (path.exists() or path.is_symlink()):
         return
-    if path.is_dir() and replace is not None:
+    if path.is_dir():
         raise refusal(path, "is a folder; choose another name")
     if not replace:
-        raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
+        raise refusal(path, "exists; choose another name, or --force to replace it")
 
 
 def refusal(path: Path, reason: str) -> CannotWriteError:

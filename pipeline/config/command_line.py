@@ -59,7 +59,7 @@ def program(command: str) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with argparse's message, and with the nearest flag where one is unrecognized."""
-        typed = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+        typed = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
         raise ConfigError(f"{message}; {advice}")
@@ -108,7 +108,7 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     words: list[str] = []
     for name, value in options.items():
         if name not in NAMES_IN_PYTHON:
-            near = get_close_matches(name, NAMES_IN_PYTHON, 1, 0.4)
+            near = get_close_matches(name, NAMES_IN_PYTHON, 1)
             advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
             raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
         if isinstance(value, bool):  # whose flag takes no value

@@ -4,6 +4,7 @@ TOML files may be anybody's: they are of bounded size, and every way to be malfo
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
@@ -112,7 +113,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 def parse_value(key: str, value: Any, origin: str) -> Any:
     """Return the checked value of a setting; ConfigError names key, value and where it came from."""
     if key not in SETTINGS:
-        near = get_close_matches(key, [*SETTINGS, "dataset"], 1, 0.4)
+        near = get_close_matches(key, [*SETTINGS, "dataset"], 1)
         advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
         raise ConfigError(f"unrecognized setting {key!r:.80} in {origin}{advice}")
     try:
@@ -168,6 +169,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     for key in ("data.test", "resources.features_dir", "resources.data_dir"):
         value = get(config, key)
         if value is not None:
+            check_no_url(key, value)
             config = with_value(config, key, str(Path(value).expanduser().absolute()))
     return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
 
@@ -201,14 +203,18 @@ def flag_of(address: str) -> str:
     return UNSAFE if address.startswith("tcp://") else "--scheduler"
 
 
+def check_no_url(name: str, path: str) -> None:
+    """Raise ConfigError for a URL in place of a path, without telling it: it may hold a secret."""
+    if scheme := re.match(r"[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
+        raise ConfigError(f"{name} is a URL ({scheme[0]}...); copy it to a disk first, and name the copy")
+
+
 def absolute_path(dataset: str) -> str:
     """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere.
 
-    Raises ConfigError for a URL, without telling it: it may hold a secret.
+    Raises ConfigError for a URL.
     """
-    scheme, sign, _ = dataset.partition("://")
-    if sign and scheme.isalnum():
-        raise ConfigError(f"the dataset is a {scheme}:// URL; copy it to a disk first, and name the copy")
+    check_no_url("the dataset", dataset)
     is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
     return dataset if is_name else str(Path(dataset).absolute())
 

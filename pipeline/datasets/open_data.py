@@ -32,8 +32,8 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     known = known or identify(spec)
     if known is None:
         kept = spec.kept if is_table(Path(spec.dataset)) else None
-        if kept is not None and not Path(kept).is_dir():
-            close_files()  # of a store that was deleted
+        if kept is not None and not any(Path(kept).glob("*")):
+            close_files()  # of tables that were deleted
         return open_source(spec, keeper=None if kept is None else _store_of_tables(kept))
     with _opening:  # threads that come together must not each keep chunks of their own
         return _open_zarr(spec, known)

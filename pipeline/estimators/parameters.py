@@ -97,7 +97,7 @@ def parsed(name: str, value: Any) -> Any:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
     reason = reason.replace(", or all", ", all or None")
     reason = reason.replace("none", "None", 1) if name in NONE_MEANS else reason
-    raise ValueError(f"{name} {reason}; found {value!r}")
+    raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
 
 
 def seed_of(random_state: Any) -> int:
@@ -118,7 +118,6 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     (r" \(--set data.standardise=true\)", ""),
     ("set data.standardise=false", "standardise=False"),
     ("; set statistics.hold_out to 0.1", ""),
-    ("set statistics.hold_out to 0.1, or ", ""),
     (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
     ("--centers", "n_centers"),
     ("--scale|kernel.scale_rounds", "feature_scale"),

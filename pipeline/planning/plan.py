@@ -192,12 +192,12 @@ def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
     """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = config.centers.working_set or 0
     if config.solver.select != "none":
-        return f"batches of at most {most} candidates: the Gram of all does not fit"
+        return f"batches of at most {most} candidates have their Gram in memory, not all"
     size = _size(_value_bytes(config) * shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
-    return f"working set of at most {most} candidates: the Gram of all does not fit; {kept}"
+    return f"working set: at most {most} candidates have their Gram in memory, not all; {kept}"
 
 
 def _value_bytes(config: TrainConfig) -> int:

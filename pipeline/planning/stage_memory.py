@@ -73,8 +73,8 @@ class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
     candidates: how many there are; base: of the processes alone, streaming: of those while they make columns; centers:
-    of the columns, in each process; selecting: of a greedy selection, else 0; value_bytes: of a kernel
-    value; moving: centers that may move, else 0; preselected: how finalists are chosen, of a selection that has some.
+    of the columns, in each process; selecting: of a greedy selection, else 0; value_bytes: of a kernel value; moving:
+    centers that may move, else 0; preselected: how finalists are chosen, of a selection that has some.
     """
 
     config: TrainConfig

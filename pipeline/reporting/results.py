@@ -196,9 +196,9 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
 
 
 def _notes(run: Run, score: Score, n_centers: int, penalty: float | None, by_class: list[dict[str, Any]]) -> list[str]:
-    """Return what a user may do about the model, a line each; nothing for a model without centers."""
+    """Return what a user may do about the model, a line each."""
     if not n_centers:
-        return []
+        return _outliers(run, score)
     return [*_few_candidates(run, n_centers, penalty), *_rare_classes(run, by_class), *_outliers(run, score)]
 
 
@@ -241,7 +241,7 @@ def _outliers(run: Run, score: Score) -> list[str]:
 def _furthest_target(run: Run) -> float:
     """Return the largest distance of a training target from their median, in median absolute deviations.
 
-    These are of some 100 000 rows, where there are more, and of targets that differ from the median.
+    The deviations are those of targets that differ from the median; of more than 100 000 rows, of every k-th.
     """
     step, drawn, ends = 1 + run.shape.n_train // _MOST_SAMPLED, list[NDArray[np.float64]](), [np.inf, -np.inf]
     for y, weights in target_blocks(run):

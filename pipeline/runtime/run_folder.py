@@ -204,10 +204,11 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
             "resume: they are made again"
         )
     report = finished_report(layout)
-    if layout.statistics.exists() or any(aside_of(path.name) for path in layout.root.iterdir()):
+    asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
+    if asides or layout.statistics.exists():
         with FolderLock(layout.lock, "removing statistics"):
-            remove_stale(layout.root)
-            remove_folder(layout.statistics)
+            for path in (*asides, layout.statistics):
+                remove_folder(path)
     return report
 
 

@@ -55,8 +55,8 @@ def commit_parts(
 ) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
 
-    A resumed run takes the last as a sign that the others are there. Those of the fit rows are overwritten: the others
-    are added to them in place. columns: further arrays of the last.
+    A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
+    place. columns: further arrays of the last.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
@@ -113,8 +113,8 @@ def statistics_pass(
     Parameters
     ----------
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
-    n_columns, members : how many, and what has the candidates "members", by row, whose columns these are, or "points"
-        (m, d) that are none; None: the first candidates, where the features of all are committed with them
+    n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
+        they are of; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
     largest : bounds of what a row adds
     share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike

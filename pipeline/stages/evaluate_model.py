@@ -94,8 +94,8 @@ def assemble_model(
 ) -> SparseKernelModel:
     """Return the model of final weights: only centers with a non-zero weight, in the order of the weights.
 
-    index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model
-    that say what its inputs are.
+    index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model that say
+    what its inputs are.
     """
     rows, sigma2 = work.candidates[final.active], float(work.centers["sigma2"])
     temperature, moved = final.summary["temperature"], final.points

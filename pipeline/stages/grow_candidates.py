@@ -37,7 +37,7 @@ def grow_candidates(work: Workspace) -> None:
     """
     with work.stage(STATISTICS):
         if final_of(work) is not None:
-            return  # nothing reads the statistics any more, and the run may have dropped them
+            return  # nothing reads the statistics any more
         if RIDGES not in work.centers:
             size, errors = _grown(work)
             copied = {name: np.array(values) for name, values in work.centers.items()}
@@ -45,6 +45,8 @@ def grow_candidates(work: Workspace) -> None:
             work.commit(CENTERS, copied | cut | {RIDGES: np.array(errors)})
         if work.committed(name_of(ALL), mapped=True) is None:
             size = len(work.centers["index"])
+            if work.committed(name_of(FIT), mapped=True) is None:  # a finished run has none, and solves again
+                _grow_again(work, size)
             parts = [statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT)]  # a kill may leave one cut
             whole = all(part.n_centers == size for part in parts)
             fit, held_out = parts if whole else (part.cut(np.arange(size)) for part in parts)
@@ -73,6 +75,13 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
     if kept < steps[-1]:
         work.log(f"{kept} of at most {steps[-1]} candidates: more gain no more than chance may")
     return kept, errors
+
+
+def _grow_again(work: Workspace, size: int) -> None:
+    """Commit the statistics of the `size` candidates that were kept, by the same steps, so that no bit differs."""
+    parts = None
+    for step in steps_to(size):
+        parts = _step(work, parts, step)
 
 
 def _committed(work: Workspace) -> Parts | None:

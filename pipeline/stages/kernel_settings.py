@@ -41,7 +41,7 @@ def _check_choice(config: TrainConfig) -> None:
     if kernel.name != AUTO_KERNEL:
         return
     if kernel.sigma2 != "auto":
-        raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
+        raise ConfigError(f"{asked} also chooses the width; give it --sigma2 auto")
 
 
 def _check_polish(config: TrainConfig) -> None:

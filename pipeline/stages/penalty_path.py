@@ -23,8 +23,7 @@ from pipeline.stages.one_vs_all import load_weights, solve_outputs, start_name
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 
-
-# Of a draw, which is half of the working set: where nearly all of it has a weight, more of all candidates have than fit.
+# Share of a draw, which is half of the working set; beyond it, more of all candidates would have a weight than fit.
 MOST_OF_DRAW = 0.75
 
 

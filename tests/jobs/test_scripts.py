@@ -254,13 +254,6 @@ def test_table_peers(script: Script) -> None:
     assert script(*words) == (rows, text), "measured again"
 
 
-@pytest.mark.nightly
-def test_digits_as_a_table(script: Script) -> None:
-    rows, _ = script("table_peers", "--tables", "digits")
-    errors = {row["method"]: row["error"] for row in rows if row["seed"] == 0}
-    assert errors["slkl"] < 2.0 < errors["boosting"]
-
-
 def test_all_candidates(script: Script, tmp_path: Path) -> None:
     script("all_candidates", "--seeds", "0")
     facts = written(tmp_path / "all-candidates-1.json")

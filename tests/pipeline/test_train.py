@@ -158,6 +158,7 @@ NAN = np.where(X[37, 1] == X, np.nan, X)
 BAD_INPUT = {
     "unknown dataset": ("nonesuch", [], 2, "nonesuch"),
     "missing file": ("absent/file.npz", [], 66, "file.npz"),
+    "an empty word": ("digits", [""], 2, "unrecognized arguments"),
     "an unknown option": ("digits", ["--colour", "red"], 2, "unrecognized arguments: --colour red"),
     "an option almost right": (
         "digits",

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,7 @@ from commands import Capture, flip
 from pipeline import verify
 from pipeline.reporting import verification
 from pipeline.train import main as train
-from runs import ROOT, keeping_statistics, model_bytes, train_beside
+from runs import keeping_statistics, model_bytes, train_beside
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
@@ -269,22 +267,6 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
     assert verified(copy, capsys, "-q")[0] == 65  # nobody is at work
     with FolderLock(RunLayout(copy).lock, "training"):
         assert verified(copy, capsys, "-q") == (0, "")
-
-
-@pytest.mark.ci
-def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: Capture) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "pipeline.train", "sinc", "--run-dir", str(run), "-q", *ARGUMENTS]
-    command += ["--features-dir", str(finished.parent / "features"), "--checkpoint-every", "0.001s"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        looks = 0
-        while process.poll() is None:
-            if (run / "config.toml").exists():
-                assert verified(run, capsys, "-q") == (0, "")
-                looks += 1
-        assert (process.returncode, process.stderr.read()) == (0, b"")
-    assert looks > 1
-    assert model_bytes(run) == model_bytes(finished)
 
 
 def test_the_turn_of_a_killed_session_is_a_file_of_the_run(copy: Path, capsys: Capture) -> None:

@@ -60,8 +60,9 @@ def follow_path_on_subset(
         chosen, points = follow_penalty_path(run, setting, members)
         run.commit(start_name(first), {"weights": chosen.weights})
         of_fit = Weights.of_support(chosen.weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
+        how = "chosen" if setting == "auto" else "reached by a path"
         run.log(
-            f"penalty {chosen.penalty:.4g} chosen on {len(drawn)} of the {len(candidates)} candidates, "
+            f"penalty {chosen.penalty:.4g} {how} on {len(drawn)} of the {len(candidates)} candidates, "
             "then solved over all"
         )
         facts = json.dumps([asdict(point) for point in points])

@@ -242,7 +242,9 @@ def summaries_over_all(priced: Priced, tolerance: float) -> list[dict[str, Any]]
         converged, point = certificate.relative_gap <= (tolerance or REACHED), summary["points"][-1]
         status = point["status"]
         if not converged and point["converged"]:
-            status = "the working set has no room for the candidates it lacks; raise --memory-limit or --penalty"
+            status = (
+                "the working set has no room for the candidates it lacks; raise --penalty, --memory-limit or its size"
+            )
         facts = {"objective": certificate.objective, "relative_gap": certificate.relative_gap}
         updated.append({**summary, "points": [{**point, **facts, "converged": converged, "status": status}]})
     return updated

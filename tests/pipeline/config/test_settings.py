@@ -74,9 +74,10 @@ def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
     assert load("digits", None, {}).config.resources.features_dir == str(tmp_path / "runs" / "features")
 
 
-@pytest.mark.parametrize("url", ["s3://KEY:HIDDEN@bucket/t.csv", "https://host/t.csv?sign=HIDDEN"])
+@pytest.mark.parametrize("url", ["s3://KEY:HIDDEN@bucket/t.csv", "s3+x://host/t.csv?sign=HIDDEN"])
 def test_a_url_is_refused_and_not_told(url):
-    for open_it in (lambda: load(url, None, {}), lambda: open_examples(Asked(url, labelled=False), Located(None))):
+    loads = [lambda: load(url, None, {}), lambda: load("digits", None, {"data.test": (url, "--test")})]
+    for open_it in (*loads, lambda: open_examples(Asked(url, labelled=False), Located(None))):
         with pytest.raises(ConfigError, match="copy it to a disk first") as refused:
             open_it()
         assert "HIDDEN" not in str(refused.value)

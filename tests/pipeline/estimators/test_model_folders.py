@@ -16,7 +16,7 @@ from pipeline import evaluate, predict
 from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.streamed_prediction import locate
-from runs import TrainedRuns, files_of, train_beside
+from runs import files_of, train_beside
 from storage import files as disk
 from storage import output_files
 from storage.errors import CannotWriteError, CorruptDataError
@@ -72,17 +72,6 @@ def test_a_run_is_opened_as_a_regressor(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(ValueError, match="load it with SLKLRegressor"):
         SLKLClassifier.load(run)
     assert clone(loaded).get_params() == SLKLRegressor().get_params()
-
-
-@pytest.mark.ci
-def test_images_are_flat_rows(finished_run: TrainedRuns, tmp_path: Path) -> None:
-    run = finished_run("--centers", "60", "--penalty", "1")
-    images = RNG.integers(0, 256, (20, 28, 28)).astype(np.uint8)
-    told = predicted(run, images, tmp_path)
-    loaded = SLKLClassifier.load(run)
-    assert np.allclose(loaded.decision_function(images.reshape(20, -1)), told["decision"], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="expecting 784 features"):
-        loaded.predict(X)
 
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:

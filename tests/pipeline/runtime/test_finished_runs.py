@@ -13,7 +13,7 @@ from pipeline.reporting import verification
 from pipeline.runtime import run_folder
 from runs import TrainedRuns, model_bytes, report_of
 
-KINDS = ["a selection", "a path", "rounds, two widths"]
+KINDS = ["a selection", "a path", "rounds"]
 KINDS = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.ci) for kind in [*KINDS[1:], "rounds, a selection"])]
 Resume = Callable[[Path, str], int]
 

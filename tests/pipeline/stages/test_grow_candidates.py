@@ -1,6 +1,7 @@
 """Candidates by a budget grow in steps: to where more of them gain, by a Gram that is the same as one made at once."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
+from commands import flip
 from pipeline.estimators import SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.reporting import verification
@@ -17,6 +19,7 @@ from pipeline.stages import grow_candidates
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
+from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
@@ -126,6 +129,23 @@ def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
         assert sums["gram"].tobytes() == expected["gram"].tobytes(), part
     assert not (run / "passes").exists()
     assert verification.verify_run(run).damaged == []
+
+
+def test_a_finished_run_is_made_whole_by_the_advice_of_verify(
+    grown: dict[tuple[str, str], Path], tables: Path, features: Path, tmp_path: Path
+) -> None:
+    line = ["--sigma2", IS_CUT[1], *BUDGET]
+    run, table = tmp_path / "run", tables / f"{IS_CUT[0]}.npz"
+    train(run, features, *line, dataset=table)
+    flip(run / "solutions" / "final.npz")
+    (damage,) = [found for found in verification.verify_run(run).damaged if "final" in found]
+    assert damage.endswith(f"; {ANEW}")
+    for name in ("statistics", "solutions", "scores", "markers", "report.json"):
+        assert name in ANEW
+        shutil.rmtree(run / name, ignore_errors=True)
+    (run / "report.json").unlink()
+    train(run, features, *line, "--resume", "auto", dataset=table)
+    assert model_bytes(run) == model_bytes(grown[IS_CUT])
 
 
 def test_the_estimator_grows_alike(tables: Path, features: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_run_that_stops_when_the_penalty_is_chosen_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(solve_weights, "grow_until_certified", interrupted)
         train("stopped", *asked, code=75, quiet=False)
-    assert "penalty 0.3 chosen on 120 of the 600 candidates, then solved over all" in capsys.readouterr().err
+    assert "penalty 0.3 reached by a path on 120 of the 600 candidates, then solved over all" in capsys.readouterr().err
     left = [path.name for path in (place / "stopped" / "statistics").glob("[!.]*")]
     assert left == ["round-000"]
     monkeypatch.setattr(path_on_subset, "follow_penalty_path", interrupted)
@@ -136,6 +136,16 @@ def test_a_penalty_for_whose_centers_there_is_no_room_is_told(
 ) -> None:
     asked = ("--penalty", "path:max:1e-6:8", "--set", "centers.working_set=40")
     report = train("small", "values", *asked, code=3)
-    assert "raise --memory-limit or --penalty" in capsys.readouterr().err
+    assert "raise --penalty, --memory-limit or its size" in capsys.readouterr().err
     assert len(report["path"]) == 8
     assert not RunLayout(place / "small").passes.exists()
+
+
+def test_a_search_ends_where_most_of_the_draw_has_a_weight(
+    train: Any, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = train("searched", "values", "--penalty", "auto", "--set", "centers.working_set=40")
+    *tried, last = report["path"]
+    assert max(point["n_centers"] for point in tried) <= 15 < last["n_centers"] <= report["path_candidates"] == 20
+    assert last["penalty"] < report["penalty"]
+    assert "of all candidates more would than the working set holds" in capsys.readouterr().err
