@@ -3,9 +3,7 @@
 The arithmetic behind the features is float64: weights of opposite signs cancel, and float32 would keep less of them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ if TYPE_CHECKING:  # an extra, which only exports need
     import onnx
 
 OPSET, IR_VERSION = 18, 8
+_NORMS = {"laplace": "ReduceL2", "product-laplace": "ReduceL1"}
 
 
 @dataclass
@@ -30,8 +29,7 @@ class _Graph:
 
     def constant(self, value: Any) -> str:
         """Add a constant, and return its name."""
-        # Not installed with the rest: see `to_onnx`.
-        from onnx import helper, numpy_helper
+        from onnx import helper, numpy_helper  # not installed with the rest: see `to_onnx`
 
         name, array = f"c{len(self.constants)}", np.asarray(value)
         if array.dtype.kind == "U":
@@ -43,8 +41,7 @@ class _Graph:
 
     def add(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
         """Add a node, and return the name of its output."""
-        # Not installed with the rest: see `to_onnx`.
-        from onnx import helper
+        from onnx import helper  # not installed with the rest: see `to_onnx`
 
         output = name or f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
@@ -70,13 +67,11 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     graph, name = _Graph(), input_name(model)
     is_table = name != "features"
     X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
-    columns = _columns(graph, model, X)
-    weighed = graph.add("MatMul", columns, graph.constant(model.weights))
+    weighed = graph.add("MatMul", _columns(graph, model, X), graph.constant(model.weights))
     decision = graph.add("Add", weighed, graph.constant(model.intercept), name="decision")
-    label_type = _label(graph, model, decision)
     outputs: list[tuple[str, int, list[str | int | None]]] = [
         ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
-        ("label", label_type, ["rows"]),
+        ("label", _label(graph, model, decision), ["rows"]),
     ]
     if model.temperature is not None:
         _probability(graph, model, decision)
@@ -111,30 +106,22 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
     """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
-    return _COLUMNS[model.kernel.name](graph, model, X, model.centers.astype(np.float64))
+    Z = model.centers.astype(np.float64)
+    if model.kernel.name == "gaussian":
+        return _gaussian(graph, X, Z, model.sigma2)
+    # The rows · m · d differences are in memory at once.
+    differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z[None]))
+    distances = graph.add(_NORMS[model.kernel.name], differences, graph.constant(np.array([2])), keepdims=0)
+    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.sigma2))))
 
 
-def _gaussian(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
+def _gaussian(graph: _Graph, X: str, Z: NDArray[np.float64], sigma2: float) -> str:
     squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
     both = graph.add("Add", squares, graph.constant(np.einsum("ij,ij->i", Z, Z)))
     dots = graph.add("MatMul", X, graph.constant(Z.T))
     distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
     positive = graph.add("Max", distances, graph.constant(0.0))
-    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / model.sigma2)))
-
-
-def _laplace(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64], norm: str = "ReduceL2") -> str:
-    """Return exp(-distance / σ) of differences: their rows · m · d values are in memory at once."""
-    differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z[None]))
-    distances = graph.add(norm, differences, graph.constant(np.array([2])), keepdims=0)
-    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.sigma2))))
-
-
-_COLUMNS: dict[str, Callable[[_Graph, SparseKernelModel, str, NDArray[np.float64]], str]] = {
-    "gaussian": _gaussian,
-    "laplace": _laplace,
-    "product-laplace": partial(_laplace, norm="ReduceL1"),
-}
+    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / sigma2)))
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
