@@ -252,7 +252,10 @@ def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
     check_train(["mnist", *shlex.split(options)])
 
 
-def test_the_settings_of_every_documented_training_are_settings(work: Path) -> None:
+def test_the_settings_of_every_documented_training_are_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no run stands that another test has started
     typed = [command for command in documented() if command.startswith(TRAINING) and "--help" not in command]
     trainings = [one for command in typed for one in variants(command)]
     trainings += [f"{TRAINING}mnist {options}" for options in mnist_rows()]
