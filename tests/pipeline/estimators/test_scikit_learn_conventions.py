@@ -17,7 +17,7 @@ CHECKED = {
     "classifier": SLKLClassifier(),
     "classifier, no intercept": SLKLClassifier(fit_intercept=False),
     "classifier, scales": SLKLClassifier(feature_scale="learned"),
-    "classifier, laplace": SLKLClassifier(kernel="laplace", sigma2=4.0),
+    "regressor, laplace": SLKLRegressor(kernel="laplace", sigma2=4.0),
     "classifier, probabilities": SLKLClassifier(refit="ridge"),
 }
 # Checks of the estimators as they are by default that a quick test run makes.
