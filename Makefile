@@ -15,13 +15,13 @@ help: ## list the targets
 run: $(VENV)/.run-ready ## set up, then train on the embedded digits (no download)
 	$(RUN) -m pipeline.train digits
 
-test: $(VENV)/.test-ready ## set up, then check style and types and run the quick tests (3 to 6 minutes)
+test: $(VENV)/.test-ready ## set up, then check style and types and run the quick tests (2 to 4 minutes)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest -m "not (ci or nightly)" -n $(TESTERS) --dist worksteal
 
-test-ci: $(VENV)/.test-ready ## what continuous integration runs besides, properties on 100 examples (20 minutes)
+test-ci: $(VENV)/.test-ready ## what continuous integration runs besides, properties on 100 examples (10 to 20 minutes)
 	$(RUN) -m pytest -m "(ci or hypothesis) and not (nightly or alone)" --hypothesis-profile ci -n $(TESTERS) --dist worksteal
 	$(RUN) -m pytest -m "ci and alone" --hypothesis-profile ci
 

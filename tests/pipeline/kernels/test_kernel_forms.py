@@ -29,7 +29,7 @@ def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
 def test_a_kernel_is_known_by_its_name_everywhere() -> None:
     """The settings read their names without numpy, the export has nodes of its own."""
     assert SETTINGS["kernel.name"].parse.parse.choices == (*KERNELS, AUTO_KERNEL)
-    assert tuple(onnx_graph._COLUMNS) == KERNELS
+    assert ("gaussian", *onnx_graph._NORMS) == KERNELS
 
 
 def dense_columns(kernel: Kernel, sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
