@@ -204,7 +204,7 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
 def test_memory_of_a_file_does_not_grow_with_its_rows(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's own account of memory, and Arrow's: 15 times the rows in small blocks, the same peak."""
+    """Python's own account of memory, and Arrow's: of 15 times the rows, the peak holds not a tenth of what came in."""
     monkeypatch.setattr(outputs, "chunk_rows_for", lambda row_bytes, n_rows: 2_000)
     label, values, peaks = np.array(["near", "far"] * 50), np.random.default_rng(0).standard_normal((100, 9)), []
     names = tuple("abcdefghi")
@@ -216,7 +216,7 @@ def test_memory_of_a_file_does_not_grow_with_its_rows(
                 write(label, values)
                 of_arrow = max(of_arrow, pyarrow.total_allocated_bytes() - before)
         peaks.append(peak[0] + of_arrow)
-    assert peaks[2] < 1.5 * peaks[1]
+    assert peaks[2] < peaks[1] + 0.1 * (62_500 - 4_000) * values[0].nbytes  # another thread may take some
 
 
 def test_a_wide_parquet_file_has_few_groups_of_rows(tmp_path: Path) -> None:
