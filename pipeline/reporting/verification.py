@@ -125,7 +125,8 @@ class _Check:
             advice = "no run is resumed with one; put what it leads to in its place"
             self.result.notes.append(f"{path.relative_to(self._root).as_posix()}: a symbolic link; {advice}")
         for path in sorted(self._root.rglob(".*")) if not self._live else ():
-            if (aside := aside_of(path.name)) is not None:
+            is_within = any(aside_of(folder.name) for folder in path.relative_to(self._root).parents)
+            if (aside := aside_of(path.name)) is not None and not is_within:
                 advice = "nothing needs it, delete it" if self._finished else "it goes when the run is resumed"
                 advice = COMES_BACK if aside.replaced and not path.with_name(aside.name).exists() else advice
                 self.result.notes.append(f"{path.relative_to(self._root).as_posix()}: left behind; {advice}")
