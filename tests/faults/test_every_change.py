@@ -43,8 +43,8 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
     assert found["calls"] > 300
     for how in ways.split(","):
         assert found[how]["wrong"] == []
-        # Some errors end nothing: what could not be removed is swept later. The counted run may have been the slower
-        # one, with a line more in its log: the last call to break is then not reached.
+        # Some errors end nothing: what could not be removed is swept later. On a busy machine the counted run was once
+        # seen to make a call more than the others, which then do not reach the last call to break.
         assert found[how]["ended"] >= (found[how]["tried"] - 1 if how == "kill" else 1)
 
 
