@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage.lock import FolderLock, holder
+from storage.lock import hold_lock, holder
 
 ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
 STOPPED = 75  # the exit code of a run that was stopped on request and can be resumed
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 ROLES = ("scheduler", "worker", "client")
 KEY_LOCK = "lock"  # in the folder of a key, held while its cluster lives
-SILENT_SECONDS = 24 * 3600  # after which a cluster on another machine is gone, whose lock may not reach us
+LONGEST_SECONDS = 30 * 24 * 3600  # that a cluster lives on another machine, whose lock may not reach us
 WORKER_DEATH_SECONDS = 60  # a worker without its scheduler for this long ends its job
 
 
@@ -156,7 +156,7 @@ def key_of_start(state: Path) -> Iterator[tuple[Any, dict[str, str]]]:
             shutil.rmtree(left, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=".tls-", dir=state) as folder,  # 0700
-        FolderLock(Path(folder) / KEY_LOCK, "key of a cluster"),
+        hold_lock(Path(folder) / KEY_LOCK, "key of a cluster"),
     ):
         yield new_key(Path(folder))
 
@@ -168,7 +168,7 @@ def _is_surely_gone(lock: Path) -> bool:
             return False
         text = lock.read_text(encoding="utf-8")  # none: it was ending
         here = not text or json.loads(text)["host"] == socket.gethostname()
-        return bool(here) or time.time() - lock.stat().st_mtime > SILENT_SECONDS
+        return bool(here) or time.time() - lock.stat().st_mtime > LONGEST_SECONDS
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

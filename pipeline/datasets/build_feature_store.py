@@ -1,7 +1,7 @@
 """Building a feature store block by block; a half-built one is completed."""
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from storage.files import make_folder, remove_file
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, remove_folder, remove_stale, seal
 from storage.folders import compare as compare_files
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 from storage.records import read_markers, write_marker
 from storage.zarr_arrays import ArraySpec, Block, StoredArray, create_arrays, open_arrays, row_blocks
 
@@ -48,16 +48,9 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
     return block.n_rows
 
 
-def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> FolderLock:
+def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> AbstractContextManager[None]:
     """Return the store's lock, to be held while it is built; waiting raises StoppedError where work shall stop."""
-    return FolderLock(
-        layout.lock,
-        "building features",
-        wait_seconds=wait_seconds,
-        on_wait=stopping.check,
-        on_loss=stopping.request,
-        warn=warn,
-    )
+    return hold_lock(layout.lock, "building features", wait_seconds=wait_seconds, on_wait=stopping.check, warn=warn)
 
 
 def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:

@@ -187,8 +187,7 @@ def _record(path: Path, damaged: list[str]) -> dict[str, Any]:
 def _holder_words(held: dict[str, Any] | None) -> str:
     if not held:
         return ""
-    sign = _form(", the last sign of life {:.0f} s ago", held.get("silent_seconds")) or ""
-    return f" by process {held['pid']} on {held['host']} since {held.get('started', 'unknown')}{sign}"
+    return f" by process {held['pid']} on {held['host']} since {held['started']}"
 
 
 def _progress_words(facts: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, make_folder, remove_file, write_file
 from storage.folder_layouts import RunLayout
 from storage.folders import committed_files, digest_file, remove_folder, remove_stale, verify
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
 FORMAT_VERSION = 1
@@ -147,7 +147,7 @@ def taken(
     """
     layout = RunLayout(root.absolute())
     make_folder(layout.root)
-    with FolderLock(layout.lock, "training", on_wait=stopping.check, on_loss=stopping.request, warn=_warn):
+    with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=_warn):
         remove_stale(layout.root, recursive=True)
         frozen = frozen_config(layout) if layout.config.exists() else None
         if frozen != stored:
@@ -206,7 +206,7 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     report = finished_report(layout)
     asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
     if asides or layout.statistics.exists():
-        with FolderLock(layout.lock, "removing statistics"):
+        with hold_lock(layout.lock, "removing statistics"):
             for path in (*asides, layout.statistics):
                 remove_folder(path)
     return report

@@ -31,7 +31,7 @@ def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) 
     for folder in (elsewhere, long_ago, unknown):
         folder.mkdir()
         (folder / "key.pem").touch()
-    for folder, age in ((elsewhere, 3600), (long_ago, 2 * 86400)):
+    for folder, age in ((elsewhere, 3600), (long_ago, 31 * 86400)):
         (folder / KEY_LOCK).write_text(json.dumps({"host": "elsewhere", "pid": 1}))
         os.utime(folder / KEY_LOCK, (time.time() - age,) * 2)
     with key_of_start(tmp_path):

@@ -18,7 +18,7 @@ from pipeline.status import main
 from runs import python, report_of, sizes_and_times, train
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 from storage.records import write_marker, write_record
 
 
@@ -162,7 +162,7 @@ def test_progress_and_time_left(unfinished: RunLayout) -> None:
     facts = {"stage": "statistics", "pid": 1, "stages": {}, "peak_rss_bytes": 3 * 2**20, "progress": progress}
     write_record(unfinished.state, facts)
     assert status(unfinished.root)["progress"] is None, "of a run that no longer works, it says nothing"
-    with FolderLock(unfinished.lock, "training"):
+    with hold_lock(unfinished.lock, "training"):
         found = status(unfinished.root)
         assert found["progress"] == progress
         assert found["seconds_left"] == pytest.approx(200, abs=20)

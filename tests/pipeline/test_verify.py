@@ -18,7 +18,7 @@ from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 
 REFUSALS = {65, 66}
 ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", "--scheduler", "serial")
@@ -229,7 +229,7 @@ def test_a_kill_just_before_the_report_leaves_a_run_to_resume(copy: Path, capsys
     code, out = verified(copy, capsys)
     assert code == 0
     assert "note: report.json: not there; the run is unfinished, resume it\n" in out
-    with FolderLock(RunLayout(copy).lock, "training"):  # it is about to write it
+    with hold_lock(RunLayout(copy).lock, "training"):  # it is about to write it
         assert "note" not in verified(copy, capsys)[1]
     with damaged(copy / "solutions" / "final.npz", Path.unlink):
         assert "solutions/final.npz: missing" in verified(copy, capsys, "-q")[1]
@@ -265,7 +265,7 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
 
     monkeypatch.setattr(verification.time, "sleep", meanwhile)
     assert verified(copy, capsys, "-q")[0] == 65  # nobody is at work
-    with FolderLock(RunLayout(copy).lock, "training"):
+    with hold_lock(RunLayout(copy).lock, "training"):
         assert verified(copy, capsys, "-q") == (0, "")
 
 

@@ -22,7 +22,7 @@ from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import check_folder, committed_files, new_folder, remove_folder, remove_stale, seal
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 from storage.records import read_json, read_record, write_json, write_record
 from storage.zarr_arrays import ArraySpec, create_arrays
 
@@ -257,7 +257,7 @@ def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
             (lambda: new_folder(closed / "c").__enter__(), "c: cannot write"),
             (lambda: create_arrays(closed / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {}), "d.zarr: cannot write"),
             (lambda: remove_folder(closed / tmp_path.name), f"{tmp_path.name}: cannot write"),
-            (lambda: FolderLock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
+            (lambda: hold_lock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
         ):
             with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:
                 action()

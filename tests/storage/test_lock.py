@@ -4,29 +4,27 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from faults.other_machines import ELSEWHERE, touching, without_flock
-from storage import lock as locks
 from storage.errors import LockedError
-from storage.lock import FolderLock, holder
+from storage.lock import hold_lock, holder
 
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from storage.lock import FolderLock
-with FolderLock(Path(sys.argv[1]), "test run"):
+from storage.lock import hold_lock
+with hold_lock(Path(sys.argv[1]), "test run"):
     child = 0
     if sys.argv[2] == "fork":
         ready, started = os.pipe()
@@ -62,7 +60,7 @@ def holding(path: Path, mode: str = "plain") -> Iterator[tuple[subprocess.Popen,
 def test_second_process_is_told_host_and_pid(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.lock"
     with holding(path) as (process, _):
-        with pytest.raises(LockedError) as caught, FolderLock(path, "second"):
+        with pytest.raises(LockedError) as caught, hold_lock(path, "second"):
             pass
         assert (caught.value.pid, caught.value.host) == (process.pid, socket.gethostname())
         assert caught.value.exit_code == 73
@@ -82,7 +80,7 @@ def test_kill_9_frees_it_even_while_children_live(tmp_path: Path, mode: str) -> 
         if child:
             os.kill(child, 0)  # still there, or the test proves nothing
         assert holder(path) is None
-        with FolderLock(path, "next"):
+        with hold_lock(path, "next"):
             assert holder(path)["pid"] == os.getpid()
 
 
@@ -90,16 +88,13 @@ def test_two_in_one_process_exclude_each_other_and_errors_free(tmp_path: Path) -
     """The file stays, and the lock can be taken again."""
     path = tmp_path / "run.lock"
     assert holder(path) is None
-    lock = FolderLock(path, "a")
-    with pytest.raises(RuntimeError, match="inside"), lock:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="inside"), hold_lock(path, "a"):  # noqa: PT012
         inode = path.stat().st_ino
-        with pytest.raises(LockedError), FolderLock(path, "b"):
+        with pytest.raises(LockedError), hold_lock(path, "b"):
             pass
-        with pytest.raises(ValueError, match="already held"):
-            lock.__enter__()
         raise RuntimeError("inside")
     assert holder(path) is None
-    with FolderLock(path, "b"):
+    with hold_lock(path, "b"):
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert path.stat().st_ino == inode
 
@@ -111,7 +106,7 @@ def test_waiting_ends_when_the_holder_does(tmp_path: Path) -> None:
         waited.append(process.pid)
         process.kill()
 
-    with holding(path) as (process, _), FolderLock(path, "patient", wait_seconds=60, on_wait=kill):
+    with holding(path) as (process, _), hold_lock(path, "patient", wait_seconds=60, on_wait=kill):
         assert waited
 
 
@@ -120,12 +115,12 @@ def test_waiting_gives_up_after_its_time_or_when_it_is_told(tmp_path: Path) -> N
         raise RuntimeError("enough")
 
     path = tmp_path / "run.lock"
-    with FolderLock(path, "a"):
+    with hold_lock(path, "a"):
         started = time.monotonic()
-        with pytest.raises(LockedError), FolderLock(path, "impatient", wait_seconds=0.3):
+        with pytest.raises(LockedError), hold_lock(path, "impatient", wait_seconds=0.3):
             pass
         assert time.monotonic() - started > 0.25
-        with pytest.raises(RuntimeError, match="enough"), FolderLock(path, "b", wait_seconds=60, on_wait=stop):
+        with pytest.raises(RuntimeError, match="enough"), hold_lock(path, "b", wait_seconds=60, on_wait=stop):
             pass
 
 
@@ -136,7 +131,7 @@ def test_asking_who_holds_it_does_not_make_a_taker_fail(tmp_path: Path) -> None:
         fcntl.flock(asking, fcntl.LOCK_SH)  # what `holder` does for an instant
         release = threading.Timer(0.1, fcntl.flock, (asking, fcntl.LOCK_UN))
         release.start()
-        with FolderLock(path, "taker"):
+        with hold_lock(path, "taker"):
             pass
         release.join()
 
@@ -144,125 +139,41 @@ def test_asking_who_holds_it_does_not_make_a_taker_fail(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"\xff" * 10_000])
 def test_a_garbled_file_still_locks(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run.lock"
-    with FolderLock(path, "a"):
+    with hold_lock(path, "a"):
         path.write_bytes(content)
-        with pytest.raises(LockedError), FolderLock(path, "b"):
+        with pytest.raises(LockedError), hold_lock(path, "b"):
             pass
         assert holder(path) is not None
 
 
-@pytest.fixture
-def left_text(tmp_path: Path) -> Path:
-    path = tmp_path / "run.lock"
-    path.write_text(json.dumps(ELSEWHERE))
-    return path
+def test_a_folder_that_is_removed_and_made_again_is_locked_anew(tmp_path: Path) -> None:
+    """By whoever waits for the first one, too: two would hold two files of one name."""
+    path = tmp_path / "run" / "run.lock"
+
+    def remove() -> None:
+        shutil.rmtree(path.parent)
+        path.parent.mkdir()
+
+    with hold_lock(path, "first"):
+        with hold_lock(path, "patient", wait_seconds=60, on_wait=remove):
+            with pytest.raises(LockedError, match="patient"), hold_lock(path, "third"):
+                pass
+            path.unlink()
+        assert not path.exists()
+        assert holder(path) is None
 
 
-@pytest.mark.parametrize("age", [0, 3600])
-def test_a_holder_on_another_machine_that_is_silent_is_replaced_with_a_word(
-    left_text: Path, monkeypatch: pytest.MonkeyPatch, age: int
-) -> None:
-    monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
-    os.utime(left_text, (time.time() - age,) * 2)
-    assert (holder(left_text) is None) == bool(age)
-    said: list[str] = []
-    started = time.monotonic()
-    with FolderLock(left_text, "next", warn=said.append):
-        assert json.loads(left_text.read_text())["pid"] == os.getpid()
-    assert (time.monotonic() - started > 0.7) == (not age)
-    assert "process 7 on elsewhere was more than 1 s ago; taken over" in said[-1]
-
-
-def test_its_clock_does_not_matter(left_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ages are told by the clock of the file system, and a life by a change; what it wrote is not overwritten."""
-    monkeypatch.setattr(time, "time", lambda: 2e9 + 1e6)
-    said: list[str] = []
-    with touching(left_text), pytest.raises(LockedError), FolderLock(left_text, "second", warn=said.append):
-        pass
-    assert len(said) == 1
-    assert json.loads(left_text.read_text()) == ELSEWHERE
-
-
-@pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs of life come often, and nobody waits long for those of others."""
-    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(locks, "_SETTLE_SECONDS", 0.3)
-
-
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_without_flock_signs_of_life_keep_the_lock(
+def test_without_flock_there_is_a_warning_and_the_name_of_whoever_came_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    without_flock(monkeypatch, number)
-    path = tmp_path / "run.lock"
+    def flock(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path, said = tmp_path / "run.lock", list[str]()
     assert holder(path) is None
-    said: list[str] = []
-    with FolderLock(path, "first", warn=said.append):
-        assert "offers no locks" in said[-1]
-        with pytest.raises(LockedError, match="first"), FolderLock(path, "second"):
-            pass
+    with hold_lock(path, "first", warn=said.append):
+        assert said == [f"{path}: its file system offers no locks; start no second process in this folder"]
         assert holder(path)["purpose"] == "first"
     assert holder(path) is None
-    path.write_text(json.dumps(ELSEWHERE | {"host": socket.gethostname()}))  # killed
-    monkeypatch.setattr(locks, "SILENT_SECONDS", 0.5)
-    with FolderLock(path, "next"):
-        assert holder(path)["purpose"] == "next"
-
-
-@pytest.mark.usefixtures("quickly")
-def test_without_flock_one_of_many_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_flock(monkeypatch)
-    path, got, refused = tmp_path / "run.lock", [], []
-    ready = threading.Barrier(8)
-
-    def take(number: int) -> None:
-        ready.wait()
-        try:
-            with FolderLock(path, "x" * number):  # texts of any length, one over the other
-                got.append(number)
-                time.sleep(2)
-        except LockedError:
-            refused.append(number)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(take, range(8)))
-    assert len(got) == 1  # the last to write; no thread here is held up for as long as they settle
-    assert len(got) + len(refused) == 8
-
-
-def within_seconds(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-@pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("left", [json.dumps(ELSEWHERE).encode().ljust(512), b"", b"garbage".ljust(512)])
-def test_a_holder_whose_lock_is_taken_learns_it(tmp_path: Path, left: bytes) -> None:
-    """By another process that still has it, or that has freed it again."""
-    path, losses = tmp_path / "run.lock", []
-    with FolderLock(path, "first", on_loss=losses.append):
-        beats = path.stat().st_mtime_ns
-        within_seconds(lambda: path.stat().st_mtime_ns > beats)
-        assert not losses
-        with path.open("r+b") as stream:  # in one step: a moment between emptying and writing may be long
-            stream.write(left)
-            if not left:
-                stream.truncate()
-        within_seconds(lambda: losses)
-        time.sleep(0.15)
-    assert len(losses) == 1
-    assert ("process 7 on elsewhere" if b"pid" in left else "another process, which took over") in losses[0]
-    assert path.read_bytes() == left
-
-
-@pytest.mark.usefixtures("quickly")
-def test_a_lock_file_that_cannot_be_read_is_no_loss(tmp_path: Path) -> None:
-    path, losses = tmp_path / "run.lock", []
-    with FolderLock(path, "first", on_loss=losses.append):
-        path.rename(tmp_path / "away")
-        time.sleep(0.3)
-    assert not losses

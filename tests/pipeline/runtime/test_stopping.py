@@ -24,7 +24,7 @@ from pipeline.stages.task_checkpoints import SolveProgress
 from pipeline.train import main
 from runs import TrainedRuns, model_bytes
 from stopping_points import until_done
-from storage.lock import FolderLock
+from storage.lock import hold_lock
 
 
 def interrupt(number: signal.Signals) -> None:
@@ -137,7 +137,7 @@ def test_waiting_for_a_feature_store_ends_on_request(
     assert main([*command, str(tmp_path / "first"), "-q"]) == 0
     (store,) = (path for path in (tmp_path / "features").iterdir() if path.suffix == "" and path.is_dir())
     store.rename(tmp_path / "away")
-    with FolderLock(store.with_name(f"{store.name}.lock"), "building features"):
+    with hold_lock(store.with_name(f"{store.name}.lock"), "building features"):
         assert main([*command, str(tmp_path / "waiting"), "--time-limit", "1s"]) == 75
     error = capsys.readouterr().err
     assert f"waiting for process {os.getpid()}" in error
