@@ -228,7 +228,8 @@ def _run(
     from pipeline.datasets.feature_rows import ScaledFeatures, live
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
-    from pipeline.runtime.events import Events, MemoryMeter  # psutil
+    from pipeline.runtime.events import Events
+    from pipeline.runtime.memory_limits import MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit

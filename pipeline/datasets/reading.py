@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.runtime import stopping
-from pipeline.runtime.console import StageLine
-from pipeline.runtime.events import MemoryMeter
+from pipeline.runtime.events import StageLine
+from pipeline.runtime.memory_limits import MemoryMeter
 
 
 @dataclass

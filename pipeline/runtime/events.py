@@ -1,66 +1,118 @@
-"""What a run prints and logs: log.jsonl, metrics.jsonl, and progress.
+"""What a run tells: log.jsonl, metrics.jsonl, and a line for each stage.
 
-Progress is one line for each stage (`console`); in a notebook tqdm draws bars.
+On a terminal and in a notebook the line is drawn again in place until it stays with its time; elsewhere it is written
+once a minute, and a last time. What is printed meanwhile, also by others, goes above it.
 """
 
 import json
+import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-import psutil
-
-from pipeline.runtime.console import StageLine, repeating
-from pipeline.runtime.progress import Pace, Progress, duration
+from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.progress import Pace, Progress, duration, repeating
 from storage.files import LineFile
 
-SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
-SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
+LINE_SECONDS = 60.0  # between two lines where none can be drawn again
+DRAW_SECONDS = 0.5  # between two drawings of one
 
 Callback = Callable[[dict[str, Any]], object]
 
 
-class MemoryMeter:
-    """Samples the memory of this process and its children, found within a second; `peak_bytes` is the largest seen."""
+class StageLine:
+    """The line of a stage while a `with` block runs: its name, its seconds, and what `words` tells.
 
-    def __init__(self, peak_bytes: int = 0) -> None:
-        self.peak_bytes = peak_bytes  # of the earlier sessions of a run
-        self._process = psutil.Process()
-        self._children: list[psutil.Process] = []
-        self._search_again = 0.0  # time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory-meter", daemon=True)
+    last : tells what stays beside the time when the stage is done
+    """
 
-    def __enter__(self) -> "MemoryMeter":
-        """Start sampling."""
-        self.sample()
-        self._thread.start()
+    def __init__(self, stream: TextIO, stage: str, words: Callable[[], str], last: Callable[[], str] = str) -> None:
+        self._stream, self._stage, self._words, self._last = stream, stage, words, last
+        self._in_place = stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
+        self._lock, self._inside = threading.RLock(), ExitStack()
+        self._drawn, self._torn = 0, False  # characters of the line; whether others have begun a line and not ended it
+
+    def __enter__(self) -> "StageLine":
+        """Begin the line."""
+        self._started = time.monotonic()
+        if self._in_place:
+            for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+                if other.isatty():
+                    self._inside.enter_context(redirect(self.above(other)))
+        self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Stop sampling."""
-        self._stop.set()
-        self._thread.join()
-        self.sample()
+    def __exit__(self, kind: object, *_: object) -> None:
+        """End the line: it stays."""
+        self._inside.close()
+        with self._lock:
+            self._write(self._erased() + ("\n" if self._torn else ""))
+            words = "stopped" if kind else self._last()
+            if self._in_place:
+                self._write(self._fitted(words) + "\n")
+            else:
+                self._write(f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s\n")
 
-    def sample(self) -> int:
-        """Return the bytes in use now: resident memory alone, or the proportional share of each process of a tree."""
-        if time.monotonic() >= self._search_again:
-            self._children = self._process.children(recursive=True)
-            self._search_again = time.monotonic() + SEARCH_SECONDS
-        tree = [self._process, *self._children]
-        used = _tree_bytes(tree) if self._children else self._process.memory_info().rss
-        self.peak_bytes = max(self.peak_bytes, used)
-        return used
+    def above(self, stream: TextIO) -> Any:
+        """Return what writes as a stream does, above this line."""
+        return _Above(stream, self)
 
-    def _watch(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            self.sample()
+    def write_above(self, stream: TextIO, text: str) -> int:
+        """Write text of others to a stream, in place of the line, which is drawn again below a line that they end."""
+        with self._lock:
+            self._write(self._erased())
+            self._torn = not text.endswith("\n") if text else self._torn
+            return stream.write(text)
+
+    def _draw(self) -> None:
+        words = self._words()
+        with self._lock:
+            if not self._in_place:
+                self._write(f"{self._stage}: {words}, {self._seconds():.0f} s so far\n")
+            elif not self._torn:
+                line = self._fitted(words)
+                self._write(self._erased() + line)
+                self._drawn = len(line)
+
+    def _erased(self) -> str:
+        """Return what to write where the line is no longer to be seen: spaces, the one way that a notebook knows."""
+        drawn, self._drawn = self._drawn, 0
+        return f"\r{' ' * drawn}\r" if drawn else ""
+
+    def _fitted(self, words: str) -> str:
+        """Return the line, cut to the width of the terminal: what wraps cannot be drawn again in place."""
+        line = f"{self._stage:<10}{self._seconds():>8.1f} s  {words}".rstrip()
+        columns = 0
+        with suppress(OSError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        room = (columns or shutil.get_terminal_size().columns) - 1
+        return line if len(line) <= room else f"{line[: room - 1]}…"
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class _Above:
+    """A stream whose text goes above the line of a stage."""
+
+    def __init__(self, stream: TextIO, line: StageLine) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        return self._line.write_above(self._stream, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Events:
@@ -81,11 +133,9 @@ class Events:
     ) -> None:
         self.meter = meter
         self._stream = stream or sys.stderr
-        self._quiet = quiet
-        self._callback = callback
-        self._lock = threading.Lock()
+        self._quiet, self._callback, self._lock = quiet, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
-        self._told: list[Callable[[], str]] = []  # what tells how far it is, the innermost last
+        self._words: Callable[[], str] = meter.text  # what its line tells
         self._log, self._metrics = LineFile(log), LineFile(metrics)
 
     def __enter__(self) -> "Events":
@@ -114,13 +164,14 @@ class Events:
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""
-        self._append(self._log, {"time": _now(), "event": event, **facts})
+        self._append(self._log, {"event": event, **facts})
 
     def metric(self, **facts: Any) -> None:
         """Write one line to metrics.jsonl. Raises CannotWriteError."""
-        self._append(self._metrics, {"time": _now(), **facts})
+        self._append(self._metrics, facts)
 
-    def _append(self, file: LineFile, record: dict[str, Any]) -> None:
+    def _append(self, file: LineFile, facts: dict[str, Any]) -> None:
+        record = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
         with self._lock:
             file.append(json.dumps(record))
             callback, self._callback = self._callback, None
@@ -129,100 +180,42 @@ class Events:
                 self._callback = callback
 
     @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Show a line for a stage while the block runs; it stays with the time that the stage took."""
+        if self._quiet:
+            yield
+            return
+        before = self._line
+        try:
+            with StageLine(self._stream, name, lambda: self._words()) as self._line:
+                yield
+        finally:
+            self._line = before
+
+    @contextmanager
     def progress(self, stage: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
         """Show the progress of a stage while the block runs, as `now` tells it.
 
         `note` returns a few words on the state of the work (objective and gap while solving).
         """
-        if self._quiet:
-            yield
-            return
-        told = self._words_from(now, note)
-        if _in_notebook():
-            with self._bar(stage, now, told):
-                yield
-            return
-        with nullcontext() if self._line else self.stage(stage):
-            self._told.append(told)
-            try:
-                yield
-            finally:
-                self._told.remove(told)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Show a line for a stage while the block runs; it stays with the time that the stage took."""
-        if self._quiet or _in_notebook():
-            yield
-            return
-
-        def words() -> str:
-            told = self._told[-1:]
-            return told[0]() if told else _size(self.meter.sample())
-
-        before = self._line
-        try:
-            with StageLine(self._stream, name, words) as self._line:
-                yield
-        finally:
-            self._line = before
-
-    def _words_from(self, now: Callable[[], Progress], note: Callable[[], str]) -> Callable[[], str]:
-        """Return a function that tells progress, time left, rate, state and memory in one line."""
         pace = Pace()
 
         def words() -> str:
             progress = now()
             left, rate = pace.seconds_left(progress), pace.rate(progress)
-            said = (
+            told = (
                 f"{progress.share:3.0%}" if progress.total else "",
                 "" if left is None else f"{duration(left)} left",
                 progress.text() if progress.unit else progress.words,
                 f"{rate:.3g}/s" if progress.unit and rate else "",
                 note(),
-                _size(self.meter.sample()),
+                self.meter.text(),
             )
-            return ", ".join(filter(None, said))
+            return ", ".join(filter(None, told))
 
-        return words
-
-    @contextmanager
-    def _bar(self, stage: str, now: Callable[[], Progress], words: Callable[[], str]) -> Iterator[None]:
-        from tqdm.auto import tqdm  # only where there is something to draw on
-
-        total = now().total
-        form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}" if total else "{desc}: {elapsed}{postfix}"
-        shown = {"desc": f"{stage:<10}", "bar_format": form, "dynamic_ncols": True}
-        # What cannot be counted leaves no bar, and is not worth one where it takes a moment.
-        with tqdm(total=total or None, file=self._stream, leave=bool(total), delay=0 if total else 1, **shown) as bar:
-
-            def refresh() -> None:
-                bar.n = now().done
-                bar.set_postfix_str(words())
-
-            with repeating(1.0, refresh):
-                yield
-            if total:
-                refresh()
-
-
-def _in_notebook() -> bool:
-    return "ipykernel.zmqshell" in sys.modules  # as tqdm.auto tells
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:.0f} MiB"
-
-
-def _tree_bytes(processes: list[psutil.Process]) -> int:
-    used = 0
-    for process in processes:
+        before, self._words = self._words, words
         try:
-            used += process.memory_full_info().pss
-        except (psutil.Error, AttributeError):
-            continue  # gone meanwhile, or a system without proportional shares
-    return used
+            with nullcontext() if self._line else self.stage(stage):
+                yield
+        finally:
+            self._words = before

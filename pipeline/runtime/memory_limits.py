@@ -1,6 +1,7 @@
-"""How much memory a run may take, and each of its worker processes; limits of control groups, version 1 and 2."""
+"""How much memory a run takes, and may take, and each of its worker processes; control groups, version 1 and 2."""
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -8,11 +9,14 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 from pipeline.config.train_config import Resources
+from pipeline.runtime.progress import repeating
 
 DRIVER_BYTES = 290 * 2**20  # of a process that solves: interpreter, libraries and compiled code; measured
 LEADING_BYTES = 194 * 2**20  # of the process that leads worker processes, which share its libraries; measured
 WORKER_ALONE_BYTES = 450 * 2**20  # of a worker process, shared libraries counted as its own, as its nanny does
 LOADING_WORKER_BYTES = 310 * 2**20  # of one that compiles nothing
+SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
+SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
 
 
 def default_limit_bytes() -> int:
@@ -90,3 +94,41 @@ def _numbers(path: Path) -> list[int]:
         return [int(word) for word in path.read_text().split()]
     except (OSError, ValueError):
         return []
+
+
+class MemoryMeter:
+    """Samples the memory of this process and its children, found within a second; `peak_bytes` is the largest seen."""
+
+    def __init__(self, peak_bytes: int = 0) -> None:
+        self.peak_bytes = peak_bytes  # of the earlier sessions of a run
+        self._process = psutil.Process()
+        self._children: list[psutil.Process] = []
+        self._search_again = 0.0  # time.monotonic()
+        self._sampling = repeating(SAMPLE_SECONDS, self.sample)
+
+    def __enter__(self) -> "MemoryMeter":
+        """Start sampling."""
+        self.sample()
+        self._sampling.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop sampling."""
+        self._sampling.__exit__(None, None, None)
+        self.sample()
+
+    def sample(self) -> int:
+        """Return the bytes in use now: resident memory alone, or the proportional share of each process of a tree."""
+        if time.monotonic() >= self._search_again:
+            self._children = self._process.children(recursive=True)
+            self._search_again = time.monotonic() + SEARCH_SECONDS
+        used = 0 if self._children else self._process.memory_info().rss
+        for process in [self._process, *self._children] if self._children else []:
+            with suppress(psutil.Error, AttributeError):  # gone meanwhile, or a system without proportional shares
+                used += process.memory_full_info().pss
+        self.peak_bytes = max(self.peak_bytes, used)
+        return used
+
+    def text(self) -> str:
+        """Return what is in use now, in words."""
+        return f"{self.sample() / 2**20:.0f} MiB"

@@ -10,18 +10,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from shutil import rmtree
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 WRITE_SECONDS = 1.0  # between two reports of a task in another process
 MEASURED_SECONDS, MEASURED_SHARE = 5.0, 0.02  # of work, before a forecast is made from it
 COMPILING = "compiling, once on this machine"
-_HERE = -1  # in place of the index of an item: the watching thread itself
 
 
 @dataclass(frozen=True)
@@ -92,68 +92,34 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-@dataclass(frozen=True)
-class _Report:
-    done: float
-    words: str
-
-
-@dataclass(frozen=True)
-class _Channel:
-    """Where the tasks of one call report to: a dictionary of the process that watches, or files. Picklable."""
-
-    folder: Path
-    process: int
-    name: str  # drawn: a late task of an earlier call, or of a killed session, is not taken for one of this
-
-    def file(self, index: int) -> Path:
-        return self.folder / f"{self.name}-{index}.json"
-
-
-@dataclass(frozen=True)
-class Numbered(Generic[Item]):
-    """An item and its place among those of one call."""
-
-    index: int
-    item: Item
-
-
-_reports: dict[str, dict[int, _Report]] = {}  # of the channels that this process watches
+Reports = dict[int, tuple[float, str]]  # of the items by their index: the units that are done, and words
+# Of the watches of this process, by the path that the reports of other processes begin with. Part of it is drawn: a
+# late task of an earlier call, or of a killed session, is not taken for one of this.
+_watched: dict[Path, Reports] = {}
+_compiling: list[object] = []  # the loops that this process compiles now
 
 
 class _Task:
     """One item under way, in the thread that runs it and in those that help it."""
 
-    def __init__(self, channel: _Channel, index: int) -> None:
-        self._channel, self._index = channel, index
-        self._done, self._words, self._compilations = 0.0, "", 0
+    def __init__(self, reports_to: Path, index: int) -> None:
+        self._reports_to, self._index = reports_to, index
+        self._done, self._words = 0.0, ""
         self._written, self._lock = time.monotonic(), threading.Lock()
 
-    def advance(self, units: float, words: str | None) -> None:
+    def tell(self, units: float = 0.0, words: str | None = None, *, at_once: bool) -> None:
         with self._lock:
             self._done += units
             self._words = self._words if words is None else words
-            self._tell(at_once=False)
-
-    def status(self, words: str) -> None:
-        self._words = words
-        self._tell(at_once=True)
-
-    def compiling(self, step: int) -> None:
-        with self._lock:
-            self._compilations += step
-            self._tell(at_once=True)
-
-    def _tell(self, *, at_once: bool) -> None:
-        report = _Report(self._done, COMPILING if self._compilations > 0 else self._words)
-        reports = _reports.get(self._channel.name) if self._channel.process == os.getpid() else None
-        if reports is not None:
-            reports[self._index] = report
-        elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
-            self._written = time.monotonic()
-            with suppress(OSError):
-                self._channel.folder.mkdir(exist_ok=True)
-                self._channel.file(self._index).write_text(json.dumps([report.done, report.words]), encoding="utf-8")
+            reports = _watched.get(self._reports_to)
+            if reports is not None:
+                reports[self._index] = self._done, self._words
+            elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
+                self._written = time.monotonic()
+                report = self._done, COMPILING if _compiling else self._words
+                with suppress(OSError):
+                    self._reports_to.parent.mkdir(exist_ok=True)
+                    Path(f"{self._reports_to}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 class _Here(threading.local):
@@ -166,16 +132,22 @@ _here = _Here()
 def advance(units: float = 1, words: str | None = None) -> None:
     """Count units of the item that this thread runs as done; with words, say so."""
     if _here.task is not None:
-        _here.task.advance(units, words)
+        _here.task.tell(units, words, at_once=False)
 
 
-def current_task() -> "_Task | None":
+def status(words: str) -> None:
+    """Say what the item that this thread runs is about to do."""
+    if _here.task is not None:
+        _here.task.tell(words=words, at_once=True)
+
+
+def current_task() -> _Task | None:
     """Return the item that this thread runs, for `helping` in threads that work on the same item."""
     return _here.task
 
 
 @contextmanager
-def helping(task: "_Task | None") -> Iterator[None]:
+def helping(task: _Task | None) -> Iterator[None]:
     """Have this thread report to an item that another thread runs."""
     before, _here.task = _here.task, task
     try:
@@ -184,113 +156,98 @@ def helping(task: "_Task | None") -> Iterator[None]:
         _here.task = before
 
 
-def status(words: str) -> None:
-    """Say what the item that this thread runs is about to do."""
-    if _here.task is not None:
-        _here.task.status(words)
-
-
 @cache
 def _hear_of_compilations() -> None:
-    """Have numba's events say, in the thread that compiles, that a compilation begins or has ended."""
+    """Have numba say, in the thread that compiles, that a compilation begins or has ended."""
     from numba.core import event  # with the first item, since --help and status shall not wait for numba
 
     class Compiling(event.Listener):
         def on_start(self, _: object) -> None:
+            _compiling.append(self)
             if _here.task is not None:
-                _here.task.compiling(1)
+                _here.task.tell(at_once=True)
 
         def on_end(self, _: object) -> None:
+            _compiling.pop()
             if _here.task is not None:
-                _here.task.compiling(-1)
+                _here.task.tell(at_once=True)
 
     event.register("numba:compile", Compiling())
 
 
-@contextmanager
-def _telling(channel: _Channel, index: int) -> Iterator[None]:
+def _run_item(reports_to: Path, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
     _hear_of_compilations()
-    before, _here.task = _here.task, _Task(channel, index)
-    try:
-        yield
-    finally:
-        _here.task = before
+    index, item = numbered
+    with helping(_Task(reports_to, index)):
+        return function(item)
 
 
-def _run_reporting(channel: _Channel, function: Callable[[Item], Value], numbered: Numbered[Item]) -> Value:
-    with _telling(channel, numbered.index):
-        return function(numbered.item)
-
-
-@dataclass
-class Watch(Generic[Item]):
+class Watch:
     """The driver's view of the items of one call; inside a `with` block, `now` tells how far they are.
 
     folder : where tasks of other processes leave their reports
-    items : what is run
-    unit, size : what is counted, and how many of it an item has
+    sizes : of each item, how much of the `unit` that is counted it has
     words : shown while no task has any of its own
     """
 
-    folder: Path
-    items: Sequence[Item]
-    unit: str = "items"
-    size: Callable[[Item], float] = lambda item: 1
-    words: str = ""
-    _done: float = field(default=0.0, init=False)
+    def __init__(self, folder: Path, sizes: Sequence[float] = (), unit: str = "items", words: str = "") -> None:
+        self._reports_to, self._unit, self._words = folder / os.urandom(8).hex(), unit, words
+        self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
 
-    def __enter__(self) -> "Watch[Item]":
+    def __enter__(self) -> "Watch":
         """Begin to listen; what a killed session left is removed."""
-        self._channel = _Channel(self.folder, os.getpid(), os.urandom(8).hex())
-        self._sizes = {index: float(self.size(item)) for index, item in enumerate(self.items)}
-        self._total, self._reports = sum(self._sizes.values()), _reports.setdefault(self._channel.name, {})
-        clear(self.folder)
+        _hear_of_compilations()
+        self._reports = _watched[self._reports_to] = Reports()
+        rmtree(self._reports_to.parent, ignore_errors=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop listening."""
-        del _reports[self._channel.name]
-        clear(self.folder)
+        del _watched[self._reports_to]
+        rmtree(self._reports_to.parent, ignore_errors=True)
 
-    def numbered(self) -> list[Numbered[Item]]:
-        """Return the items as the function that `reporting` returns takes them."""
-        return [Numbered(index, item) for index, item in enumerate(self.items)]
-
-    def reporting(self, function: Callable[[Item], Value]) -> Callable[[Numbered[Item]], Value]:
-        """Return a function that runs one of the items, and reports to this watch wherever it runs."""
-        return partial(_run_reporting, self._channel, function)
-
-    def here(self) -> AbstractContextManager[None]:
-        """Return a context in which this thread reports as if it ran an item of its own."""
-        return _telling(self._channel, _HERE)
+    def reporting(self, function: Callable[[Item], Value]) -> Callable[[tuple[int, Item]], Value]:
+        """Return a function that runs an item, given with its index, and reports to this watch wherever it runs."""
+        return partial(_run_item, self._reports_to, function)
 
     def finished(self, index: int) -> None:
         """Count an item as done, whatever it has reported."""
         self._done += self._sizes.pop(index)
         self._reports.pop(index, None)
         with suppress(OSError):
-            self._channel.file(index).unlink()
+            Path(f"{self._reports_to}-{index}.json").unlink()
 
     def now(self) -> Progress:
         """Return how far the items are; safe in every thread."""
         self._read_files()
-        sizes = {_HERE: 0.0, **self._sizes.copy()}
-        reports = [(sizes[index], report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
-        under_way = sum(min(report.done, size) for size, report in reports)
-        said = [report.words for _, report in reports if report.words]
-        words = COMPILING if COMPILING in said else next(iter(said), self.words)
-        return Progress(min(self._done + under_way, self._total), self._total, self.unit, words)
+        sizes = self._sizes.copy()
+        reports = [(sizes[index], *report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
+        under_way = sum(min(done, size) for size, done, _ in reports)
+        said = [words for _, _, words in reports if words]
+        words = COMPILING if _compiling or COMPILING in said else next(iter(said), self._words)
+        return Progress(min(self._done + under_way, self._total), self._total, self._unit, words)
 
     def _read_files(self) -> None:
-        for path in self.folder.glob(f"{self._channel.name}-*.json"):
+        for path in self._reports_to.parent.glob(f"{self._reports_to.name}-*.json"):
             with suppress(OSError, ValueError, TypeError):  # one that is gone or being written: the last report stands
                 done, words = json.loads(path.read_text(encoding="utf-8"))
-                self._reports[int(path.stem.rpartition("-")[2])] = _Report(float(done), str(words))
+                self._reports[int(path.stem.rpartition("-")[2])] = float(done), str(words)
 
 
-def clear(folder: Path) -> None:
-    """Remove the reports in a folder, and the folder."""
-    with suppress(OSError):
-        for path in folder.glob("*.json"):
-            path.unlink(missing_ok=True)
-        folder.rmdir()
+@contextmanager
+def repeating(seconds: float, action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` every few seconds from a thread while the block runs."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(seconds):
+            with suppress(Exception):  # progress is told again soon, and no error of it may end what is told after
+                action()
+
+    thread = threading.Thread(target=loop, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

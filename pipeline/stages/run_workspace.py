@@ -24,10 +24,9 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.runtime import stopping
 from pipeline.runtime.committed_sums import S, take_over
-from pipeline.runtime.console import repeating
 from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor, this_process
-from pipeline.runtime.progress import COMPILING, Progress, Watch
+from pipeline.runtime.progress import COMPILING, Progress, Watch, repeating
 from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
@@ -269,20 +268,22 @@ class Run(Workspace):
         stopping.check()
         if not items:
             return
-        with Watch(self.layout.progress, items, unit, size, words) as watch, self._shown(name, watch.now, note):
+        sizes = [size(item) for item in items]
+        with Watch(self.layout.progress, sizes, unit, words) as watch, self._shown(name, watch.now, note):
             run = self.executor.run(
                 watch.reporting(function),
-                watch.numbered(),
+                enumerate(items),
                 self.layout.lease,
-                lambda numbered: address_of(numbered.item),
+                lambda numbered: address_of(numbered[1]),
             )
             with closing(run):  # ends the other items before an error of `on_value` goes on
                 for result in run:
                     if result.process != this_process():
                         cost.cpu_seconds += result.cpu_seconds
                     cost.items += 1
-                    on_value(result.item.item, result.value)
-                    watch.finished(result.item.index)
+                    index, item = result.item
+                    on_value(item, result.value)
+                    watch.finished(index)
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which takes up those that an earlier session has committed."""
@@ -317,8 +318,7 @@ class Run(Workspace):
     @contextmanager
     def status(self, stage: str, words: str) -> Iterator[None]:
         """Show what is done inside, in this thread."""
-        watch = Watch[None](self.layout.progress, (), "", words=words)
-        with watch, watch.here(), self._shown(stage, watch.now):
+        with Watch(self.layout.progress, unit="", words=words) as watch, self._shown(stage, watch.now):
             yield
 
     @contextmanager

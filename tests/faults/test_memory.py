@@ -20,8 +20,9 @@ from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.planning.plan import prepare
-from pipeline.runtime.events import Events, MemoryMeter
+from pipeline.runtime.events import Events
 from pipeline.runtime.executors import open_executor
+from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit as centers
 from pipeline.stages import preparation as features

@@ -1,7 +1,9 @@
 """What is told while items are under way: counts that move inside them, words, time left; in every executor."""
 
+import shutil
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from numba import njit
 from numba.core import event
 
-from pipeline.runtime import console, progress
+from pipeline.runtime import events, progress
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.progress import COMPILING, Pace, Progress, Watch, _Task, remaining
 from pipeline.stages import run_workspace as run_module
@@ -23,27 +25,26 @@ DEADLINE = 60.0  # of waiting for what comes in a second, on a machine that does
 
 def count_and_wait(go_on: Path, item: str) -> str:
     """Count 30 of 100 units, and end when the file is there; an item that compiles says so."""
-    if item == "compiles":
-        event.start_event("numba:compile")
-    while not go_on.exists():
-        progress.advance(30 if not go_on.with_suffix(f".{item}").exists() else 0)
-        go_on.with_suffix(f".{item}").touch()
-        time.sleep(0.05)
+    with event.trigger_event("numba:compile") if item == "compiles" else nullcontext():
+        while not go_on.exists():
+            progress.advance(30 if not go_on.with_suffix(f".{item}").exists() else 0)
+            go_on.with_suffix(f".{item}").touch()
+            time.sleep(0.05)
     return item.upper()
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
 def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, values = tmp_path / "go on", []
+    go_on, items, values = tmp_path / "go on", ["counts", "compiles"], []
     with (
         open_executor(scheduler, 2, 2, 2**30) as executor,
-        Watch(tmp_path / "progress", ["counts", "compiles"], "rows", lambda item: 100.0) as watch,
+        Watch(tmp_path / "progress", [100.0, 100.0], "rows") as watch,
     ):
 
         def drive() -> None:
-            for result in executor.run(watch.reporting(partial(count_and_wait, go_on)), watch.numbered()):
-                values.append((result.item.item, result.value))
-                watch.finished(result.item.index)
+            for result in executor.run(watch.reporting(partial(count_and_wait, go_on)), enumerate(items)):
+                values.append(result.value)
+                watch.finished(result.item[0])
 
         driver = threading.Thread(target=drive)
         driver.start()
@@ -56,7 +57,7 @@ def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatc
             go_on.touch()
             driver.join()
         assert watch.now() == Progress(200.0, 200.0, "rows", "")
-    assert sorted(values) == [("compiles", "COMPILES"), ("counts", "COUNTS")]
+    assert sorted(values) == ["COMPILES", "COUNTS"]
     assert not (tmp_path / "progress").exists()
 
 
@@ -67,9 +68,9 @@ def test_a_worker_elsewhere_writes_little_and_never_fails(tmp_path: Path, monkey
         for _ in range(1000):
             progress.advance()
 
-    with monkeypatch.context() as patch, Watch(folder, [0], size=lambda item: 2000) as watch:
-        task, (item,) = watch.reporting(count), watch.numbered()
-        patch.setattr(progress, "_reports", {})  # as in another process
+    with monkeypatch.context() as patch, Watch(folder, [2000]) as watch:
+        task, item = watch.reporting(count), (0, 0)
+        patch.setattr(progress, "_watched", {})  # as in another process
         task(item)
         assert not folder.exists(), "an item of less than a second writes nothing"
         patch.setattr(progress, "WRITE_SECONDS", 0.0)
@@ -81,7 +82,7 @@ def test_a_worker_elsewhere_writes_little_and_never_fails(tmp_path: Path, monkey
             assert watch.now().done == 1000, "the last report stands"
         (folder / "ffff-0.json").write_text('[7, "of a session that was killed"]')
         assert watch.now().words == ""
-        progress.clear(folder)
+        shutil.rmtree(folder)
         folder.touch()
         task(item)  # what cannot be written is not told
         patch.undo()
@@ -97,7 +98,7 @@ def test_a_compilation_is_told(tmp_path: Path) -> None:
 
         on_end = on_start
 
-    with Watch(tmp_path / "progress", (), words="choosing") as watch, watch.here():
+    with Watch(tmp_path / "progress", words="choosing") as watch:
         assert watch.now().words == "choosing"
         with event.install_listener("numba:compile", Words()):
             assert njit(lambda x: x + 1)(1) == 2
@@ -108,7 +109,6 @@ def test_a_compilation_is_told(tmp_path: Path) -> None:
         assert watch.now().words == COMPILING, "the outer one is still being compiled"
         event.end_event("numba:compile")
         assert watch.now().words == "choosing"
-    njit(lambda x: x + 2)(1)  # outside of an item there is nobody to tell
 
 
 def test_the_time_left_falls_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,15 +142,15 @@ def test_nothing_is_forecast_from_little_work_or_from_compiling(monkeypatch: pyt
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds, and give whoever tells it the time after each report."""
-    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(events, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(run_module, "STATE_SECONDS", 0.01)
-    advance = _Task.advance
+    tell = _Task.tell
 
-    def slowly(task: _Task, units: float, words: str | None) -> None:
-        advance(task, units, words)
+    def slowly(task: _Task, units: float = 0.0, words: str | None = None, *, at_once: bool) -> None:
+        tell(task, units, words, at_once=at_once)
         time.sleep(0.03)
 
-    monkeypatch.setattr(_Task, "advance", slowly)
+    monkeypatch.setattr(_Task, "tell", slowly)
 
 
 def counts(told: str, unit: str) -> list[int]:

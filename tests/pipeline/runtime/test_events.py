@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import runs
-from pipeline.runtime import console
-from pipeline.runtime.console import StageLine, repeating
-from pipeline.runtime.events import Events, MemoryMeter
-from pipeline.runtime.progress import Progress
+from pipeline.runtime import events
+from pipeline.runtime.events import Events, StageLine
+from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.progress import Progress, repeating
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals on this system")
 
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 def on_screen(text: str, columns: int = 80) -> list[str]:
     """Return the lines that a terminal shows of a text; fails where one is written into what others have begun."""
     lines = [""]
-    for token in re.findall(r"\r\n|\n|\r\x1b\[K|\r|[^\r\n]+", text):
+    for token in re.findall(r"\r\n|\n|\r +\r|\r|[^\r\n]+", text):
         if token.endswith("\n"):
             lines.append("")
         elif token.startswith("\r"):
@@ -47,8 +47,8 @@ def wait_for(words: str, stream: io.StringIO) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "DRAW_SECONDS", 0.01)
-    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(events, "DRAW_SECONDS", 0.01)
+    monkeypatch.setattr(events, "LINE_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("often")
@@ -88,15 +88,25 @@ def test_a_batch_log_gets_lines_and_one_at_the_end(monkeypatch: pytest.MonkeyPat
     assert during
     assert all(re.fullmatch(r"statistics: half, \d+ s so far", line) for line in during)
     assert re.fullmatch(r"statistics: done, \d+\.\d s", last)
-    monkeypatch.setattr(console, "LINE_SECONDS", 60.0)
+    monkeypatch.setattr(events, "LINE_SECONDS", 60.0)
     short = io.StringIO()
     with StageLine(short, "read", str, lambda: "x.csv, 9 rows"):
         pass
     assert re.fullmatch(r"read: x\.csv, 9 rows, \d+\.\d s\n", short.getvalue())
 
 
+@pytest.mark.usefixtures("often")
+def test_a_notebook_is_a_terminal_that_knows_no_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel.zmqshell", sys)
+    stream, words = io.StringIO(), iter(["many words", "few"])
+    with StageLine(stream, "solve", lambda: next(words, "")):
+        wait_for("few", stream)
+    (line,) = on_screen(stream.getvalue())
+    assert re.fullmatch(r"solve +\d+\.\d s", line)
+
+
 def test_a_line_that_others_have_begun_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "DRAW_SECONDS", 60.0)
+    monkeypatch.setattr(events, "DRAW_SECONDS", 60.0)
     stream = Terminal()
     with StageLine(stream, "solve", lambda: "under way") as line:
         line._draw()
@@ -144,7 +154,7 @@ def test_a_run_in_a_terminal_is_a_line_a_stage(tmp_path: Path, columns: int) -> 
     words = ["train", "digits", "--centers", "60", "--run-dir", str(tmp_path / "run")]
     words += ["--features-dir", str(tmp_path / "features")]
     code = (
-        "import sys; from pipeline.runtime import console; console.DRAW_SECONDS = 0.02;"
+        "import sys; from pipeline.runtime import events; events.DRAW_SECONDS = 0.02;"
         "from pipeline.__main__ import main; sys.exit(main())"
     )
     process, terminal = pty.fork()
@@ -162,4 +172,4 @@ def test_a_run_in_a_terminal_is_a_line_a_stage(tmp_path: Path, columns: int) -> 
     progress = shown.decode().partition(f"{tmp_path / 'run'}\r\n")[2].partition("\r\n\r\n")[0] + "\r\n"
     stages = [line.split()[0] for line in on_screen(progress, columns) if not line.startswith("compiling")]
     assert [name for name in stages if name != "compile"] == ["features", "centers", "statistics", "solve", "evaluate"]
-    assert progress.count("\x1b[K") > 3, "it was drawn"
+    assert len(re.findall(r"\r +\r", progress)) > 3, "it was drawn"
