@@ -44,21 +44,19 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what is known of the model on the data; what does not apply is None."""
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.example_files import Asked
-    from pipeline.prediction.labelled_scores import score_labelled, score_numbers
+    from pipeline.prediction.labelled_scores import score_examples
     from pipeline.prediction.streamed_prediction import (
         category_warnings,
         far_warnings,
         locate,
         open_examples,
-        predictions,
     )
 
     located = locate(arguments.model)
     asked = Asked(arguments.data, labelled=True, **data_options(arguments))
     examples, model = open_examples(asked, located), located.model
     started = time.perf_counter()
-    blocks, of_model = predictions(model, examples), (model.labels, model.temperature)
-    score, absolute_error, n_far = score_labelled(blocks, *of_model, examples.n_rows)
+    numbers, n_far = score_examples(model, examples)
     seconds = time.perf_counter() - started
     return {
         "model": str(arguments.model),
@@ -68,7 +66,9 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         "n_centers": model.n_centers,
         "n_rows": examples.n_rows,
         "header": examples.header,
-        **score_numbers(score, absolute_error, model.labels),
+        **numbers,
+        "labels": list(model.labels) or None,
+        "weighted": any(piece.weights is not None for piece in examples.pieces),
         "n_far": n_far,
         "warnings": far_warnings(model, n_far, examples.n_rows) + category_warnings(examples),
         "seconds": seconds,
@@ -78,7 +78,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> list[str]:
     """Return the result as lines for people: the confusion matrix, the error, recall and precision of each class."""
-    from pipeline.prediction.labelled_scores import class_lines, probability_words  # brings numpy, needless for --help
+    from pipeline.reporting.result_table import class_lines, probability_words  # brings numpy, needless for --help
 
     part = f", {result['part']}" if result["part"] else ""
     header = "" if result["header"] is None else f"header: {'yes' if result['header'] else 'no'}, "

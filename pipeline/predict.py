@@ -60,7 +60,6 @@ def _predict(arguments: argparse.Namespace) -> str:
     """Write the predictions; return a line that tells of them, empty where they went to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.table_paths import is_table, table_files
-    from pipeline.prediction import labelled_scores as labels
     from pipeline.prediction.example_files import Asked
     from pipeline.prediction.streamed_prediction import (
         category_warnings,
@@ -85,16 +84,16 @@ def _predict(arguments: argparse.Namespace) -> str:
         check_predictions(out, replace=arguments.force)
     located = locate(arguments.model)
     model = located.model
-    classes = labels.probability_names(model) if arguments.probabilities else ()
+    classes = model.probability_names() if arguments.probabilities else ()
     examples = open_examples(Asked(arguments.data, labelled=False, **data_options(arguments)), located)
-    dtype, names, started = labels.label_dtype(model), labels.decision_names(model), time.perf_counter()
+    dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0
 
     def write_all(write: "Write") -> None:
         nonlocal n_far
         for block in predictions(model, examples):
-            more = [labels.probabilities_of(model, block.decision)] if classes else []
-            write(labels.labels_of(model, block.decision), block.decision, *more)
+            more = [model.probabilities_of(block.decision)] if classes else []
+            write(model.labels_of(block.decision), block.decision, *more)
             n_far += block.n_far
 
     if out is None:

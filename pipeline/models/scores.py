@@ -5,12 +5,13 @@ Decision values f (rows, T) are those of one machine for each class; two classes
 first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
 N_BINS = 15  # of the largest probability, of equal width
 # At which the slope of the log loss is summed, a quarter of an octave apart. Decision values are fitted to -1 and 1: a
@@ -113,54 +114,17 @@ def _crossing(values: list[float], derivatives: list[float]) -> float:
     return high
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Probabilities of some rows against their true classes; of blocks they add up.
-
-    log_loss_sum, brier_sum : -log p of the true class; Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others
-    counts, confidences, right : of the rows in each of 15 bins of the largest probability: their number, the sum of
-        that probability, and how many of them are of that class. Where rows have weights, all are sums of them.
-    """
-
-    log_loss_sum: float
-    brier_sum: float
-    counts: tuple[float, ...]
-    confidences: tuple[float, ...]
-    right: tuple[float, ...]
-
-    def __add__(self, other: "Calibration") -> "Calibration":
-        """Return what is counted on the rows of both."""
-        pairs = ((getattr(self, name), getattr(other, name)) for name in ("counts", "confidences", "right"))
-        bins = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in pairs)
-        return Calibration(self.log_loss_sum + other.log_loss_sum, self.brier_sum + other.brier_sum, *bins)
-
-    def numbers(self) -> dict[str, Any]:
-        """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 78).
-
-        And of the bins that have rows, their mean largest probability and who is right.
-        """
-        bins, total = list(zip(self.counts, self.confidences, self.right, strict=True)), sum(self.counts)
-        return {
-            "log_loss": self.log_loss_sum / total,
-            "brier_score": self.brier_sum / total,
-            "calibration_error": sum(abs(right - confidence) for _, confidence, right in bins) / total,
-            "reliability": [
-                {"rows": rows, "confidence": confidence / rows, "accuracy": right / rows}
-                for rows, confidence, right in bins
-                if rows
-            ],
-        }
-
-
-def calibrate(
+def calibration_sums(
     decision: NDArray[np.floating],
     truth: NDArray[np.int64],
     temperature: float,
     weights: NDArray[np.float64] | None = None,
-) -> Calibration:
-    """Return how well the probabilities of decision values (rows, T) fit the true classes (rows,).
+) -> Sums:
+    """Return sums of how well the probabilities of decision values (rows, T) fit the true classes (rows,).
 
-    weights (rows,) f8 of the rows; None: each counts 1.
+    log_loss, brier: of -log p of the true class, and of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others.
+    bin_rows, bin_confidence, bin_right (15,): of the rows in each bin of the largest probability their number, the sum
+    of that probability, and how many are of that class. Of rows with weights (rows,), all are sums of these.
     """
     shifted = _shifted(decision, temperature)
     sums = np.exp(shifted).sum(axis=1)
@@ -172,107 +136,80 @@ def calibrate(
     briers = (p**2).sum(axis=1) - 2 * p[rows, truth] + 1
     if weights is not None:
         largest, log_losses, briers = weights * largest, weights * log_losses, weights * briers
-    right = np.bincount(bins[is_right], None if weights is None else weights[is_right], minlength=N_BINS)
-    return Calibration(
-        float(log_losses.sum()),
-        float(briers.sum()),
-        tuple(np.bincount(bins, weights, minlength=N_BINS).tolist()),
-        tuple(np.bincount(bins, largest, minlength=N_BINS).tolist()),
-        tuple(right.tolist()),
-    )
+    return {
+        "log_loss": log_losses.sum(),
+        "brier": briers.sum(),
+        "bin_rows": np.bincount(bins, weights, minlength=N_BINS),
+        "bin_confidence": np.bincount(bins, largest, minlength=N_BINS),
+        "bin_right": np.bincount(bins[is_right], None if weights is None else weights[is_right], minlength=N_BINS),
+    }
 
 
-@dataclass(frozen=True)
-class Score:
-    """What is counted on labelled rows: the confusion matrix [truth][predicted], or the squared errors.
+def calibration_numbers(sums: Sums) -> dict[str, Any]:
+    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 78).
 
-    counted, wrong: the sum of the rows' weights, and that of those predicted as another class. target_mean,
-    target_spread: the mean of the targets of a regression, and the sum of their squared distances from it. calibration:
-    of the probabilities, None where there are none. by_class: the rows of each class, those predicted as it, and those
-    of both. Where rows are weighted, all sums but the confusion matrix are. auc, auc_rows: the `area_under_curve` of so
-    many rows, which does not add up: it is put in when all rows are there, where it is defined.
+    And of the bins that have rows, their mean largest probability and who is right.
     """
-
-    rows: int
-    counted: float
-    weighted: bool
-    confusion: tuple[tuple[int, ...], ...] = ()
-    wrong: float = 0.0
-    squared_error: float = 0.0
-    target_mean: float = 0.0
-    target_spread: float = 0.0
-    calibration: Calibration | None = None
-    by_class: tuple[tuple[float, float, float], ...] = ()
-    auc: float | None = None
-    auc_rows: int = 0
-
-    @classmethod
-    def from_stored(cls, payload: Mapping[str, Any]) -> "Score":
-        """Return the score whose fields were stored as JSON."""
-        calibration = payload["calibration"]
-        return cls(**{**payload, "calibration": calibration and Calibration(**calibration)})
-
-    def __add__(self, other: "Score") -> "Score":
-        """Return the score of the rows of both."""
-        pairs = zip(self.confusion, other.confusion, strict=True)
-        counted, step = self.counted + other.counted, other.target_mean - self.target_mean
-        between = step**2 * self.counted * other.counted / counted
-        return Score(
-            rows=self.rows + other.rows,
-            counted=counted,
-            weighted=self.weighted,
-            confusion=tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in pairs),
-            wrong=self.wrong + other.wrong,
-            squared_error=self.squared_error + other.squared_error,
-            target_mean=self.target_mean + step * other.counted / counted,
-            target_spread=self.target_spread + other.target_spread + between,
-            calibration=self.calibration + other.calibration if self.calibration and other.calibration else None,
-            by_class=tuple(
-                (a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in zip(self.by_class, other.by_class, strict=True)
-            ),
-        )
-
-    @property
-    def n_errors(self) -> int:
-        """Number of rows predicted as another class."""
-        return self.rows - sum(self.confusion[k][k] for k in range(len(self.confusion)))
-
-    @property
-    def error_rate(self) -> float:
-        """Share of the rows, or of their weights, predicted as another class."""
-        return self.wrong / self.counted
-
-    @property
-    def mse(self) -> float:
-        """Mean squared error."""
-        return self.squared_error / self.counted
-
-    @property
-    def rmse(self) -> float:
-        """Root of the mean squared error."""
-        return float(np.sqrt(self.mse))
-
-    @property
-    def r2(self) -> float | None:
-        """The share of the targets' variance that is explained; None for classes, and where all targets are equal."""
-        return r_squared(self.squared_error, self.target_spread)
+    bins = list(zip(*(sums[f"bin_{name}"].tolist() for name in ("rows", "confidence", "right")), strict=True))
+    total = sum(rows for rows, _, _ in bins)
+    return {
+        "log_loss": sums["log_loss"].item() / total,
+        "brier_score": sums["brier"].item() / total,
+        "calibration_error": sum(abs(right - confidence) for _, confidence, right in bins) / total,
+        "reliability": [
+            {"rows": rows, "confidence": confidence / rows, "accuracy": right / rows}
+            for rows, confidence, right in bins
+            if rows
+        ],
+    }
 
 
-def score_classes(
-    predicted: NDArray[np.int64],
-    truth: NDArray[np.int64],
-    n_classes: int,
-    calibration: Calibration | None = None,
-    weights: NDArray[np.float64] | None = None,
-) -> Score:
-    """Return the score of predicted classes (rows,), indices below n_classes, against the true ones."""
-    counts = np.zeros((n_classes, n_classes), np.int64)
-    np.add.at(counts, (truth, predicted), 1)
+def class_sums(
+    predicted: NDArray[np.int64], truth: NDArray[np.int64], n_classes: int, weights: NDArray[np.float64] | None = None
+) -> Sums:
+    """Return sums of predicted classes (rows,), indices below n_classes, against the true ones.
+
+    confusion (K, K) i8: rows [truth][predicted]; counted, wrong: the weights of the rows, and of those predicted as
+    another class; by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both.
+    """
+    confusion = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(confusion, (truth, predicted), 1)
     s, right = np.ones(len(truth)) if weights is None else weights, predicted == truth
-    sums = float(s.sum()), weights is not None, tuple(map(tuple, counts.tolist())), float(s @ ~right)
     of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
-    by_class = zip(*(np.bincount(classes, counted, n_classes).tolist() for classes, counted in of_classes), strict=True)
-    return Score(len(truth), *sums, calibration=calibration, by_class=tuple(by_class))
+    by_class = np.stack([np.bincount(classes, counted, n_classes) for classes, counted in of_classes], axis=1)
+    return {"confusion": confusion, "counted": s.sum(), "wrong": s @ ~right, "by_class": by_class}
+
+
+def value_sums(
+    predicted: NDArray[np.float64], truth: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> Sums:
+    """Return sums of predicted values (rows,) against the true ones.
+
+    counted: the weights of the rows; squared_error, absolute_error; mean, spread: of the true values, their mean and
+    their squared distances from it.
+    """
+    errors, mean = predicted - truth, np.average(truth, weights=weights)
+
+    def total(values: NDArray[np.float64]) -> np.float64:
+        return np.float64(values.sum() if weights is None else weights @ values)
+
+    return {
+        "counted": np.float64(len(truth) if weights is None else weights.sum()),
+        "squared_error": total(errors**2),
+        "absolute_error": total(np.abs(errors)),
+        "mean": mean,
+        "spread": total((truth - mean) ** 2),
+    }
+
+
+def add_sums(a: Sums, b: Sums) -> Sums:
+    """Return the sums of the rows of both."""
+    total = {name: a[name] + b[name] for name in a}
+    if "spread" in a:
+        step = b["mean"] - a["mean"]
+        total["mean"] = a["mean"] + step * b["counted"] / total["counted"]
+        total["spread"] = a["spread"] + b["spread"] + step**2 * a["counted"] * b["counted"] / total["counted"]
+    return total
 
 
 def area_under_curve(
@@ -298,20 +235,6 @@ def _area(values: NDArray[np.floating], positive: NDArray[np.bool_], weights: ND
     s, positive = weights[order], positive[order]
     found, alarms = (np.append(0.0, np.cumsum(np.where(side, s, 0.0))[ends]) for side in (positive, ~positive))
     return float(np.diff(found / found[-1]) @ (alarms[:-1] + alarms[1:]) / (2 * alarms[-1]))
-
-
-def score_values(
-    predicted: NDArray[np.float64], truth: NDArray[np.float64], weights: NDArray[np.float64] | None = None
-) -> Score:
-    """Return the score of predicted values (rows,) against the true ones."""
-    if weights is None:
-        mean, counted = float(np.mean(truth)), float(len(truth))
-        error, spread = float(np.sum((predicted - truth) ** 2)), float(np.sum((truth - mean) ** 2))
-    else:
-        mean, counted = float(np.average(truth, weights=weights)), float(weights.sum())
-        error, spread = float(weights @ (predicted - truth) ** 2), float(weights @ (truth - mean) ** 2)
-    sums = counted, weights is not None, (), 0.0, error, mean, spread
-    return Score(len(truth), *sums)
 
 
 def r_squared(squared_error: float, spread: float) -> float | None:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from features.errors import DataError
 from features.table_parts import MixedColumnError, Table, cells_as_table
 from pipeline.prediction.example_files import Asked, Examples, Piece
-from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
 from pipeline.prediction.table_examples import table_examples
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -38,12 +37,12 @@ class Predictor:
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return labels (rows,) in the words of the data, or the values of a regression."""
-        return labels_of(self.machine, self.decision_function(X))
+        return self.machine.labels_of(self.decision_function(X))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each class (rows, classes); ConfigError where the model has none."""
-        probability_names(self.machine)
-        return probabilities_of(self.machine, self.decision_function(X))
+        self.machine.probability_names()
+        return self.machine.probabilities_of(self.decision_function(X))
 
 
 def _examples_of(X: Any, model: SparseKernelModel) -> Examples:

@@ -13,11 +13,12 @@ from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_l
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale
-from features.targets import labels_from_decision
-from pipeline.errors import InvalidDataError
+from features.targets import class_array, labels_from_decision
+from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
+from pipeline.models.scores import probabilities
 
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")
@@ -125,6 +126,35 @@ class SparseKernelModel:
     def predict_targets(self, X: NDArray[np.float32]) -> NDArray[Any]:
         """Return class indices (rows,) i8, or predicted values f8, for features X (rows, d)."""
         return labels_from_decision(self.decision_function(X), self.task)
+
+    def label_dtype(self) -> np.dtype[Any]:
+        """Return the dtype of predicted labels: float64 for regression, else what holds every label."""
+        return np.dtype(np.float64) if self.task == "regression" else class_array(self.labels).dtype
+
+    def labels_of(self, decision: NDArray[np.float64]) -> NDArray[Any]:
+        """Return the labels (rows,) of decision values (rows, T): the model's own, or the values of a regression."""
+        predicted = labels_from_decision(decision, self.task)
+        return predicted if self.task == "regression" else class_array(self.labels)[predicted]
+
+    def decision_names(self) -> tuple[str, ...]:
+        """Return the names of the columns of decision values: after the classes, or one."""
+        return tuple(f"decision_{label}" for label in self.labels) if self.task == "multiclass" else ("decision",)
+
+    def probability_names(self) -> tuple[str, ...]:
+        """Return a column name for each class. Raises ConfigError for a regression, and without a temperature."""
+        if self.task == "regression":
+            raise ConfigError("--probabilities: the model is of a regression, which has no classes; leave it out")
+        if self.temperature is None:
+            raise ConfigError(
+                "--probabilities: the model has no temperature to make them with, trained without held-out rows; train "
+                "again with statistics.hold_out above 0"
+            )
+        return tuple(f"probability_{label}" for label in self.labels)
+
+    def probabilities_of(self, decision: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability of each class (rows, classes) of decision values (rows, T)."""
+        assert self.temperature is not None  # `probability_names` says so before
+        return probabilities(decision, self.temperature)
 
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""

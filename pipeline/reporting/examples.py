@@ -9,7 +9,7 @@ from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.example_files import Asked, Examples, Piece
-from pipeline.prediction.labelled_scores import class_index, target_values
+from pipeline.prediction.labelled_scores import true_targets
 from pipeline.prediction.streamed_prediction import Located, open_examples, predictions
 from pipeline.reporting.plots import Axis, Line, bars, picture, plot
 
@@ -42,7 +42,7 @@ def _confused(located: Located, examples: Examples) -> dict[str, Any]:
     """Return the rows of a wrong class, those first whose decision values are furthest from right."""
     model, scanned, wrong = located.model, 0, []
     for block in predictions(model, examples):
-        truth, predicted = class_index(block, model.labels), labels_from_decision(block.decision, model.task)
+        truth, predicted = true_targets(block, model.labels), labels_from_decision(block.decision, model.task)
         decision = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
         for k in np.flatnonzero(truth != predicted).tolist():
             excess = float(decision[k, predicted[k]] - decision[k, truth[k]])
@@ -67,7 +67,7 @@ def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
     """Return predictions against truth of evenly spread rows, and the rows with the largest residuals."""
     truth, predicted, scanned = [], [], 0
     for block in predictions(located.model, examples):
-        truth.append(target_values(block))
+        truth.append(true_targets(block, ()))
         predicted.append(block.decision[:, 0])
         scanned += len(truth[-1])
         if scanned >= MOST_SCANNED_ROWS:

@@ -17,11 +17,11 @@ import numpy as np
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
-from pipeline.prediction.labelled_scores import by_recall
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
 from pipeline.reporting.result_table import (
     before_words,
+    by_recall,
     by_weight,
     kernel_rows,
     path_words,

@@ -1,16 +1,17 @@
 """The report of a run as short tables for people."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pipeline.config.parsers import selection_size
-from pipeline.prediction.labelled_scores import class_lines, probability_words
 from pipeline.solvers.kernel_trials import COMMON, DIAGONAL, METRIC, PLAIN
 from pipeline.stages.run_workspace import in_order
 
 ROUNDED = "the gaps are of the kernel columns as float32 has them"
+MOST_CLASSES, WORST_CLASSES = 10, 3  # that the table of a run names each, and of more
 SCALES = {PLAIN: "as they are", COMMON: "on one scale", DIAGONAL: "a scale each", METRIC: "a metric"}
 
 
@@ -157,6 +158,49 @@ def _error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     rmse = "" if errors["rmse"] is None else f", RMSE {errors['rmse']:.6g}"
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
     return f"test mean squared error{by}: {errors['mse']:.6g}{rmse}{r2}"
+
+
+def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
+    """Return lines that tell of the classes among the numbers of a score: a line for each class.
+
+    few: of more than MOST_CLASSES, those of the WORST_CLASSES of lowest recall.
+    """
+    baseline, by_class = numbers.get("baseline"), numbers.get("by_class")
+    if not baseline or not by_class:
+        return []
+    drawn = f" of {numbers['auc_rows']} rows" if numbers["auc_rows"] < sum(one["rows"] for one in by_class) else ""
+    area = "" if numbers["auc"] is None else f"; AUC {numbers['auc']:.4f}{drawn}"
+    lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']}){area}"]
+    shown = list(range(len(by_class)))
+    if few and len(shown) > MOST_CLASSES:
+        shown = [k for k in by_recall(by_class) if by_class[k]["rows"]][:WORST_CLASSES]
+        lines.append(f"the {len(shown)} of {len(by_class)} classes of lowest recall (report.json has all):")
+    width = max(len(str(by_class[k]["label"])) for k in shown) + 1
+    return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
+
+
+def by_recall(by_class: list[dict[str, Any]]) -> list[int]:
+    """Return the places of classes, those of lowest recall first; last those that have none."""
+    return sorted(range(len(by_class)), key=lambda k: 2.0 if by_class[k]["recall"] is None else by_class[k]["recall"])
+
+
+def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, width: int) -> str:
+    """Return a line of the class of a place, with the class that its rows are most often taken for."""
+    start, others = f"class {one['label']!s}:".ljust(7 + width), numbers["confusion"][k]
+    if one["recall"] is None:
+        return f"{start}no rows"
+    precision = "never predicted" if one["precision"] is None else f"precision {100 * one['precision']:6.2f} %"
+    other = max((j for j in range(len(others)) if j != k), key=lambda j: others[j])
+    taken = f", {others[other]} taken for {numbers['by_class'][other]['label']}" if others[other] else ""
+    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({one['rows']} rows{taken})"
+
+
+def probability_words(numbers: Mapping[str, Any]) -> str:
+    """Return a line that tells of the numbers of probabilities."""
+    return (
+        f"probabilities: log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}, "
+        f"expected calibration error {100 * numbers['calibration_error']:.2f} %"
+    )
 
 
 def _problem_words(report: dict[str, Any]) -> str:

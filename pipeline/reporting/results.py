@@ -9,18 +9,17 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import KERNELS
 from pipeline.kernels.scaled_rows import lengths
-from pipeline.models.scores import Score, r_squared
-from pipeline.prediction.labelled_scores import by_recall, class_numbers
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
 from pipeline.stages import final_weights
-from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import held_out_rows, target_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
+ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
 # Of the weights of the training rows and of an even share of them; recall that is low for a class below both.
 RARE, RARE_OF_EVEN, LOW_RECALL = 0.05, 0.2, 0.8
 MOST_NAMED = 3  # rare classes
@@ -30,7 +29,7 @@ _MOST_SAMPLED = 100_000  # targets that a median is taken of
 KEPT = 0.9  # of the candidates: a penalty that keeps so many leaves few to choose from
 
 
-def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
+def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, Any]:
     """Return the content of report.json of a run whose stages are done; what does not apply is None.
 
     `objective`, `relative_gap` and `n_active` of the solves are of the penalised weights; where a refit replaces these
@@ -42,8 +41,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
-    model, score = load_model(run.layout.model), scores.model
-    classes = class_numbers(score, shape.classes)
+    model, score = load_model(run.layout.model), scores["model"]
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -62,7 +60,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
         "select": solver.select if selected else None,
-        "selection": _selection(summary["selection"], scores) if selected else None,
+        "selection": _selection(summary["selection"], scores["prefixes"]) if selected else None,
         "refit": "ridge" if summary["ridge"] is not None else None,
         "polish": summary.get("polish"),
         "intercept": solver.intercept,
@@ -71,16 +69,15 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "seed": config.seed,
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **_errors(score, shape.task),
-        **classes,
-        "notes": _notes(run, score, model.n_centers, summary["penalty"], classes["by_class"] or []),
-        "penalised": _errors(scores.penalised, shape.task) if refitted or moved else None,
+        **{name: score[name] for name in (*ERRORS, "baseline", "auc", "auc_rows", "by_class")},
+        "notes": _notes(run, score, model.n_centers, summary["penalty"]),
+        "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
-        "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
+        "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
         "hold_out": _hold_out(run, summary),
         "path": summary["path"],
         "path_candidates": summary.get("path_candidates"),
-        "confusion": [list(row) for row in score.confusion] or None,
+        "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
         "passes": summary["passes"],
         "columns": summary.get("columns"),
@@ -160,23 +157,12 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
     }
 
 
-def _selection(selection: dict[str, Any], scores: Scores) -> dict[str, Any]:
-    """Return the selection with the test error of every size: the share of errors, or the mean squared error."""
-    counted, spread = scores.model.counted, scores.model.target_spread
-    errors = [error / counted for error in scores.prefixes]
-    r2 = [r_squared(error * counted, spread) for error in errors]
-    curve = zip(selection["curve"], errors, r2, strict=True)
-    return {**selection, "curve": [{**point, "test_error": error, "test_r2": one} for point, error, one in curve]}
+def _selection(selection: dict[str, Any], errors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the selection with the test errors of every size."""
+    return {**selection, "curve": [one | error for one, error in zip(selection["curve"], errors, strict=True)]}
 
 
-def _errors(score: Score, task: str) -> dict[str, Any]:
-    if task == "regression":
-        return {"error_rate": None, "n_errors": None, "mse": score.mse, "rmse": score.rmse, "r2": score.r2}
-    nothing = dict.fromkeys(("mse", "rmse", "r2"))
-    return {"error_rate": score.error_rate, "n_errors": score.n_errors, **nothing}
-
-
-def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> list[str]:
+def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:
     """Return a line for a model no better on the test part than the best constant: what it is, and what to try."""
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
@@ -186,20 +172,24 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
         "--intercept": not config.solver.intercept,
     }
     advice = "try " + (", ".join(flag for flag, left in untried.items() if left) or "other inputs, or more rows")
-    if score.r2 is not None and score.r2 <= 0:
-        return [f"the model is no better on the test part than its mean (R2 {score.r2:.3g}); {advice}"]
-    counts = [sum(row) for row in score.confusion]
-    if config.data.class_weight is None and counts and score.n_errors and score.n_errors >= score.rows - max(counts):
-        label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / score.rows)
+    if score["r2"] is not None and score["r2"] <= 0:
+        return [f"the model is no better on the test part than its mean (R2 {score['r2']:.3g}); {advice}"]
+    counts = [sum(row) for row in score["confusion"] or ()]
+    if config.data.class_weight is None and score["n_errors"] and score["n_errors"] >= sum(counts) - max(counts):
+        label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / sum(counts))
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
     return []
 
 
-def _notes(run: Run, score: Score, n_centers: int, penalty: float | None, by_class: list[dict[str, Any]]) -> list[str]:
+def _notes(run: Run, score: dict[str, Any], n_centers: int, penalty: float | None) -> list[str]:
     """Return what a user may do about the model, a line each."""
     if not n_centers:
         return _outliers(run, score)
-    return [*_few_candidates(run, n_centers, penalty), *_rare_classes(run, by_class), *_outliers(run, score)]
+    return [
+        *_few_candidates(run, n_centers, penalty),
+        *_rare_classes(run, score["by_class"] or []),
+        *_outliers(run, score),
+    ]
 
 
 def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:
@@ -227,13 +217,13 @@ def _rare_classes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
     return [f"rare classes are often missed: {shown}{more}; {advice}"] if rare else []
 
 
-def _outliers(run: Run, score: Score) -> list[str]:
+def _outliers(run: Run, score: dict[str, Any]) -> list[str]:
     """Return a line on targets of a regression that are far out, where the fit explains nothing."""
-    if score.r2 is None or score.r2 > USELESS or (furthest := _furthest_target(run)) <= FAR:
+    if score["r2"] is None or score["r2"] > USELESS or (furthest := _furthest_target(run)) <= FAR:
         return []
     return [
         f"the targets have outliers, up to {furthest:.3g} median absolute deviations from the median, and the fit "
-        f"explains nothing (R2 {score.r2:.3g}); fit np.log1p of the target, or SLKLRegressor in scikit-learn's "
+        f"explains nothing (R2 {score['r2']:.3g}); fit np.log1p of the target, or SLKLRegressor in scikit-learn's "
         "TransformedTargetRegressor"
     ]
 

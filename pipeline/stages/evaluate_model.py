@@ -1,9 +1,7 @@
 """Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
 
-import json
-from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
-from operator import add
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
 from pipeline.models.kernel_expansion import KernelExpansion
-from pipeline.models.scores import Score, score_values
-from pipeline.prediction.labelled_scores import ranked_rows, score_decision, with_area
+from pipeline.models.scores import Sums, r_squared
+from pipeline.prediction.labelled_scores import error_numbers, ranked_rows, score_numbers, score_sums, total_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
@@ -31,27 +29,15 @@ from storage.folders import digest_file, remove_folder
 from storage.records import write_marker
 
 SCORES = "scores"  # the marker of the scores of a model
+PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores of the model, and of the penalised weights before refit and moves of centers (else the same).
+def evaluate_model(run: Run) -> dict[str, Any]:
+    """Assemble and commit the model, and return its scores on the test part.
 
-    prefixes: errors, or squared errors, of the first centers of a greedy selection, for each size.
+    model: `score_numbers`; penalised: the errors of the penalised weights, before refit and moves of centers (else of
+    the model); prefixes: of the first centers of a greedy selection the test_error and test_r2, for each size.
     """
-
-    model: Score
-    penalised: Score
-    prefixes: tuple[float, ...] = ()
-
-    def __add__(self, other: "Scores") -> "Scores":
-        """Return the scores of the rows of both."""
-        prefixes = tuple(a + b for a, b in zip(self.prefixes, other.prefixes, strict=True))
-        return Scores(self.model + other.model, self.penalised + other.penalised, prefixes)
-
-
-def evaluate_model(run: Run) -> Scores:
-    """Assemble and commit the model, and return its score on the test part."""
     with run.stage(EVALUATE) as cost:
         cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
@@ -59,13 +45,13 @@ def evaluate_model(run: Run) -> Scores:
         digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
         done = run.read_done(run.layout.markers(EVALUATE)).get(SCORES, {})
         if done.get("model") != digest:
-            done = {"model": digest, SCORES: asdict(_scored(run, digest))}
+            done = {"model": digest, SCORES: _scored(run, digest)}
             write_marker(run.layout.markers(EVALUATE), SCORES, done)
         remove_folder(run.layout.passes, durable=False)
-        return _scores(done[SCORES])
+        return dict(done[SCORES])
 
 
-def _scored(run: Run, digest: str) -> Scores:
+def _scored(run: Run, digest: str) -> dict[str, Any]:
     """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
     solver, n_centers = run.config.solver, len(final_weights.load(run.layout).active)
     opened = partial(
@@ -75,18 +61,19 @@ def _scored(run: Run, digest: str) -> Scores:
         selected=solver.select != "none",
     )
     task = value_pass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
-    values = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}")
-    scores = reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
-    if run.shape.task == "regression":
-        return scores
-    ranked = {name: values.in_order(name) for name in ("decision", "truth", "weights")}
-    return replace(scores, model=with_area(scores.model, ranked))
-
-
-def _scores(payload: dict[str, Any]) -> Scores:
-    """Return the scores that were stored."""
-    model, penalised = (Score.from_stored(payload[name]) for name in ("model", "penalised"))
-    return Scores(model, penalised, tuple(payload["prefixes"]))
+    blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
+    model = total_of({name: of for name, of in block.items() if not name.startswith(PENALISED)} for block in blocks)
+    penalised = total_of(
+        {name.removeprefix(PENALISED): of for name, of in block.items() if name.startswith(PENALISED)}
+        for block in blocks
+    )
+    counted, spread = model["counted"].item(), model.get("spread", np.zeros(1)).item()
+    errors = [error / counted for error in model.get(PREFIXES, np.empty(0)).tolist()]
+    return {
+        "model": score_numbers(model, run.shape.classes),
+        "penalised": error_numbers(penalised),
+        "prefixes": [{"test_error": error, "test_r2": r_squared(error * counted, spread)} for error in errors],
+    }
 
 
 def assemble_model(
@@ -128,7 +115,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
 
 
 def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> OfBlock:
-    """Return what scores a block by the model, by its penalised weights, and by its first centers alone, as JSON.
+    """Return what scores a block by the model, by its penalised weights, and by its first centers alone.
 
     Of classes, with the rows of the block that are ranked by the model's decision values.
     """
@@ -141,26 +128,21 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
     if refitted or before is not model:
         before = before.with_weights(final.penalised_weights, final.penalised_intercept)
     prefixes = tuple(load_prefixes(layout)) if selected else ()
-    regression, n_classes = task.shape.task == "regression", len(task.shape.classes)
-
-    def score(decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:
-        if regression:
-            return score_values(decision[:, 0], block.y, block.weights)
-        return score_decision(decision, block.y, n_classes, temperature, block.weights)
+    n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
     def scores(block: RowBlock, _: Each) -> Values:
+        def score(decision: NDArray[np.float64], temperature: float | None = None) -> Sums:
+            return score_sums(decision, block.y, n_classes, temperature, block.weights)
+
         decision = model.decision_function(block.X)
-        penalised = of_model = score(decision, block, model.temperature)
-        if before is not model:
-            penalised = score(before.decision_function(block.X), block)
-        errors = []
+        of_model = score(decision, model.temperature)
+        penalised = of_model if before is model else score(before.decision_function(block.X))
+        values = of_model | {PENALISED + name: value for name, value in penalised.items()}
         if prefixes:
-            columns = before.expansion.columns(block.X)  # of centers where they were chosen
-            for weights, intercept in prefixes:
-                of_first = score(columns[:, : len(weights)] @ weights + intercept, block)
-                errors.append(of_first.squared_error if regression else of_first.wrong)
-        found = asdict(Scores(of_model, penalised, tuple(errors)))
-        ranked = {} if regression else ranked_rows(decision, block.y, block.weights, block.start, task.shape.n_test)
-        return {"scores": np.frombuffer(json.dumps(found).encode(), np.uint8), **ranked}
+            columns, error = before.expansion.columns(block.X), "wrong" if n_classes else "squared_error"
+            decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
+            values[PREFIXES] = np.array([score(of_first)[error] for of_first in decided])
+        ranked = ranked_rows(decision, block.y, block.weights, block.start, n_test) if n_classes else {}
+        return values | ranked
 
     return scores

@@ -11,7 +11,6 @@ import runs
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
-from pipeline.prediction.labelled_scores import labels_of, probabilities_of
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.onnx_graph import input_name
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -56,11 +55,11 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
         theirs, labels, *probability = evaluate({input_name(model): taken})
         scale = np.abs(decision).max()
         np.testing.assert_allclose(theirs, decision, rtol=0, atol=max(1e-5 * scale, rounding), err_msg=name)
-        expected = labels_of(model, theirs)
+        expected = model.labels_of(theirs)
         assert np.asarray(labels).tolist() == expected.tolist(), name
         assert len(probability) == (model.temperature is not None)
         if probability:
-            np.testing.assert_allclose(probability[0], probabilities_of(model, theirs), atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(probability[0], model.probabilities_of(theirs), atol=1e-9, err_msg=name)
 
 
 IN_QUICK_TESTS = ("scaled", "words", "regression")

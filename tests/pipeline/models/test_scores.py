@@ -7,6 +7,7 @@ from scipy.special import expit, softmax
 from sklearn.metrics import (
     confusion_matrix,
     log_loss,
+    mean_absolute_error,
     mean_squared_error,
     precision_recall_fscore_support,
     r2_score,
@@ -14,19 +15,10 @@ from sklearn.metrics import (
 )
 
 from pipeline.models import scores
-from pipeline.models.scores import (
-    Score,
-    area_under_curve,
-    best_temperature,
-    calibrate,
-    loss_slopes,
-    probabilities,
-    r_squared,
-    score_classes,
-    score_values,
-)
+from pipeline.models.scores import area_under_curve, best_temperature, loss_slopes, probabilities
 from pipeline.prediction import labelled_scores
-from pipeline.prediction.labelled_scores import class_lines, class_numbers, ranked_rows
+from pipeline.prediction.labelled_scores import error_numbers, ranked_rows, score_numbers, score_sums, total_of
+from pipeline.reporting.result_table import class_lines
 
 
 def decisions(n: int, n_classes: int, spread: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +84,21 @@ def test_probabilities_of_two_classes_and_of_large_values():
     np.testing.assert_allclose(probabilities(f * [1, 2, 3], 2.0), softmax(f * [1, 2, 3] / 2, axis=1), rtol=1e-13)
 
 
+def scored(f, truth, labels, temperature=None, weights=None, ends=(0, 40)):
+    """The numbers of rows that come in two blocks."""
+    parts = [slice(*ends), slice(ends[1], len(f))]
+    of = [(f[rows], truth[rows], None if weights is None else weights[rows]) for rows in parts]
+    sums = (score_sums(f, y, len(labels), temperature, s) for f, y, s in of)
+    if not labels:
+        return score_numbers(total_of(sums), labels)
+    ranked = (ranked_rows(*block, rows.start, len(f)) for block, rows in zip(of, parts, strict=True))
+    return score_numbers(total_of(a | b for a, b in zip(sums, ranked, strict=True)), labels)
+
+
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_scores_of_probabilities_add_up(n_classes):
     f, truth = decisions(400, n_classes, spread=0.7)
-    found = (calibrate(f[:150], truth[:150], 0.3) + calibrate(f[150:], truth[150:], 0.3)).numbers()
+    found = scored(f, truth, tuple("abcd")[:n_classes], 0.3)["probabilities"]
     p = probabilities(f, 0.3)
     assert found["log_loss"] == pytest.approx(log_loss(truth, p), rel=1e-12)
     assert found["brier_score"] == pytest.approx(np.mean(((p - np.eye(n_classes)[truth]) ** 2).sum(axis=1)), rel=1e-12)
@@ -110,21 +113,14 @@ def test_scores_of_probabilities_add_up(n_classes):
 
 
 def test_a_probability_of_zero_has_a_finite_loss_however_large_the_values():
-    assert calibrate(np.array([[1.0, -1.0]]), np.array([1]), 1e-4).numbers()["log_loss"] == pytest.approx(2e4)
+    def log_loss_of(f):
+        return scored(np.array(f), np.ones(len(f), int), (0, 1), 1e-4, ends=(0, 1))["probabilities"]["log_loss"]
+
+    assert log_loss_of([[-1.0], [-1.0]]) == pytest.approx(1e4)
     for size in (1e307, 1.7e308):
         for f in ([[size, -size]], [[-size]]):
             np.testing.assert_array_equal(probabilities(np.array(f), 0.01), [[1, 0]])
-            assert np.isfinite(calibrate(np.repeat(f, 1000, axis=0), np.ones(1000, int), 0.01).numbers()["log_loss"])
-
-
-def test_a_score_comes_back_as_it_was_stored():
-    f, truth = decisions(30, 3)
-    score = score_classes(f.argmax(axis=1), truth, 3, calibrate(f, truth, 0.2))
-    assert score.calibration is not None
-    stored = Score.from_stored({**vars(score), "calibration": vars(score.calibration)})
-    assert (score + stored).calibration == score.calibration + score.calibration
-    without = score_values(np.zeros(3), np.ones(3))
-    assert Score.from_stored(vars(without)) == without
+            assert np.isfinite(log_loss_of(f * 1000))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -133,15 +129,11 @@ def test_blocks_of_classes_add_up_to_what_scikit_learn_says(weighted):
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 4, 90), rng.integers(0, 3, 90)
     s = rng.exponential(size=90) if weighted else None
-    parts = [
-        score_classes(predicted[a:b], truth[a:b], 5, None, s if s is None else s[a:b]) for a, b in ((0, 40), (40, 90))
-    ]
-    whole = parts[0] + parts[1]
-    assert whole.confusion == tuple(map(tuple, confusion_matrix(truth, predicted, labels=range(5)).tolist()))
-    assert whole.n_errors == np.count_nonzero(truth != predicted)
-    assert whole.error_rate == pytest.approx(np.average(truth != predicted, weights=s), rel=1e-12)
-    assert whole.r2 is None
-    found = class_numbers(whole, tuple("abcde"))
+    found = scored(np.eye(5)[predicted], truth, tuple("abcde"), weights=s)
+    assert found["confusion"] == confusion_matrix(truth, predicted, labels=range(5)).tolist()
+    assert found["n_errors"] == np.count_nonzero(truth != predicted)
+    assert found["error_rate"] == pytest.approx(np.average(truth != predicted, weights=s), rel=1e-12)
+    assert found["r2"] is None
     precision, recall, _, _ = precision_recall_fscore_support(
         truth, predicted, labels=range(5), sample_weight=s, zero_division=np.nan
     )
@@ -152,7 +144,7 @@ def test_blocks_of_classes_add_up_to_what_scikit_learn_says(weighted):
     constants = [np.average(truth != k, weights=s) for k in range(5)]
     assert found["baseline"]["error_rate"] == pytest.approx(min(constants), rel=1e-12)
     assert found["baseline"]["label"] == "abcde"[int(np.argmin(constants))]
-    lines = class_lines({**found, "auc": 0.5, "auc_rows": 60, "confusion": whole.confusion}, few=False)
+    lines = class_lines({**found, "auc": 0.5, "auc_rows": 60}, few=False)
     assert lines[0].endswith("; AUC 0.5000 of 60 rows")
     assert lines[4].startswith("class d: recall   0.00 %, never predicted (")
     assert lines[5] == "class e: no rows"
@@ -194,16 +186,18 @@ def test_of_many_rows_few_are_ranked_the_same_from_any_blocks(n_classes, monkeyp
     assert np.bincount(whole["truth"]) == pytest.approx(10_000 / n_classes, rel=0.05)
 
 
-def test_blocks_of_values_add_up():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_blocks_of_values_add_up(weighted):
     rng = np.random.default_rng(1)
     truth = 1e3 + rng.normal(size=70)
     predicted = truth + 0.3 * rng.normal(size=70)
-    whole = score_values(predicted[:9], truth[:9]) + score_values(predicted[9:], truth[9:])
-    assert whole.mse == pytest.approx(mean_squared_error(truth, predicted), rel=1e-12)
-    assert whole.rmse == pytest.approx(np.sqrt(whole.mse), rel=1e-12)
-    assert whole.r2 == pytest.approx(r2_score(truth, predicted), rel=1e-9)
+    s = rng.exponential(size=70) if weighted else None
+    whole = scored(predicted[:, None], truth, (), weights=s, ends=(0, 9))
+    assert whole["mse"] == pytest.approx(mean_squared_error(truth, predicted, sample_weight=s), rel=1e-12)
+    assert whole["rmse"] == pytest.approx(np.sqrt(whole["mse"]), rel=1e-12)
+    assert whole["mae"] == pytest.approx(mean_absolute_error(truth, predicted, sample_weight=s), rel=1e-12)
+    assert whole["r2"] == pytest.approx(r2_score(truth, predicted, sample_weight=s), rel=1e-9)
 
 
 def test_where_all_targets_are_equal_nothing_can_be_explained():
-    assert score_values(np.zeros(3), np.ones(3)).r2 is None
-    assert r_squared(1.0, 0.0) is None
+    assert error_numbers(score_sums(np.zeros((3, 1)), np.ones(3), 0))["r2"] is None
