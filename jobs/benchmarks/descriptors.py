@@ -32,7 +32,7 @@ from features.descriptors.extraction import FeatureSpec, default_parameters, ext
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import outputs
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 
 Setting = dict[str, Any]
 SPHOG: Setting = {"name": "sphog"}
@@ -113,7 +113,7 @@ def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64
     median = float(np.median(squares - 2 * some @ centers.T))
     targets = outputs(y[judged], "multiclass", int(y.max()) + 1)
     for width in asked.widths:
-        generator = ColumnGenerator(centers, width * median, np.float32)
+        generator = GaussianKernel(centers, width * median, np.float32)
         weights = least_squares(X[rows], y[rows], generator, asked.workers)
         decisions = np.concatenate(
             [generator.block(X[some_rows]) @ weights for some_rows in np.array_split(judged, 1 + len(judged) // 2048)]

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pipeline.kernels.kernel_forms import KERNELS, ColumnGenerator, Kernel, typical_sigma2
+from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.kernel_loops import direct_distances
 from pipeline.solvers.candidate_budget import OPERATIONS_A_SECOND, VALUE_OPERATIONS
 
@@ -52,8 +52,8 @@ def of_the_core(repeats: int) -> tuple[float, float]:
 
 def rows_of(d: int, repeats: int, additions: float) -> list[dict[str, Any]]:
     X, Z = np.random.default_rng(d).normal(size=(2, SIZE, d)).astype(np.float32)
-    distances, kernels = np.empty((SIZE, SIZE), np.float32), [Kernel(name) for name in KERNELS]
-    columns = {one.name: ColumnGenerator(Z, typical_sigma2(Z, one), kernel=one) for one in kernels}
+    distances = np.empty((SIZE, SIZE), np.float32)
+    columns = {one.name: one(Z, one.typical_sigma2(Z)) for one in KERNELS}
     ways: dict[str, Callable[[], Any]] = {name: (lambda made=made: made.block(X)) for name, made in columns.items()}
     ways["2-norm"] = lambda: direct_distances(X, Z, True, distances)
     ways["1-norm"] = lambda: direct_distances(X, Z, False, distances)

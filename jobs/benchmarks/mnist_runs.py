@@ -25,7 +25,7 @@ from pipeline.kernels.gram_statistics import (
     StatisticsSums,
     largest_terms,
 )
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -77,7 +77,7 @@ def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArr
 
 
 def least_squares(
-    X: NDArray[np.float32], y: NDArray[np.int64], generator: ColumnGenerator, workers: int = 2
+    X: NDArray[np.float32], y: NDArray[np.int64], generator: Kernel, workers: int = 2
 ) -> NDArray[np.float64]:
     """Return the weights (M, classes) of any centers, the ridge chosen on held-out rows; `workers` share the rows."""
     n_classes = int(y.max()) + 1

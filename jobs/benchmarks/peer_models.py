@@ -12,7 +12,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 Found = tuple[int, Predict, Any]  # centers or support vectors, predicted classes of rows, what is kept of the model
@@ -46,7 +46,7 @@ def random_centers(
 ) -> Found:
     """The control: our columns and our least squares, nothing chosen."""
     centers = X[np.random.default_rng(seed).permutation(len(X))[:size]]
-    generator = ColumnGenerator(centers, sigma2)
+    generator = GaussianKernel(centers, sigma2)
     weights = least_squares(X, y, generator, threads)
     return len(centers), lambda X: (generator.block(X, out_dtype=np.float64) @ weights).argmax(1), (centers, weights)
 

@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.problem import Problem, check_gram
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
@@ -81,7 +81,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
-    generator = ColumnGenerator(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
+    generator = GaussianKernel(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
     sums = StatisticsSums(n_centers, RowBounds.of(largest_terms(Y)), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS))
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)

@@ -44,7 +44,7 @@ from threadpoolctl import threadpool_limits
 from features.paper_tables import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.kernels.kernel_forms import GAUSSIAN, typical_sigma2
+from pipeline.kernels.kernel_functions import GaussianKernel
 
 CENTERS, WIDTHS = 1000, (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # times the median of the squared distances
 RIDGES, COSTS = 10.0 ** np.arange(-6, 2), (10.0, 100.0)
@@ -81,7 +81,7 @@ def classes(y: np.ndarray) -> bool:
 
 def gammas(X: np.ndarray) -> list[float]:
     points = StandardScaler().fit_transform(X)[np.random.default_rng(0).permutation(len(X))[:1000]]
-    return [1 / (2 * step * typical_sigma2(points, GAUSSIAN)) for step in WIDTHS]
+    return [1 / (2 * step * GaussianKernel.typical_sigma2(points)) for step in WIDTHS]
 
 
 def held_out(X: np.ndarray) -> np.ndarray:

@@ -27,7 +27,6 @@ from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.kernels.jit import compile_told
-from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -210,7 +209,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
                 images = block.reshape(len(block), *model.input_shape)
                 decision[span] = model.decision_function(model.features_of(images, span.start))
         else:
-            generator = ColumnGenerator(model.centers, machine.sigma2_, machine._dtype, kernel=model.kernel)
+            generator = model.kernel(model.centers, machine.sigma2_, machine._dtype)
             for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
                 columns = generator.block(block, None, np.float64)
                 decision[span] = columns @ model.weights + model.intercept

@@ -7,7 +7,7 @@ import numpy as np
 from pipeline.kernels.jit import compiled
 
 # exp(r) on |r| ≤ ln(2)/2, the polynomial of Cephes' expf; with the two-part reduction below its error
-# stays under 2 units in the last place (test_column_generator.py compares it with float64 exp on the whole range).
+# stays under 2 units in the last place (test_kernel_functions.py compares it with float64 exp on the whole range).
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _LOG2E = np.float32(1.44269504088896341)

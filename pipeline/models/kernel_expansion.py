@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
+from pipeline.kernels.kernel_functions import Kernel
 
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 
@@ -18,15 +18,15 @@ class KernelExpansion:
     kernel: of all columns; centers (m, d) f4; sigma2: the width; weights (m, T) f8; intercept (T,) f8.
     """
 
-    kernel: Kernel
+    kernel: type[Kernel]
     centers: NDArray[np.float32]
     sigma2: float
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
 
     @cached_property
-    def _generator(self) -> ColumnGenerator:
-        return ColumnGenerator(self.centers, self.sigma2, kernel=self.kernel)
+    def _generator(self) -> Kernel:
+        return self.kernel(self.centers, self.sigma2)
 
     def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.prediction.labelled_scores import ranked_share
 from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.forward_backward_selection import dropping_bytes

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from features.targets import class_array
 from pipeline import __version__
@@ -17,7 +16,6 @@ if TYPE_CHECKING:  # an extra, which only exports need
     import onnx
 
 OPSET, IR_VERSION = 18, 8
-_NORMS = {"laplace": "ReduceL2", "product-laplace": "ReduceL1"}
 
 
 @dataclass
@@ -67,7 +65,8 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     graph, name = _Graph(), input_name(model)
     is_table = name != "features"
     X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
-    weighed = graph.add("MatMul", _columns(graph, model, X), graph.constant(model.weights))
+    columns = model.kernel(model.centers, model.sigma2).onnx_columns(graph, X)
+    weighed = graph.add("MatMul", columns, graph.constant(model.weights))
     decision = graph.add("Add", weighed, graph.constant(model.intercept), name="decision")
     outputs: list[tuple[str, int, list[str | int | None]]] = [
         ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
@@ -102,26 +101,6 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
     if scales is not None:
         X = graph.add("Mul" if scales.ndim == 1 else "MatMul", X, graph.constant(scales))
     return graph.add("Cast", X, to=TensorProto.DOUBLE)
-
-
-def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
-    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
-    Z = model.centers.astype(np.float64)
-    if model.kernel.name == "gaussian":
-        return _gaussian(graph, X, Z, model.sigma2)
-    # The rows · m · d differences are in memory at once.
-    differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z[None]))
-    distances = graph.add(_NORMS[model.kernel.name], differences, graph.constant(np.array([2])), keepdims=0)
-    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.sigma2))))
-
-
-def _gaussian(graph: _Graph, X: str, Z: NDArray[np.float64], sigma2: float) -> str:
-    squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
-    both = graph.add("Add", squares, graph.constant(np.einsum("ij,ij->i", Z, Z)))
-    dots = graph.add("MatMul", X, graph.constant(Z.T))
-    distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
-    positive = graph.add("Max", distances, graph.constant(0.0))
-    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / sigma2)))
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:

@@ -15,7 +15,7 @@ from features.source import Columns
 from features.standardisation import Standardisation, on_scale
 from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.models.scores import probabilities
@@ -71,7 +71,7 @@ class SparseKernelModel:
         return len(self.centers)
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> type[Kernel]:
         """The kernel of its columns."""
         return self.expansion.kernel
 
@@ -310,17 +310,17 @@ def _check_scales(scales: NDArray[np.float32], d: int) -> None:
         raise ModelFormatError(f"{SCALES} is no symmetric matrix")
 
 
-def _kernel_description(kernel: Kernel, sigma2: float, scales: NDArray[np.float32] | None) -> dict[str, Any]:
+def _kernel_description(kernel: type[Kernel], sigma2: float, scales: NDArray[np.float32] | None) -> dict[str, Any]:
     """Return what describes a kernel; of scaled features, so that no version which knows of none takes it."""
     described: dict[str, Any] = {"name": kernel.name, "sigma2": sigma2}
     described |= {} if scales is None else {SCALES: "learned" if scales.ndim == 1 else "metric"}
     return described
 
 
-def _kernel(described: Any, scales: NDArray[np.float32] | None) -> Kernel:
+def _kernel(described: Any, scales: NDArray[np.float32] | None) -> type[Kernel]:
     """Return the kernel that a description names."""
     try:
-        kernel = Kernel(described["name"])
+        kernel = kernel_named(described["name"])
     except ValueError as error:
         raise ModelFormatError(str(error)) from None
     if described != _kernel_description(kernel, described["sigma2"], scales):

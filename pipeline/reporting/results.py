@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.kernels.kernel_forms import KERNELS
+from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -118,7 +118,7 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
     chosen = float(run.centers["kernel"]), float(run.centers["kind"]), float(run.centers["sigma2"])
     return [
         {
-            "kernel": KERNELS[int(kernel)],
+            "kernel": KERNELS[int(kernel)].name,
             "scales": SCALE_KINDS[int(kind)],
             "n_centers": int(m),
             "sigma2": sigma2,

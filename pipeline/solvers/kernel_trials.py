@@ -17,9 +17,8 @@ from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, default_sigma2, typical_sigma2
+from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.ridge import climb, refit
 
@@ -72,7 +71,7 @@ class Trial:
     the typical width; weights (m, T) f8.
     """
 
-    kernel: Kernel
+    kernel: type[Kernel]
     kind: str
     scales: NDArray[np.float32]
     sigma2: float
@@ -97,7 +96,7 @@ class Search:
     on_round: Callable[[Trial], None] = lambda trial: None
 
 
-def kinds_of(scale: str | None, kernel: Kernel, n_features: int, n_rows: float) -> tuple[str, ...]:
+def kinds_of(scale: str | None, kernel: type[Kernel], n_features: int, n_rows: float) -> tuple[str, ...]:
     """Return the kinds of scales that are learned from so many rows; none for the scale None and "none".
 
     For "learned" all that there are: a metric of no more features than MOST_OF_METRIC, and of no more free numbers than
@@ -134,7 +133,7 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all.
     """
     points = scaled(sample.points[: trial.n_centers], trial.scales)
-    generator = ColumnGenerator(points, trial.sigma2, kernel=trial.kernel)
+    generator = trial.kernel(points, trial.sigma2)
     fit, others = _statistics(generator, trial, sample.part(~sample.held_out)), sample.part(sample.held_out)
     held_out = _HeldOut(generator.block(scaled(others.X, trial.scales), None, np.float64), others)
     try:
@@ -183,7 +182,7 @@ class _HeldOut:
         return min(climb(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
 
 
-def _statistics(generator: ColumnGenerator, trial: Trial, rows: Sample) -> GramStatistics:
+def _statistics(generator: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
     m, n_outputs = generator.n_centers, rows.targets.shape[1]
     gram, kty, yty = np.zeros((m, m)), np.zeros((m, n_outputs)), np.zeros(n_outputs)
     sums, of_targets, total = np.zeros(m), np.zeros(n_outputs), 0.0
@@ -226,7 +225,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
     return sorted(trials.values(), key=lambda trial: trial.error)
 
 
-def search_kernel(sample: Sample, kernel: Kernel, search: Search) -> list[Trial]:
+def search_kernel(sample: Sample, kernel: type[Kernel], search: Search) -> list[Trial]:
     """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last.
 
     They are of features as they are, of inputs on one scale where that gains, and of learned scales where these gain.
@@ -245,7 +244,9 @@ def search_kernel(sample: Sample, kernel: Kernel, search: Search) -> list[Trial]
     return kept[: kept.index(best) + 1]
 
 
-def search_from(sample: Sample, kernel: Kernel, kind: str, scales: NDArray[np.float32], search: Search) -> list[Trial]:
+def search_from(
+    sample: Sample, kernel: type[Kernel], kind: str, scales: NDArray[np.float32], search: Search
+) -> list[Trial]:
     """Return the trials of a kernel with scales of a kind that another has found, and with those that rounds make."""
     line = [_first(sample, Trial(kernel, kind, scales, 1.0, search.n_centers), search)]
     if kind in search.kinds:
@@ -257,7 +258,7 @@ def search_from(sample: Sample, kernel: Kernel, kind: str, scales: NDArray[np.fl
 
 def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
     """Return the trial at the best width of scales without one."""
-    typical = default_sigma2(scaled(sample.points, trial.scales), trial.kernel)
+    typical = trial.kernel.default_sigma2(scaled(sample.points, trial.scales))
     sigma2 = search.sigma2 or FIRST_WIDTH * typical
     best = best_width(sample, replace(trial, sigma2=sigma2, typical=typical), search)[0]
     search.on_round(best)
@@ -305,7 +306,7 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
     if trial.weights is None:
         return np.zeros(len(trial.scales))
     points, largest = scaled(sample.points[: trial.n_centers], trial.scales), np.abs(trial.weights).max(initial=_LEAST)
-    derivatives = Derivatives(points, trial.sigma2, trial.weights / largest, trial.kernel)
+    kernel, outputs = trial.kernel(points, trial.sigma2, points.dtype.type), trial.weights / largest
     each = 2.0 * points.size * (1 + trial.weights.shape[1])
     rows = np.flatnonzero(~sample.held_out)
     rows = rows[:: max(-(-len(rows) // max(min(SLOPE_ROWS, int(SLOPE_OPERATIONS / each)), 1)), 1)]
@@ -313,7 +314,7 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
         weights = None if sample.weights is None else sample.weights[block]
-        total += derivatives.sums(scaled(sample.X[block], trial.scales), kind, weights)
+        total += kernel.slope_sums(scaled(sample.X[block], trial.scales), outputs, kind, weights)
     return total
 
 
@@ -336,7 +337,7 @@ def next_scales(trial: Trial, slopes: NDArray[np.float64], points: NDArray[np.fl
     if not learned.any():
         return scales
     learned /= np.abs(learned).max()
-    larger = trial.typical / typical_sigma2(scaled(points, learned), trial.kernel)
+    larger = trial.typical / trial.kernel.typical_sigma2(scaled(points, learned))
     return (learned * np.sqrt(larger)).astype(np.float32)
 
 

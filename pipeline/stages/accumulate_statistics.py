@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
@@ -159,7 +158,7 @@ def _opened(
 
 
 def add_block(
-    generator: ColumnGenerator,
+    generator: Kernel,
     parts: tuple[str, ...],
     of_columns: float,
     blocks: RowGrid,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.kernels.distance_forms import TILE_COLUMNS
 from pipeline.kernels.exact_sums import Each, ExactSum
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
@@ -183,9 +183,9 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], la
         blocks,
         partial(_opened_gradient, given, largest),
         partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
-        (shape, bound, largest, TILE_COLUMNS),
+        (shape, bound, largest, COLUMNS_TILE),
         sums_bytes=8 * math.prod(shape),
-        threads_a_piece=-(-len(points) // TILE_COLUMNS),
+        threads_a_piece=-(-len(points) // COLUMNS_TILE),
     )
 
 
@@ -242,6 +242,6 @@ def _opened_gradient(given: Stored, largest: RowBounds, rows: RowTask) -> Add[Ex
             sums["pulls"].add(pulls.sum(axis=0), tile)
 
         n = len(points)
-        each(add_tile, [slice(first, min(first + TILE_COLUMNS, n)) for first in range(0, n, TILE_COLUMNS)])
+        each(add_tile, [slice(first, min(first + COLUMNS_TILE, n)) for first in range(0, n, COLUMNS_TILE)])
 
     return add

@@ -15,14 +15,12 @@ from features.row_draws import draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_forms import KERNELS, MEDIAN_POINTS, Kernel, default_sigma2
+from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, MEDIAN_POINTS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
 from pipeline.solvers.kernel_trials import (
     COMMON,
-    DIAGONAL,
-    METRIC,
     PLAIN,
     SCALE_KINDS,
     Sample,
@@ -65,7 +63,7 @@ class KernelTask:
     scale_rounds: int
     sigma2: float | str | None  # the width, "median", or None where it is chosen as well
 
-    def search(self, kernel: Kernel, sample: Sample, on_round: Callable[[Trial], None]) -> Search:
+    def search(self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None]) -> Search:
         """Return the search of a kernel on few candidates."""
         n_rows = float(np.count_nonzero(~sample.held_out))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
@@ -81,7 +79,7 @@ class KernelTask:
 class Start:
     """A kernel that is searched: from the beginning, or from scales of a kind that another has found."""
 
-    kernel: Kernel
+    kernel: type[Kernel]
     kind: str = PLAIN
     scales: NDArray[np.float32] | None = None
 
@@ -99,8 +97,8 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     kernel = work.possible_kernels[0]
     sigma2 = asked.sigma2
     if isinstance(sigma2, str):  # the median
-        sigma2 = default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]), kernel)
-    return {"kernel": np.array(KERNELS.index(kernel.name)), "sigma2": np.array(sigma2, np.float64)}
+        sigma2 = kernel.default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]))
+    return {"kernel": np.array(KERNELS.index(kernel)), "sigma2": np.array(sigma2, np.float64)}
 
 
 def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
@@ -161,7 +159,7 @@ def _searched(work: Workspace, task: KernelTask, starts: list[Start]) -> list[Ar
 def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:
     """Commit the scales that were chosen; return the kernel, the width, and the trials."""
     records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
-    kernel = KERNELS.index(best.kernel.name)
+    kernel = KERNELS.index(best.kernel)
     if learns_scales(work.config.kernel.scale):
         # Round 0 is without scales: of another kernel, where this one began with the scales of that.
         mine = [{name: searches[0][name][:1] for name in ("rounds", "records")}]
@@ -290,7 +288,7 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, _: TaskCheckpoints
     """Return the trial with the best width on more candidates, or with the one asked for, and records of all widths."""
     sample, sigma2 = _sample_of(task), task.given
     if task.sigma2 == "median":
-        sigma2 = default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales), trial.kernel)
+        sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = trial if sigma2 is None else replace(trial, sigma2=sigma2)
     tried = with_more(sample, trial, Search(n_centers, sigma2=sigma2))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
@@ -309,7 +307,7 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
     """Return a row of RECORD for each trial; final: it is one of those that decide."""
     rows = [
         (
-            KERNELS.index(one.kernel.name),
+            KERNELS.index(one.kernel),
             SCALE_KINDS.index(one.kind),
             one.n_centers,
             one.sigma2,
@@ -329,7 +327,7 @@ def _as_arrays(trials: list[Trial]) -> Arrays:
     return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
 
 
-def _trials(kernel: Kernel, arrays: Arrays) -> list[Trial]:
+def _trials(kernel: type[Kernel], arrays: Arrays) -> list[Trial]:
     return [
         Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge), typical)
         for number, (_, kind, m, sigma2, error, ridge, _, typical) in enumerate(arrays["kept"].tolist())

@@ -3,14 +3,13 @@
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.kernels.kernel_forms import KERNELS, Kernel
-from pipeline.solvers.kernel_trials import METRIC, MOST_OF_METRIC
+from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
+from pipeline.solvers.kernel_trials import MOST_OF_METRIC
 
 
-def kernels_of(kernel: KernelConfig) -> tuple[Kernel, ...]:
+def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
     """Return the kernels that are asked for, or tried."""
-    names = KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
-    return tuple(map(Kernel, names))
+    return KERNELS if kernel.name == AUTO_KERNEL else (kernel_named(kernel.name or "gaussian"),)
 
 
 def is_chosen(kernel: KernelConfig) -> bool:

@@ -59,8 +59,9 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     if not in_rounds:  # else candidates are scored with float32 columns too
         columns = [one for one in columns if one.dtype_of("out") in (None, "float64")]
     loops += columns + loops_in(kernel_loops, "add_lower_tile")
-    if learns_scales(config.kernel.scale) and any(not kernel.has_metric for kernel in kernels_of(config.kernel)):
-        loops += loops_in(kernel_loops, "add_squared_slopes")
+    if learns_scales(config.kernel.scale):
+        slopes = {name for kernel in kernels_of(config.kernel) for name in kernel.slope_loops}
+        loops += loops_in(kernel_loops, *slopes) if slopes else []
     if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
         skipped = () if solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
         loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))

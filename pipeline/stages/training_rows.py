@@ -12,7 +12,7 @@ from features.source import Part
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored
@@ -57,14 +57,14 @@ class RowTask:
     centers: Stored  # the candidates
     features: FeatureAccess
     shape: FeatureShape
-    kernel: Kernel
+    kernel: type[Kernel]
     sigma2: float
     precision: str
     read_rows: int | None  # so many at once, at least a block; None: some chunks of the store
     seed: int
     facts: TargetFacts
 
-    def generator(self, candidates: NDArray[np.int64]) -> ColumnGenerator:
+    def generator(self, candidates: NDArray[np.int64]) -> Kernel:
         """Return the generator of the columns of some candidates; their features are read.
 
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
@@ -73,14 +73,14 @@ class RowTask:
         X = points_of_candidates(self.centers, candidates)
         return self.generator_of(open_features(self.features).take(candidates) if X is None else X)
 
-    def generator_at_once(self, columns: NDArray[np.int64] | range) -> ColumnGenerator:
+    def generator_at_once(self, columns: NDArray[np.int64] | range) -> Kernel:
         """Return the generator of some candidates of a run that has the features of all in one file."""
         X = self.centers.read(mapped=True)["X"]
         return self.generator_of(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
-    def generator_of(self, points: NDArray[np.floating]) -> ColumnGenerator:
+    def generator_of(self, points: NDArray[np.floating]) -> Kernel:
         """Return the generator of the columns of points (m, d)."""
-        return ColumnGenerator(points, self.sigma2, np.dtype(self.precision).type, kernel=self.kernel)
+        return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
 
 
 @dataclass(frozen=True)

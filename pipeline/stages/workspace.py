@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.kernels.kernel_forms import KERNELS, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
@@ -193,12 +193,12 @@ class Workspace(RowData, ABC):
         return preselection_of(self.config, self.shape.n_train)
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> type[Kernel]:
         """The kernel, once candidates are committed."""
-        return Kernel(KERNELS[int(self.centers["kernel"])])
+        return KERNELS[int(self.centers["kernel"])]
 
     @property
-    def possible_kernels(self) -> tuple[Kernel, ...]:
+    def possible_kernels(self) -> tuple[type[Kernel], ...]:
         """The kernels that are tried; one where it is given."""
         return kernels_of(self.config.kernel)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from features.descriptors.extraction import FeatureSpec
-from pipeline.kernels.kernel_forms import GAUSSIAN
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -52,7 +52,8 @@ def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
 def save(folder: Path, task: Literal["binary", "regression"], weight: float, intercept: float) -> Path:
     """Save a model of two centers."""
     order = np.arange(2)
-    expansion = KernelExpansion(GAUSSIAN, X[:2].astype(np.float32), 3.0, np.full((2, 1), weight), np.full(1, intercept))
+    weights, centers = np.full((2, 1), weight), X[:2].astype(np.float32)
+    expansion = KernelExpansion(GaussianKernel, centers, 3.0, weights, np.full(1, intercept))
     labels = (0, 1) if task == "binary" else ()
     saved = SparseKernelModel(
         task, labels, FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)

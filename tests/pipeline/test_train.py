@@ -14,7 +14,7 @@ import pytest
 from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
 from features.targets import outputs
 from pipeline import predict, verify
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.zarr_arrays import open_arrays
@@ -64,7 +64,7 @@ def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path
     arrays = open_arrays(stored(images, features))
     X = arrays["train/X"].read(0, report["n_train"])
     Y = outputs(arrays["train/y"].read(0, report["n_train"]), "multiclass", 10)
-    residual = Y - ColumnGenerator(model.centers, model.sigma2, np.float64).block(X) @ model.weights
+    residual = Y - GaussianKernel(model.centers, model.sigma2, np.float64).block(X) @ model.weights
     objective = (residual**2).sum(0) + 2 * np.sqrt(report["penalty"]) * np.abs(model.weights).sum(0)
     assert np.allclose(objective, [solve["objective"] for solve in report["solves"]], rtol=1e-4)
 

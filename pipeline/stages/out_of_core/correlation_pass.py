@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.gram_statistics import RowBounds
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
@@ -46,7 +45,7 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSu
     arrays = given.read(mapped=True)
     residuals, members = arrays["residuals"], arrays["candidates"]
 
-    def add_tile(generator: ColumnGenerator, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
+    def add_tile(generator: Kernel, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         X = open_features(rows.features).read("train", of.start, of.stop)
         of_candidates, mirrored = slice(candidates.start, candidates.stop), tiles.is_mirrored(candidates, of)

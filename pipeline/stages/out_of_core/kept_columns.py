@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages.run_workspace import Run, is_whole
 from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
@@ -156,7 +156,7 @@ class OpenedColumns:
     def __init__(self, files: KeptFiles, columns: KeptColumns) -> None:
         self._files, self._columns = files, columns
         self._groups: dict[int, Arrays] = {}
-        self._generators: dict[int, ColumnGenerator] = {}
+        self._generators: dict[int, Kernel] = {}
 
     def block(self, number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         """Return the columns of a block of rows, (rows, W) f8 C-contiguous; missing ones are computed and kept.
@@ -189,7 +189,7 @@ class OpenedColumns:
                     write_arrays(path, {"columns": values}, durable=False)
             return values
 
-    def _generator(self, number: int) -> ColumnGenerator:
+    def _generator(self, number: int) -> Kernel:
         if number not in self._generators:  # two threads may both make one: they are equal
             self._generators[number] = self._files.rows.generator(self._group(number)["members"])
         return self._generators[number]

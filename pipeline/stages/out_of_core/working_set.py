@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import GramStatistics, joined
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import (

@@ -20,7 +20,7 @@ from pipeline import verify
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages.target_facts import TargetFacts
 from pipeline.stages.training_rows import RowGrid, RowTask, stream_blocks
@@ -131,7 +131,7 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
         write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
         features = feature_rows.ScaledFeatures(layout, StoredFile(tmp_path / "scales.npz"))
     facts = TargetFacts(held_out_limit=0.1)
-    task = RowTask(StoredFile(tmp_path / "centers"), features, shape, Kernel(), 1.0, "float32", None, 0, facts)
+    task = RowTask(StoredFile(tmp_path / "centers"), features, shape, GaussianKernel, 1.0, "float32", None, 0, facts)
     grid = RowGrid("train", shape.n_train, 16)
     whole = dict(stream_blocks(task, grid, range(grid.n_blocks)))
     extracted, extract = list[int](), feature_rows.extract

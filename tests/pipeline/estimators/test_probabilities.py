@@ -7,7 +7,7 @@ from sklearn.metrics import log_loss
 
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
-from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 
 
@@ -24,7 +24,7 @@ def test_the_temperature_is_that_of_dense_least_squares_on_other_rows(weighted: 
     s = np.ones(len(y)) if weights is None else weights
     keys, truth = row_keys(X), np.searchsorted(machine.classes_, y)
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys[s > 0]]), keys) & (s > 0)
-    K = ColumnGenerator(machine.centers_, machine.sigma2_, np.float64, kernel=GAUSSIAN).block(X)
+    K = GaussianKernel(machine.centers_, machine.sigma2_, np.float64).block(X)
     Y, fit = np.where(truth[:, None] == np.arange(3), 1.0, -1.0), np.where(held_out, 0.0, s)[:, None]
 
     def fitted(ridge: float, fit: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from pipeline.kernels.gram_statistics import (
     StatisticsSums,
     largest_terms,
 )
-from pipeline.kernels.kernel_forms import KERNELS, ColumnGenerator, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from runs import largest_bytes
 
 
@@ -31,19 +31,19 @@ def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, weights: ArrayLike 
 
 @given(
     seed=st.integers(0, 2**32 - 1),
-    kernel=st.sampled_from([Kernel(name) for name in KERNELS]),
+    kernel=st.sampled_from(KERNELS),
     kept=st.integers(0, 12),
     weighted=st.booleans(),
     groups=st.integers(1, 4),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
-    seed: int, kernel: Kernel, kept: int, weighted: bool, groups: int, dtype: type
+    seed: int, kernel: type[Kernel], kept: int, weighted: bool, groups: int, dtype: type
 ) -> None:
     """Blocks of any number of rows; with and without weights."""
     rng = np.random.default_rng(seed)
     X, Y = rng.random((200, 4)).astype(np.float32), rng.normal(size=(200, 2))
-    generator = ColumnGenerator(X[:12], 0.5, dtype, kernel=kernel)
+    generator = kernel(X[:12], 0.5, dtype)
     weights = rng.random(200) + 0.1 if weighted else np.ones(200)
     edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]

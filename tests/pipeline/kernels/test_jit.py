@@ -15,9 +15,8 @@ from numba import int64, njit
 
 from pipeline.errors import StoppedError
 from pipeline.kernels import jit, kernel_loops
-from pipeline.kernels.derivatives import DIAGONAL, Derivatives
 from pipeline.kernels.jit import Loop, compile_loops, loops_in
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, typical_sigma2
+from pipeline.kernels.kernel_functions import DIAGONAL, kernel_named
 from runs import ROOT, python, wait_until
 
 LOOPS = (
@@ -118,15 +117,15 @@ def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["laplace", "product-laplace"])
 def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named(name: str) -> None:
     """Also of read-only rows and centers, which another version would be compiled for in the middle of the work."""
-    loops, kernel = loops_in(kernel_loops), Kernel(name)
+    loops, kernel = loops_in(kernel_loops), kernel_named(name)
     named = {(loop.function, loop.types) for loop in loops}
     for dtype in (np.float32, np.float64):
         X, weights = np.random.default_rng(0).normal(size=(9, 3)).astype(dtype), np.ones((9, 2))
         for _ in ("writable", "read-only"):
-            typical_sigma2(X, kernel)
+            kernel.typical_sigma2(X)
             for stored in (np.float32, np.float64):
-                ColumnGenerator(X, 2.0, dtype, kernel=kernel).block(X, out_dtype=stored)
-            Derivatives(X, 1.0, weights, kernel).sums(X, DIAGONAL, weights[:, 0].copy())
+                kernel(X, 2.0, dtype).block(X, out_dtype=stored)
+            kernel(X, 1.0, dtype).slope_sums(X, weights, DIAGONAL, weights[:, 0].copy())
             X.flags.writeable = weights.flags.writeable = False
     for function in (kernel_loops.direct_distances, kernel_loops.laplace_float32, kernel_loops.laplace_float64):
         assert {(function, types) for types in function.overloads} <= named

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
-from pipeline.kernels.kernel_forms import GAUSSIAN, KERNELS, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
@@ -45,7 +45,7 @@ def make(task: str = "multiclass", name: str = "raw", m: int = 4) -> SparseKerne
         labels=TASKS[task],
         features=spec,
         expansion=KernelExpansion(
-            GAUSSIAN,
+            GaussianKernel,
             rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
             3.0,
             rng.normal(size=(m, n_outputs)),
@@ -257,11 +257,11 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
+def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel: type[Kernel]) -> None:
     model = make("regression")
     weights = np.full((4, 1), LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)
-    strong = replace(model, expansion=KernelExpansion(Kernel(kernel), centers, 3.0, weights, np.zeros(1)))
+    strong = replace(model, expansion=KernelExpansion(kernel, centers, 3.0, weights, np.zeros(1)))
     strong.check()
     decision = strong.decision_function(np.full((3, 6), 1e-3, np.float32))
     assert np.isfinite(decision.T @ decision).all()

@@ -13,7 +13,7 @@ from sklearn.linear_model import Lasso
 from dense_twins import make_kernel, problem_of, statistics_of
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.duality_gap import certify, certify_problem, certify_support, gap_safe_screen, scores_of_support
 from pipeline.solvers.problem import problem_of as problem_of_statistics
 from pipeline.solvers.solve import solve
@@ -71,7 +71,7 @@ def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: fl
     draw = np.random.default_rng(seed)
     X = np.repeat(draw.normal(size=(60, 3)), 4, axis=0)
     Y = np.sin(2 * X[:, :1]) + X[:, 1:2] ** 2 + 0.1 * draw.normal(size=(240, 1))
-    K = ColumnGenerator(X[::4], width, np.float64).block(X)
+    K = GaussianKernel(X[::4], width, np.float64).block(X)
     problem = problem_of_statistics(statistics_of(K, Y).centred(), 0, penalty)
     solution = solve(problem, SolverOptions(tolerance=1e-6), np.random.default_rng(0))
     centred = (values.astype(np.longdouble) for values in (K, Y))
@@ -91,7 +91,7 @@ def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, i
     X, s = draw.normal(size=(240, 2)), np.ones(240)
     y = np.sin(2 * X[:, :1]) + 0.1 * draw.normal(size=(240, 1))
     X[-1], s[-1], y[-1] = 200.0, heavy, y[:-1].mean()
-    K = ColumnGenerator(X[:60], 10.0, np.float64).block(X)
+    K = GaussianKernel(X[:60], 10.0, np.float64).block(X)
     sums = StatisticsSums(60, RowBounds.of(largest_terms(y, s)), 32, 8)
     for start in range(0, 240, 32):
         rows = slice(start, start + 32)
@@ -116,7 +116,7 @@ def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float)
     """Errors of one sign do not make up for each other: all rows but 24 are so far that a block adds 0.4 of a unit."""
     draw = np.random.default_rng(0)
     near, n_blocks, rows = draw.normal(size=(24, 2)), 295, 4096
-    y, generator = np.sin(2 * near[:, :1]), ColumnGenerator(near[:12], 10.0, np.float64)
+    y, generator = np.sin(2 * near[:, :1]), GaussianKernel(near[:12], 10.0, np.float64)
     unit = float(unit_of(rows, n_blocks))
     far = generator.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
     sums = StatisticsSums(12, RowBounds.of(largest_terms(y)), rows, n_blocks)

@@ -9,7 +9,7 @@ from scipy.linalg import LinAlgError
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
@@ -61,15 +61,15 @@ def test_back_drops_what_raises_the_error_least(monkeypatch, data: Data, interce
 
 @pytest.mark.parametrize("size", [5, 6, 14])
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("kernel", [Kernel("gaussian"), Kernel("laplace"), Kernel("product-laplace")], ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
-    monkeypatch, kernel: Kernel, intercept: bool, size: int
+    monkeypatch, kernel: type[Kernel], intercept: bool, size: int
 ) -> None:
     """Four classes, each against all others; of 14 columns, some are settled before the others are dropped."""
     monkeypatch.setattr(greedy, "CLEARLY", 1e-6)
     draw = np.random.default_rng(3)
     X = draw.uniform(0, 2, (160, 6))
-    K = np.asarray(ColumnGenerator(X[:14], 0.6, np.float64, kernel=kernel).block(X))
+    K = np.asarray(kernel(X[:14], 0.6, np.float64).block(X))
     Y = np.where(np.digitize(X[:, 0] + X[:, 1] * X[:, 2], [1.3, 2.0, 2.7])[:, None] == np.arange(4), 1.0, -1.0)
     found = select(statistics_of(K, Y), size, intercept=intercept)
     naive = selection_order(K, Y, size, intercept=intercept)
@@ -88,7 +88,7 @@ def test_few_centers_serve_as_well_as_those_of_the_way_forward() -> None:
     for seed in range(3):
         draw = np.random.default_rng(seed)
         X = draw.normal(size=(600, 3))
-        K = np.asarray(ColumnGenerator(X[:200], 2.0, np.float64).block(X))
+        K = np.asarray(GaussianKernel(X[:200], 2.0, np.float64).block(X))
         Y = (np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * draw.normal(size=600))[:, None]
         statistics, total = statistics_of(K, Y), float(((Y - Y.mean()) ** 2).sum())
         ahead = total - np.cumsum(forwards.forward(statistics, 50, intercept=True).reductions)[sizes - 1]
@@ -127,7 +127,7 @@ def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) 
     for seed, (dimensions, width) in enumerate([(1, 1.0), (1, 10.0), (2, 10.0), (3, 100.0)]):
         draw = np.random.default_rng(seed)
         points, X = draw.uniform(-1, 1, (120, dimensions)), draw.uniform(-1, 1, (600, dimensions))
-        K = np.asarray(ColumnGenerator(points, width, np.float64).block(X))
+        K = np.asarray(GaussianKernel(points, width, np.float64).block(X))
         Y = np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * draw.standard_normal((600, 1))
         statistics, seen = statistics_of(K, Y), list[list[int]]()
         whole = forwards.forward(statistics, 120, intercept=False, enough=lambda c, s=seen: s.append([*c]) or False)

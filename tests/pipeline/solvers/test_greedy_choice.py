@@ -5,7 +5,7 @@ import pytest
 
 from dense_twins import statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, held_out_curve, prefix_sizes
@@ -19,7 +19,7 @@ def parts() -> Parts:
     draw = np.random.default_rng(1)
     X = draw.normal(size=(600, 2))
     y = (np.sin(3 * X[:, 0]) * X[:, 1] + 0.3 * draw.normal(size=600))[:, None]
-    K = np.asarray(ColumnGenerator(X[:120], 0.3, np.float64).block(X))
+    K = np.asarray(GaussianKernel(X[:120], 0.3, np.float64).block(X))
     return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
 
 

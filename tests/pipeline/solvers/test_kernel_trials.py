@@ -12,8 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
-from pipeline.kernels.derivatives import DIAGONAL, METRIC
-from pipeline.kernels.kernel_forms import Kernel, default_sigma2, typical_sigma2
+from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers import kernel_trials
 from pipeline.solvers.kernel_trials import (
@@ -36,7 +35,7 @@ from pipeline.solvers.kernel_trials import (
     with_more,
 )
 
-GAUSSIAN, LAPLACE, PRODUCT = Kernel(), Kernel("laplace"), Kernel("product-laplace")
+GAUSSIAN, LAPLACE, PRODUCT = KERNELS
 
 
 def sample_of(X: np.ndarray, y: np.ndarray, m: int = 80, seed: int = 0) -> Sample:
@@ -56,10 +55,10 @@ def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarr
     return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.4 * rng.normal(size=n)
 
 
-def start(sample: Sample, kernel: Kernel = GAUSSIAN, sigma2: float | None = None) -> Trial:
+def start(sample: Sample, kernel: type[Kernel] = GAUSSIAN, sigma2: float | None = None) -> Trial:
     """Return a trial of features as they are, which was not tried; at the typical width unless one is given."""
     ones = np.ones(sample.points.shape[1], np.float32)
-    return Trial(kernel, PLAIN, ones, sigma2 or default_sigma2(sample.points, kernel), len(sample.points))
+    return Trial(kernel, PLAIN, ones, sigma2 or kernel.default_sigma2(sample.points), len(sample.points))
 
 
 def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4)) -> tuple[np.ndarray, float]:
@@ -77,13 +76,13 @@ def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4))
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
-def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: Kernel, weighted: bool) -> None:
+def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: type[Kernel], weighted: bool) -> None:
     X, y = waves()
     sample = sample_of(X, y)
     if weighted:
         sample = replace(sample, weights=np.random.default_rng(2).integers(1, 4, len(X)).astype(float))
     scales, sigma2 = np.array([2.0, 1.0, 0.5, 0.0], np.float32), 3.0
-    kernels: dict[Kernel, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    kernels: dict[type[Kernel], Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
         GAUSSIAN: lambda A, B: rbf_kernel(A, B, 1 / (2 * sigma2)),
         PRODUCT: lambda A, B: laplacian_kernel(A, B, 1 / math.sqrt(sigma2)),
     }
@@ -220,7 +219,7 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
     assert values[-1] > 5 * values[-2] > 0
     assert abs(vectors[:, -1] @ direction) > 0.98 * np.linalg.norm(direction)
     np.testing.assert_allclose(importances(best.scales), direction**2 / (direction @ direction), atol=0.05)
-    distances = [typical_sigma2(scaled(sample.points, one.scales), GAUSSIAN) for one in rounds]
+    distances = [GAUSSIAN.typical_sigma2(scaled(sample.points, one.scales)) for one in rounds]
     assert len({one.typical for one in rounds}) == 1
     np.testing.assert_allclose(distances[kinds.count(PLAIN) :], best.typical, rtol=1e-4)
     (again,) = search_from(sample, GAUSSIAN, METRIC, best.scales, replace(search, on_round=lambda _: None))
@@ -229,7 +228,7 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
 
 
 @pytest.mark.parametrize("kernel", [PRODUCT, LAPLACE], ids=lambda kernel: kernel.name)
-def test_other_kernels_learn_a_scale_for_each_feature(kernel: Kernel) -> None:
+def test_other_kernels_learn_a_scale_for_each_feature(kernel: type[Kernel]) -> None:
     rng = np.random.default_rng(6)
     X = rng.normal(size=(900, 8))
     sample = sample_of(X, np.sign(X[:, 2]) * (1 + 0.5 * X[:, 5]) + 0.05 * rng.normal(size=900))
@@ -311,13 +310,13 @@ def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
 
 
 @pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
-def test_scales_keep_the_typical_distance_and_can_be_zero(kernel: Kernel) -> None:
+def test_scales_keep_the_typical_distance_and_can_be_zero(kernel: type[Kernel]) -> None:
     points = np.random.default_rng(0).normal(size=(300, 5))
-    typical = typical_sigma2(points * [1, 2, 1, 1, 1], kernel)
+    typical = kernel.typical_sigma2(points * [1, 2, 1, 1, 1])
     before = Trial(kernel, PLAIN, np.array([1, 2, 1, 1, 1], np.float32), 1.0, 300, typical=typical)
     scales = next_scales(before, np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points)
     np.testing.assert_allclose(scales / scales[0], [1.0, 1.0, 0.0, 0.005, 0.5], rtol=1e-6)
-    assert typical_sigma2(points * scales, kernel) == pytest.approx(typical, rel=1e-5)
+    assert kernel.typical_sigma2(points * scales) == pytest.approx(typical, rel=1e-5)
     np.testing.assert_array_equal(next_scales(before, np.zeros(5), points), before.scales)
     assert importances(scales).sum() == pytest.approx(1.0)
     assert importances(np.array([2.0, 0.0, 1.0], np.float32)).tolist() == pytest.approx([0.8, 0.0, 0.2])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from features.row_draws import draw_held_out, held_out_limit
-from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import train
 from storage.arrays import read_arrays
@@ -39,7 +38,7 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         names = ("train/X", "train/y", "test/X", "test/y")
         X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
         centers = read_arrays(RunLayout(run).centers)
-        generator = ColumnGenerator(centers["X"], float(centers["sigma2"]), kernel=load_model(run / "model").kernel)
+        generator = load_model(run / "model").kernel(centers["X"], float(centers["sigma2"]))
         K, K_test = (generator.block(part, out_dtype=np.float64) for part in (X, X_test))
         keys = arrays["train/keys"].read(0, len(y))
         return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))

@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 import runs
 from cases import SERIAL
 from pipeline.estimators.slkl import SLKLRegressor
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.regularization_path import MOST_POINTS, STEP
 from storage.arrays import read_arrays
@@ -38,7 +38,7 @@ def train(root: Path, X: np.ndarray, y: np.ndarray, *arguments: str, name: str =
 def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.ndarray:
     """Return the kernel columns of the candidates of a run on rows of a table."""
     found = read_arrays(layout.centers)
-    generator = ColumnGenerator(found["X"][which], float(found["sigma2"]))
+    generator = GaussianKernel(found["X"][which], float(found["sigma2"]))
     return np.asarray(generator.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
 
 

@@ -10,7 +10,6 @@ import pytest
 from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
-from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
@@ -63,7 +62,7 @@ def unseen_temperature(place: Path, run: Path, centers: np.ndarray) -> float | N
     X, y, held_out = rows_of(place, run)
     model, Y = load_model(run / "model"), np.where(y[:, None] == np.arange(3), 1.0, -1.0)
     squares = np.sum(model.expansion.columns(X) ** 2) / model.n_centers
-    K = ColumnGenerator(X[centers], 4.0, kernel=model.kernel).block(X, out_dtype=np.float64)
+    K = model.kernel(X[centers], 4.0).block(X, out_dtype=np.float64)
     # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
     ridge = report_of(run)["hold_out"]["ridge"] / squares * np.sum(K[~held_out] ** 2) / len(centers)
     decision = np.empty_like(Y)
@@ -123,7 +122,7 @@ def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, 
     for output in range(3):
         solution = read_arrays(layout.solution(f"fit-centred{number}-output-{output:04d}.npz"))
         rows = read_arrays(layout.centers)["index"][solution["active"]]
-        generator = ColumnGenerator(X[rows], 4.0, kernel=model.kernel)
+        generator = model.kernel(X[rows], 4.0)
         f = generator.block(X, out_dtype=np.float64) @ solution["weights"][place_of]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
     found = best_temperature(loss_slopes(decision[held_out], y[held_out]))

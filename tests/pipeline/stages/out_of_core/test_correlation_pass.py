@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import runs
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.stages import block_pass
 from pipeline.stages.out_of_core import correlation_pass, correlations
 from pipeline.stages.out_of_core import tiles as module
@@ -52,7 +52,7 @@ def test_scores_are_those_of_dense_columns(
         some = np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3]
         for number, members in enumerate((some, candidates)):
             found = real(run, f"{name}-{number}", residuals, members)
-            K = ColumnGenerator(X[members], 4.0, np.float64).block(X)
+            K = GaussianKernel(X[members], 4.0, np.float64).block(X)
             assert np.allclose(found.values, K.T @ residuals, rtol=1e-5, atol=1e-3)
             assert np.allclose(found.square_bounds, K.sum(axis=0), rtol=1e-5)
             entries.append(found.kernel_entries)

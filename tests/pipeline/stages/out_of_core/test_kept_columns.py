@@ -10,7 +10,7 @@ import pytest
 
 from cases import SERIAL
 from pipeline.kernels.exact_sums import serially
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
 from pipeline.stages.out_of_core import correlations, kept_columns, working_set
 from pipeline.stages.out_of_core.kept_columns import (
     FOLDER,
@@ -121,9 +121,9 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     made = [0]
-    block, add, compute = ColumnGenerator.block, working_set.add_columns, correlations.compute_residuals
+    block, add, compute = Kernel.block, working_set.add_columns, correlations.compute_residuals
 
-    def counted(self: ColumnGenerator, *rest: Any, **named: Any) -> Any:
+    def counted(self: Kernel, *rest: Any, **named: Any) -> Any:
         values = block(self, *rest, **named)
         made[0] += values.size
         return values
@@ -139,7 +139,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
 
     growths: list[tuple[int, Any]] = []
     residuals: list[tuple[int, Any]] = []
-    monkeypatch.setattr(ColumnGenerator, "block", counted)
+    monkeypatch.setattr(Kernel, "block", counted)
     monkeypatch.setattr(working_set, "add_columns", counts(add, growths))
     monkeypatch.setattr(correlations, "compute_residuals", counts(compute, residuals))
     n = train_classes("run", *MODES[mode])["n_train"]
@@ -180,7 +180,7 @@ def test_a_worker_that_writes_late_leaves_no_columns_of_a_group_that_is_gone(tmp
     for columns, names in ((late, [3, 4]), (now, [5, 6])):
         files.begin(0, np.array(names))
         assert columns._group(0)["members"].tolist() == names
-        columns._generators[0] = ColumnGenerator(X[names], 1.0, np.float32)
+        columns._generators[0] = GaussianKernel(X[names], 1.0, np.float32)
     late.block(0, serially, X)
     for _ in range(2):  # made, and read
         assert np.array_equal(

@@ -10,7 +10,7 @@ import pytest
 import runs
 from dense_twins import statistics_of
 from features.targets import outputs
-from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.duality_gap import certify_problem
 from pipeline.solvers.problem import problem_of
 from pipeline.solvers.regularization_path import largest_penalty
@@ -61,7 +61,7 @@ def train(place: Path, features: Path) -> Callable[..., dict[str, Any]]:
 
 def columns_of(X: np.ndarray) -> np.ndarray:
     """Return the columns of all rows as candidates, in float64."""
-    return np.asarray(ColumnGenerator(X, 2.0, np.float64).block(X))
+    return np.asarray(GaussianKernel(X, 2.0, np.float64).block(X))
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in SETTINGS])

@@ -1,0 +1,343 @@
+"""The kernels, each a class: its name, columns, width, derivatives, compiled loops and the nodes of its ONNX graph.
+
+Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.exact_sums import Each, serially
+from pipeline.kernels.jit import read_only
+from pipeline.kernels.kernel_loops import (
+    add_squared_slopes,
+    direct_distances,
+    gaussian_float32,
+    gaussian_float64,
+    laplace_float32,
+    laplace_float64,
+)
+
+Values = NDArray[np.floating]
+Index = NDArray[np.int64]
+
+# The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
+# the loss is at most that much larger than it has to be, and the pass over the rows is saved.
+FAR_FROM_ORIGIN = 10.0
+LARGEST_KERNEL_ERROR = 1e-2  # of a kernel value, by the rounding of its distance; more is refused
+COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
+MEDIAN_POINTS = 1000  # between which distances are measured, at most
+DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
+
+
+class Kernel:
+    """Kernel columns c_m = k(X, x_m) of fixed centers over any rows (mathematics.md, eq. 1).
+
+    centers : (n_centers, n_features) array, kept as C-contiguous `dtype`
+    sigma2 : the width
+    dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost)
+
+    Raises ValueError for a width that is no finite number above 0, InvalidDataError where the centers are too large for
+    `dtype`, or so large compared with sigma2 that kernel values would be rounding.
+    """
+
+    name: str
+    has_metric = True  # distances are in the 2-norm, so that directions of all features can be learned
+    loops: tuple[str, ...]  # of `kernel_loops`, for columns; for `slope_sums` besides:
+    slope_loops: tuple[str, ...] = ()
+
+    def __init__(self, centers: Values, sigma2: float, dtype: type = np.float32) -> None:
+        if not (math.isfinite(sigma2) and sigma2 > 0):
+            raise ValueError(f"sigma2 must be a finite number above 0, got {sigma2}")
+        self._sigma2 = float(sigma2)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows is refused, in words
+            self._centers: Values = np.ascontiguousarray(centers, dtype=dtype)
+            self._set_up()
+
+    def _set_up(self) -> None:
+        """Check the centers and the width, and prepare what all columns need."""
+        raise NotImplementedError
+
+    def _prepared(self, X: Values) -> tuple[Values, Values]:
+        """Return checked rows (rows, d) as `_write` wants them, and a size of each (rows,)."""
+        raise NotImplementedError
+
+    def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        """Write the columns of a tile of centers to `out` (rows, n_centers), with the rows taken in an order."""
+        raise NotImplementedError
+
+    @property
+    def n_centers(self) -> int:
+        """Return the number of columns."""
+        return len(self._centers)
+
+    def block(
+        self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: Each = serially
+    ) -> NDArray[Any]:
+        """Return the kernel block (rows, n_centers) of some rows, C-contiguous.
+
+        X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32 centers the
+        values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy). `each` shares out the
+        tiles of columns: the bits of a value depend on the rows of the block and on the centers alone. Costs
+        2·rows·n_features·n_centers operations and rows·n_centers·(4 + itemsize) bytes. Raises InvalidDataError naming
+        a row that is too large for squared distances.
+        """
+        n_features, dtype = self._centers.shape[1], self._centers.dtype
+        if X.ndim != 2 or X.shape[1] != n_features:
+            raise ValueError(f"rows have {X.shape[1:]} features, the centers have {n_features}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows, sizes = self._prepared(np.ascontiguousarray(X, dtype=dtype))
+        order = np.arange(len(rows)) if row_order is None else row_order
+        out: Values = np.empty((len(rows), self.n_centers), np.float64 if dtype == np.float64 else out_dtype)
+        starts = range(0, self.n_centers, COLUMNS_TILE)
+        tiles = [slice(j, min(j + COLUMNS_TILE, self.n_centers)) for j in starts]
+        each(lambda tile: self._write(rows, sizes, order, out, tile), tiles)
+        return out
+
+    def slope_sums(
+        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
+
+        f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 80 and 105). For a METRIC Σ_i s_i
+        Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs 2·rows·m·d·(1 + T) operations and
+        8·rows·(2·m + 2·d) bytes.
+        """
+        total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
+        origin = self._centers.mean(axis=0, dtype=np.float64)  # far from it, differences of products would cancel
+        centers, rows = self._centers - origin, X - origin
+        steepness, divisor = self._steepness(X)
+        for of_output in weights.T:
+            pulls = steepness * of_output
+            slopes = pulls @ centers
+            slopes -= pulls.sum(axis=1)[:, None] * rows  # ∂f_t/∂u (rows, d), times σ² or σ
+            if kind == METRIC:
+                total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
+            else:
+                np.square(slopes, out=slopes)
+                total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
+        return total / divisor
+
+    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
+        """Return the slopes of k over u_m - u, times σ² or σ, of rows X and all centers, and the square of that."""
+        raise NotImplementedError
+
+    def onnx_columns(self, graph: Any, X: str) -> str:
+        """Add nodes and constants to a graph (see `onnx_graph`): from features (rows, d) f8 to columns (rows, m)."""
+        raise NotImplementedError
+
+    @classmethod
+    def default_sigma2(cls, points: Values) -> float:
+        """Return the typical width of the first points, of four digits: alike on machines that round otherwise."""
+        return float(f"{cls.typical_sigma2(points[:MEDIAN_POINTS]):.4g}")
+
+    @classmethod
+    def typical_sigma2(cls, points: Values) -> float:
+        """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
+
+        The median of the squared distances between different points (mathematics.md, eq. 68), at which the Gaussian is
+        exp(-1/2) and the others 1/e. Of `MEDIAN_POINTS` at most, drawn, since the first may be of one class; 1 where
+        there is nothing to measure.
+        """
+        drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
+        values = points[drawn].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # of points that are too large: refused elsewhere
+            centred = values - values.mean(axis=0)  # far from the origin, the distances would cancel
+            squares = cls._squared_distances(centred)[np.triu_indices(len(values), 1)]
+        squares = squares[np.isfinite(squares)]
+        squares = squares[squares > 1e-12 * squares.max(initial=0.0)]  # of points that differ
+        return float(np.median(squares)) if len(squares) else 1.0
+
+    @staticmethod
+    def _squared_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the squared distances between centred points (m, d), (m, m)."""
+        norms = _squared_norms(points)
+        distances: NDArray[np.float64] = norms[:, None] + norms - 2.0 * (points @ points.T)
+        return distances
+
+
+class GaussianKernel(Kernel):
+    """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
+
+    ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
+    Where the centers' mean is far from the origin, rows and centers are therefore taken relative to it.
+    """
+
+    name = "gaussian"
+    loops = ("gaussian_float32", "gaussian_float64")
+
+    def _set_up(self) -> None:
+        dtype, sigma2 = self._centers.dtype, self._sigma2
+        self._origin = _origin(self._centers)
+        self._near = self._centers if self._origin is None else self._centers - self._origin
+        self._norms = _squared_norms(self._near)
+        self._scale = _scale(0.5 / np.float64(sigma2), dtype, sigma2, "1/(2 sigma2)")
+        # Rows need no such check: one with a kernel value above rounding is about as long as its center.
+        _check_sizes("center", self._norms)
+        errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / sigma2)
+        if errors.max(initial=0.0) > LARGEST_KERNEL_ERROR:
+            worst = int(np.argmax(errors))
+            raise InvalidDataError(
+                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2:g}, kernel "
+                f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
+                "(--set data.standardise=true), rescale them, or use a larger --sigma2"
+            )
+
+    def _prepared(self, X: Values) -> tuple[Values, Values]:
+        values = X if self._origin is None else X - self._origin
+        norms = _squared_norms(values)
+        _check_sizes("row", norms)
+        return values, norms
+
+    def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
+        loop(X @ self._near[tile].T, sizes, self._norms[tile], self._scale, order, out, tile.start)
+
+    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
+        return self.block(X, None, np.float64), self._sigma2**2
+
+    def onnx_columns(self, graph: Any, X: str) -> str:
+        """Add squared distances by products of matrices (mathematics.md, eq. 3), and their exponentials."""
+        Z = self._centers.astype(np.float64)
+        squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
+        both = graph.add("Add", squares, graph.constant(np.einsum("ij,ij->i", Z, Z)))
+        dots = graph.add("MatMul", X, graph.constant(Z.T))
+        distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
+        positive = graph.add("Max", distances, graph.constant(0.0))
+        return str(graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / self._sigma2))))
+
+
+class LaplaceKernel(Kernel):
+    """exp(-‖x-z‖ / σ), of distances from differences, which do not cancel (mathematics.md, eq. 4)."""
+
+    name = "laplace"
+    loops = ("direct_distances", "laplace_float32", "laplace_float64")
+
+    def _set_up(self) -> None:
+        self._check("center", self._centers)
+        sigma2 = self._sigma2
+        self._scale = _scale(1.0 / np.sqrt(np.float64(sigma2)), self._centers.dtype, sigma2, "1/√sigma2")
+
+    def _check(self, who: str, X: Values) -> Values:
+        """Return the squared norms (rows,) of rows. Raises InvalidDataError where distances could overflow."""
+        norms = _squared_norms(X)
+        _check_sizes(who, norms)
+        return norms
+
+    def _prepared(self, X: Values) -> tuple[Values, Values]:
+        return X, self._check("row", X)
+
+    def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        loop = laplace_float32 if X.dtype == np.float32 else laplace_float64
+        loop(self._distances(X, tile), self._scale, order, out, tile.start)
+
+    def _distances(self, X: Values, tile: slice) -> Values:
+        """Return the distances (rows, m) of rows to a tile of centers, of one dtype."""
+        centers = self._centers[tile]
+        distances = np.empty((len(X), len(centers)), X.dtype)
+        direct_distances(read_only(X), read_only(centers), self.has_metric, distances)
+        return distances
+
+    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
+        rows = np.ascontiguousarray(X, self._centers.dtype)
+        distances = self._distances(rows, slice(None))
+        values = np.exp(distances * rows.dtype.type(-1.0 / math.sqrt(self._sigma2))).astype(np.float64, copy=False)
+        steepness = np.divide(values, distances, out=values, where=distances > 0)  # at a center u_m - u is zero
+        return steepness, self._sigma2
+
+    def onnx_columns(self, graph: Any, X: str) -> str:
+        """Add distances of differences, of which rows · m · d are in memory at once, and their exponentials."""
+        Z, norm = self._centers.astype(np.float64)[None], "ReduceL2" if self.has_metric else "ReduceL1"
+        differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z))
+        distances = graph.add(norm, differences, graph.constant(np.array([2])), keepdims=0)
+        scale = graph.constant(-1.0 / np.sqrt(self._sigma2))
+        return str(graph.add("Exp", graph.add("Mul", distances, scale)))
+
+
+class ProductLaplaceKernel(LaplaceKernel):
+    """exp(-Σ_j |x_j - z_j| / σ), the product of one Laplace kernel for each feature (mathematics.md, eq. 5)."""
+
+    name = "product-laplace"
+    has_metric = False
+    slope_loops = ("add_squared_slopes",)
+
+    def _check(self, who: str, X: Values) -> Values:
+        sums: Values = np.abs(X).sum(axis=1)
+        _check_sizes(who, sums, "sum of absolute features")
+        return sums
+
+    def slope_sums(
+        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Do the same (mathematics.md, eq. 106). Raises ValueError for a METRIC."""
+        if kind != DIAGONAL:
+            raise ValueError(f"the {self.name} kernel has scales of its features, and no metric")
+        total = np.zeros(X.shape[1])
+        rows = np.ascontiguousarray(X.astype(self._centers.dtype, copy=False), np.float64)
+        add_squared_slopes(
+            read_only(rows),
+            read_only(self._centers.astype(np.float64)),
+            read_only(self.block(X, None, np.float64)),
+            read_only(np.ascontiguousarray(weights)),
+            read_only(np.ones(len(X)) if row_weights is None else row_weights),
+            total,
+        )
+        return total / self._sigma2
+
+    @staticmethod
+    def _squared_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        values = read_only(points.astype(np.float32))  # for which the loop is compiled
+        distances = np.empty((len(points), len(points)), np.float32)
+        direct_distances(values, values, False, distances)
+        return np.square(distances, dtype=np.float64)
+
+
+KERNELS: tuple[type[Kernel], ...] = (GaussianKernel, LaplaceKernel, ProductLaplaceKernel)
+
+
+def kernel_named(name: str) -> type[Kernel]:
+    """Return the kernel of a name. Raises ValueError where there is none."""
+    names = [kernel.name for kernel in KERNELS]
+    if name not in names:
+        raise ValueError(f"the kernel must be one of {', '.join(names)}, got {name!r}")
+    return KERNELS[names.index(name)]
+
+
+def _origin(centers: Values) -> Values | None:
+    """Return the centers' mean (n_features,), rounded to their dtype, or None where it is no help."""
+    if not len(centers):
+        return None
+    mean = centers.mean(axis=0, dtype=np.float64)
+    offset = float(mean @ mean)
+    spread = float(np.einsum("ij,ij->i", centers, centers, dtype=np.float64).mean()) - offset
+    return mean.astype(centers.dtype) if offset > FAR_FROM_ORIGIN * spread else None
+
+
+def _check_sizes(who: str, sizes: Values, what: str = "squared norm") -> None:
+    """Raise InvalidDataError naming the first row or center whose size (rows,) is too large for distances.
+
+    The largest is that with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way.
+    """
+    bad = np.flatnonzero(~(sizes <= float(np.finfo(sizes.dtype).max) / 8))
+    if bad.size:
+        place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
+        raise InvalidDataError(
+            f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; standardise the "
+            "inputs (--set data.standardise=true) or rescale them"
+        )
+
+
+def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.floating:
+    """Return what is made of the width, in a dtype. Raises InvalidDataError where it overflows to infinity."""
+    scale: np.floating = dtype.type(value)
+    if not np.isfinite(scale):
+        raise InvalidDataError(f"sigma2 = {sigma2:g} is too small: {what} is no {dtype} number; use a larger --sigma2")
+    return scale
+
+
+def _squared_norms(X: Values) -> Values:
+    """Return ‖x‖² of rows X (rows, d), in their dtype."""
+    return np.einsum("ij,ij->i", X, X)

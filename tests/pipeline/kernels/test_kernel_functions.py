@@ -1,0 +1,372 @@
+"""Kernels: columns, widths and derivatives against plain formulas and scikit-learn, runs against dense twins."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import rbf_kernel
+
+from pipeline.config.settings import SETTINGS
+from pipeline.config.train_config import AUTO_KERNEL
+from pipeline.errors import ExitCode, InvalidDataError
+from pipeline.kernels.kernel_functions import (
+    DIAGONAL,
+    KERNELS,
+    METRIC,
+    GaussianKernel,
+    Kernel,
+    LaplaceKernel,
+    ProductLaplaceKernel,
+    kernel_named,
+)
+from pipeline.kernels.kernel_loops import gaussian_float32
+from pipeline.prediction.model_folder import load_model
+from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
+from runs import TrainedRuns, held_out_of, report_of, save_once, train
+
+EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+OF_DIFFERENCES = pytest.mark.parametrize("kernel", KERNELS[1:], ids=lambda kernel: kernel.name)
+
+
+def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.random((rows, features)) * (rng.random((rows, features)) < 0.6)).astype(np.float32)
+
+
+def test_the_settings_which_import_no_numpy_list_the_kernels() -> None:
+    assert SETTINGS["kernel.name"].parse.parse.choices == (*(kernel.name for kernel in KERNELS), AUTO_KERNEL)
+
+
+def dense_columns(kernel: type[Kernel], sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """k(x, z) in float64, by scipy's distances."""
+    if kernel is GaussianKernel:
+        return np.asarray(np.exp(-cdist(X, Z, "sqeuclidean") / (2 * sigma2)))
+    return np.asarray(np.exp(-cdist(X, Z, "euclidean" if kernel is LaplaceKernel else "cityblock") / np.sqrt(sigma2)))
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize("centers", [1, 64, 130])
+def test_columns_are_the_kernel_of_rows_and_centers(kernel: type[Kernel], centers: int) -> None:
+    X, Z = histograms(0), histograms(1, centers)
+    truth = dense_columns(kernel, 5.0, X, Z)
+    assert np.allclose(kernel(Z, 5.0, np.float64).block(X), truth, rtol=1e-12)
+    single = kernel(Z, 5.0)
+    assert single.block(X).dtype == np.float32
+    assert np.allclose(single.block(X), truth, rtol=2e-5)
+    assert np.array_equal(single.block(X), single.block(X, out_dtype=np.float64))
+    for dtype in (np.float32, np.float64):
+        assert kernel(Z[:0], 5.0, dtype).block(X).shape == (len(X), 0)
+    order = np.random.default_rng(2).permutation(len(X))
+    assert np.array_equal(single.block(X, order), single.block(X)[order])
+
+
+@given(
+    kernel=st.sampled_from(KERNELS),
+    scale=st.floats(-2, 2),
+    sigma2=st.floats(0.05, 20),
+    features=st.integers(1, 300),
+    apart=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_column_is_within_0_and_1(
+    kernel: type[Kernel], scale: float, sigma2: float, features: int, apart: bool, seed: int
+) -> None:
+    X = (histograms(seed, 12, features) * 10**scale).astype(np.float32)
+    # float32 holds what is left of the distances
+    X *= np.float32(min(1.0, 200 * np.sqrt(sigma2) / max(np.linalg.norm(X, axis=1).max(), 1e-3)))
+    Z = (X + np.roll(X, 1, axis=0))[:8] / np.float32(2) if apart else X
+    for dtype in (np.float32, np.float64):
+        columns = kernel(Z, sigma2, dtype).block(X)
+        assert ((columns >= 0.0) & (columns <= 1.0)).all()
+    if not apart:
+        at_itself = kernel(X, sigma2, np.float64).block(X)
+        np.testing.assert_allclose(np.diagonal(at_itself), 1.0, rtol=1e-9)
+
+
+@OF_DIFFERENCES
+@pytest.mark.parametrize("features", [1, 3, 63, 64, 67, 130])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_value_of_differences_depends_on_its_row_and_center_alone(
+    kernel: type[Kernel], features: int, dtype: type
+) -> None:
+    """To the last bit, with any number of either, in any order; far from the origin nothing is lost."""
+    rng = np.random.default_rng(features)
+    X = (1e5 + rng.normal(size=(41, features))).astype(np.float32)
+    Z = np.vstack([X[::2], X[1::3] + np.float32(1)])
+    block = kernel(Z, 9.0, dtype).block(X)
+    np.testing.assert_allclose(block, dense_columns(kernel, 9.0, X, Z), rtol=3e-5 if dtype is np.float32 else 1e-12)
+    assert (block[::2, :21].diagonal() == 1.0).all(), "of a center and itself"
+    assert np.array_equal(block[::2, :21], block[::2, :21].T)
+    tiled = kernel(np.tile(Z, (16, 1)), 9.0, dtype)  # more than a tile of points
+    assert np.array_equal(tiled.block(X[7:30]), np.tile(block[7:30], 16))
+    for row, center in ((0, 0), (40, 33), (17, 20)):
+        assert kernel(Z[center:][:1], 9.0, dtype).block(X[row:][:1]) == block[row, center]
+    place = rng.permutation(np.tile(np.arange(len(Z)), 2))
+    repeated = kernel(Z[place], 9.0, dtype)
+    assert np.array_equal(repeated.block(X[::-1], np.arange(41)[::-1]), block[:, place])
+
+
+@OF_DIFFERENCES
+def test_distances_that_overflow_are_refused_in_words(kernel: type[Kernel]) -> None:
+    X = np.ones((20, 3))
+    X[13, 1] = 1e200
+    for values in (X, np.where(X > 1, np.nan, X)):
+        with pytest.raises(InvalidDataError, match=r"center 13.*too large.*standardise"):
+            kernel(values, 1.0)
+        with pytest.raises(InvalidDataError, match=r"row 13.*too large.*standardise"):
+            kernel(X[:3], 1.0).block(values)
+    with pytest.raises(InvalidDataError, match=r"1/√sigma2.*--sigma2"):
+        kernel(X[:3], 1e-300)
+
+
+def test_unknown_kernels_are_refused() -> None:
+    with pytest.raises(ValueError, match="kernel must be one of gaussian, laplace, product-laplace, got 'cubic'"):
+        kernel_named("cubic")
+
+
+def test_the_typical_width_is_the_median_squared_distance() -> None:
+    X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
+    distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
+    assert GaussianKernel.typical_sigma2(X) == pytest.approx(np.median(distances), rel=1e-3)
+    assert LaplaceKernel.typical_sigma2(X) == GaussianKernel.typical_sigma2(X)
+    sums = np.abs(X[:, None].astype("f8") - X[None]).sum(2)[np.triu_indices(60, 1)]
+    assert ProductLaplaceKernel.typical_sigma2(X) == pytest.approx(np.median(sums) ** 2, rel=1e-3)
+    copies = np.repeat(X, 10, axis=0)
+    assert GaussianKernel.typical_sigma2(copies) == GaussianKernel.typical_sigma2(X), "copies do not count"
+    assert GaussianKernel.typical_sigma2(np.ones((5, 3))) == 1.0
+
+
+def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
+    exponents = np.linspace(0, 86.9, 400_000, dtype=np.float32).reshape(-1, 1000)
+    rows, columns = exponents.shape
+    out = np.empty_like(exponents)
+    zeros, one = np.zeros(rows, np.float32), np.float32(1)
+    gaussian_float32(-exponents / 2, zeros, np.zeros(columns, np.float32), one, np.arange(rows), out, 0)
+    truth = np.exp(-exponents.astype(np.float64))
+    assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
+
+
+def test_negative_rounded_distances_are_clamped() -> None:
+    """‖x‖² + ‖z‖² - 2xᵀz of a point with itself is often below zero in float32."""
+    X = np.random.default_rng(0).normal(100, 1, (200, 30)).astype(np.float32)
+    assert GaussianKernel(X, 1e-3).block(X).max() <= 1.0
+
+
+@pytest.mark.parametrize("sigma2", [0.0, -1.0, np.nan, np.inf])
+def test_bad_widths_are_refused(sigma2: float) -> None:
+    with pytest.raises(ValueError, match="sigma2"):
+        GaussianKernel(np.zeros((2, 2)), sigma2)
+
+
+def test_rows_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="features"):
+        GaussianKernel(np.zeros((2, 3)), 1.0).block(np.zeros((4, 2), np.float32))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e5])
+def test_points_far_from_the_origin_lose_nothing(offset: float) -> None:
+    """Against float64 on the same float32 points: at 1e4 the plain formula would give errors of order one."""
+    rng = np.random.default_rng(4)
+    X = (offset + rng.normal(size=(300, 20))).astype(np.float32)
+    truth = rbf_kernel(X.astype("f8"), X[:50].astype("f8"), gamma=1 / 10)
+    assert np.abs(GaussianKernel(X[:50], 5.0).block(X) - truth).max() < 1e-5
+    assert np.abs(GaussianKernel(X[:50], 5.0, np.float64).block(X) - truth).max() < 1e-9
+    near = GaussianKernel(X[:50], 5.0)._origin is None
+    assert near == (offset == 0.0), "no pass over the rows is spent where it brings nothing"
+
+
+@EVERY_KERNEL
+def test_a_far_row_that_is_no_center_is_harmless(kernel: type[Kernel]) -> None:
+    X = np.random.default_rng(6).normal(size=(30, 4)).astype(np.float32)
+    X[17] = 1e6
+    block = kernel(X[:10], 1.0).block(X)
+    assert block.min() >= 0.0
+    assert block[17].max() < 1e-36
+    assert np.array_equal(np.delete(block, 17, 0), kernel(X[:10], 1.0).block(np.delete(X, 17, 0)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "sigma2", "words"),
+    [
+        (1e30, 1.0, "standardise"),
+        (1e200, 1.0, "standardise"),
+        (1e4, 1.0, "standardise"),
+        (1.0, 1e-300, "--sigma2"),
+        (1.0, 1e-6, "--sigma2"),
+        (np.nan, 1.0, "standardise"),
+    ],
+)
+def test_kernel_values_that_would_be_rounding_are_refused_in_words(scale: float, sigma2: float, words: str) -> None:
+    centers = scale * np.random.default_rng(7).normal(size=(20, 5))
+    with pytest.raises(InvalidDataError, match=words) as found:
+        GaussianKernel(centers, sigma2)
+    assert found.value.exit_code == ExitCode.INVALID_DATA
+
+
+@pytest.mark.parametrize("value", [1e25, 1e200, np.nan, np.inf])
+def test_a_row_too_long_for_distances_is_named(value: float) -> None:
+    X = np.random.default_rng(8).normal(size=(20, 5))
+    generator = GaussianKernel(X[:3], 1.0)
+    X[13, 2] = value
+    with pytest.raises(InvalidDataError, match="row 13"):
+        generator.block(X)
+
+
+@given(offset=st.floats(-1e3, 1e3), scale=st.floats(1e-2, 1e2), sigma2=st.floats(1e-3, 1e3), seed=st.integers(0, 99))
+def test_what_is_not_refused_is_right(offset: float, scale: float, sigma2: float, seed: int) -> None:
+    X = np.random.default_rng(seed).normal(offset, scale, (60, 5)).astype(np.float32)
+    try:
+        block = GaussianKernel(X[:20], sigma2).block(X)
+    except InvalidDataError:
+        return
+    assert np.abs(block - rbf_kernel(X.astype("f8"), X[:20].astype("f8"), gamma=1 / (2 * sigma2))).max() < 2e-2
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize(("shift", "tolerance"), [(0.0, 1e-6), (1e4, 1e-5)])
+@pytest.mark.parametrize("n_centers", [3, 38])
+def test_the_derivatives_are_those_of_differences(
+    kernel: type[Kernel], shift: float, tolerance: float, n_centers: int
+) -> None:
+    """Of more rows than are computed on together, none of them as near to an edge as a step."""
+    rng = np.random.default_rng(0)
+    centers, X = rng.normal(size=(n_centers, 5)) + shift, rng.normal(size=(70, 5)) + shift
+    weights, row_weights, step = rng.normal(size=(n_centers, 3)), rng.uniform(0.5, 2.0, 70), 1e-4
+    X, centers = (np.round(both * 1024) / 1024 + added for both, added in ((X, 0.25 / 1024), (centers, 0.0)))
+    steps = [(X + move, X - move) for move in step * np.eye(5)]
+    ends = [[dense_columns(kernel, 3.0, rows, centers) @ weights for rows in pair] for pair in steps]
+    slopes = np.stack([(ahead - behind) / (2 * step) for ahead, behind in ends])  # (d, rows, T)
+    sums = partial(kernel(centers, 3.0, np.float64).slope_sums, X, weights)
+    expected = np.einsum("i,jit->j", row_weights, slopes**2)
+    np.testing.assert_allclose(sums(DIAGONAL, row_weights), expected, rtol=tolerance)
+    np.testing.assert_allclose(sums(DIAGONAL), sums(DIAGONAL, np.ones(70)), rtol=1e-12)
+    if not kernel.has_metric:
+        with pytest.raises(ValueError, match="no metric"):
+            sums(METRIC)
+        return
+    expected = np.einsum("i,jit,kit->jk", row_weights, slopes, slopes)
+    np.testing.assert_allclose(sums(METRIC, row_weights), expected, rtol=tolerance, atol=1e-4)
+    np.testing.assert_allclose(np.diagonal(sums(METRIC)), sums(DIAGONAL), rtol=1e-12)
+
+
+@EVERY_KERNEL
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-10)])
+def test_a_center_does_not_pull_a_row_that_equals_it(kernel: type[Kernel], dtype: type, tolerance: float) -> None:
+    rng = np.random.default_rng(1)
+    centers, weights = rng.normal(size=(40, 3)).astype(dtype), rng.normal(size=(40, 2))
+    centers[1::2, 0] = centers[::2, 0]  # equal in a feature
+    away = centers[None].astype("f8") - centers[:, None]
+    lengths = np.linalg.norm(away, axis=2, keepdims=True)
+    np.fill_diagonal(lengths[..., 0], 1.0)
+    signs = np.sign(away) / np.sqrt(3.0)
+    pulls = {"gaussian": away / 3.0, "laplace": away / lengths / np.sqrt(3.0)}.get(kernel.name, signs)
+    slopes = np.einsum("im,mt,imj->itj", dense_columns(kernel, 3.0, centers, centers), weights, pulls)
+    found = kernel(centers, 3.0, dtype).slope_sums(centers, weights, DIAGONAL)
+    np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def table(shared_folder: Path) -> Path:
+    """400 training rows of eight features of at least 0, in three classes that they tell apart for the most part."""
+    rng = np.random.default_rng(12)
+    X = rng.random((500, 8)).astype(np.float32)
+    y = np.digitize(np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=500), [0.3, 1.0])
+    save_once(shared_folder / "kernels.npz", X_train=X[:400], y_train=y[:400], X_test=X[400:], y_test=y[400:])
+    return shared_folder / "kernels.npz"
+
+
+class Trained:
+    """A run without an intercept on the rows of `table` as they are, and the dense columns of all its candidates."""
+
+    def __init__(self, finished_run: TrainedRuns, table: Path, *arguments: str, centers: str = "60") -> None:
+        plain = ["--set", "data.standardise=false", "--set", "solver.intercept=false", "--scheduler", "serial"]
+        run = finished_run("--centers", centers, *plain, *arguments, dataset=table)
+        self.report, self.model = report_of(run), load_model(run / "model")
+        with np.load(table) as arrays:
+            self.X, labels = arrays["X_train"], arrays["y_train"]
+        self.Y = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
+        self.drawn = np.random.default_rng([0, 1]).permutation(400)[:60]
+
+    def objective_and_gap(self, output: int, penalty: float) -> tuple[float, float]:
+        """The Lasso's value at the weights of the model and its duality gap, from the dense columns."""
+        tau, weights, y = np.sqrt(penalty), self.model.weights[:, output], self.Y[:, output]
+        columns = dense_columns(self.model.kernel, self.report["sigma2"], self.X, self.X[self.drawn])
+        residual = y - self.own_columns() @ weights
+        primal = 0.5 * residual @ residual + tau * np.abs(weights).sum()
+        theta = residual * min(1.0, tau / np.abs(columns.T @ residual).max())
+        return primal, (primal - (0.5 * y @ y - 0.5 * (y - theta) @ (y - theta))) / primal
+
+    def own_columns(self) -> np.ndarray:
+        return dense_columns(self.model.kernel, self.model.sigma2, self.X, self.model.centers)
+
+
+CASES = {
+    "gaussian": ["--sigma2", "0.3"],
+    "laplace": ["--kernel", "laplace", "--sigma2", "3"],
+    "product-laplace": ["--kernel", "product-laplace"],
+}
+QUICK = ("gaussian", "product-laplace")
+EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in CASES]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_gap_is_over_every_candidate(finished_run: TrainedRuns, table: Path, name: str) -> None:
+    run = Trained(finished_run, table, *CASES[name], "--penalty", "0.1", "--tol", "1e-4")
+    assert run.report["n_centers"] == 60
+    assert run.report["sigma2"] == run.model.sigma2
+    for solve in run.report["solves"]:
+        objective, gap = run.objective_and_gap(solve["output"], 0.1)
+        assert 2 * objective == pytest.approx(solve["objective"], rel=1e-4)
+        assert gap < 5e-4, "1e-4 for float32 columns"
+    assert np.allclose(run.model.decision_function(run.X), run.own_columns() @ run.model.weights, atol=1e-4)
+    assert run.model.description()["kernel"]["name"] == run.model.kernel.name
+
+
+@pytest.mark.parametrize("name", ["gaussian", *(pytest.param(name, marks=pytest.mark.ci) for name in [*CASES][1:])])
+def test_rounds_reach_the_same_optimum(finished_run: TrainedRuns, table: Path, name: str) -> None:
+    """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
+    common = [*CASES[name], "--penalty", "10", "--tol", "1e-4"]
+    whole = Trained(finished_run, table, *common, centers="all")
+    rounds = Trained(finished_run, table, *common, "--set", "centers.working_set=100", centers="all")
+    assert len(rounds.report["passes"]) > 1
+    for one, other in zip(whole.report["solves"], rounds.report["solves"], strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=2e-4)
+    assert abs(whole.report["n_errors"] - rounds.report["n_errors"]) <= 1
+
+
+def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: TrainedRuns, table: Path) -> None:
+    run = Trained(finished_run, table, "--sigma2", "auto", "--penalty", "1")
+    tried = dict(run.report["sigma2_tried"])
+    held_out = held_out_of(run.X, fraction=1 / 3)
+    ones = np.ones(8, np.float32)
+    sample = Sample(run.X, run.Y, held_out, run.X[run.drawn], ones, float(np.count_nonzero(held_out)), of_classes=True)
+    again = [try_kernel(sample, Trial(GaussianKernel, PLAIN, ones, width, 60)).error for width in tried]
+    np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
+    assert run.report["sigma2"] == run.model.sigma2 == min(tried, key=tried.__getitem__)
+    steps = np.diff(np.log2(sorted(tried)))
+    np.testing.assert_allclose(steps, 1.0)
+    assert min(tried) < run.report["sigma2"] < max(tried)
+
+
+def test_the_median_is_the_typical_width_of_the_candidates(finished_run: TrainedRuns, table: Path) -> None:
+    run = Trained(finished_run, table, "--sigma2", "median", "--select", "greedy:20")
+    assert run.report["sigma2"] == pytest.approx(GaussianKernel.typical_sigma2(run.X[run.drawn]), rel=1e-3)
+
+
+@pytest.mark.ci
+def test_the_order_of_the_rows_decides_no_width(tmp_path: Path) -> None:
+    """All rows as candidates, sorted by class, the first class tight: its distances alone would give a tiny width."""
+    rng = np.random.default_rng(12)
+    means = np.repeat([[0.0], [3.0], [-3.0]], 1200, axis=0)
+    X = means + np.repeat([[0.05], [1.0], [1.0]], 1200, axis=0) * rng.normal(size=(3600, 5))
+    np.savez(tmp_path / "sorted.npz", X=X, y=np.repeat([0, 1, 2], 1200))
+    distances = ((X[::9, None] - X[None, ::9]) ** 2).sum(2)[np.triu_indices(400, 1)]
+    assert GaussianKernel.typical_sigma2(X) == pytest.approx(np.median(distances), rel=0.2)
+    asked = ["--centers", "all", "--sigma2", "median", "--penalty", "100", "--scheduler", "serial"]
+    asked += ["--set", "data.standardise=false", "--set", "centers.working_set=100"]
+    width = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "sorted.npz")["sigma2"]
+    assert width == pytest.approx(np.median(distances), rel=0.2)
