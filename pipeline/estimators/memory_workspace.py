@@ -17,8 +17,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
 from pipeline.estimators.parameters import in_parameters
-from pipeline.runtime.committed_sums import S
-from pipeline.runtime.row_pass import RowPass, open_team
+from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.task_checkpoints import note_of
@@ -97,12 +96,7 @@ class MemoryWorkspace(Workspace):
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, in this thread."""
-        sums, add = task.empty(), task.open()
-        with open_team(1) as team:
-            for first in range(0, task.n_pieces, task.run_length):
-                for _ in add(range(first, min(first + task.run_length, task.n_pieces)), sums, team):
-                    pass
-        return sums
+        return add_up_here(task)
 
     def compute(
         self,

@@ -84,13 +84,28 @@ class ExactSum:
         """Return the sum in units, as it is stored."""
         return {"units": self.units}
 
-    def absorb(self, _: str, units: NDArray[np.int64]) -> None:
+    def absorb(self, arrays: Iterable[tuple[str, NDArray[np.int64]]]) -> None:
         """Add what `arrays` of another sum of the same bounds returned."""
-        self.units += units
+        for _, units in arrays:
+            self.units += units
 
     def values(self) -> NDArray[np.float64]:
         """Return the sum, f8 of the shape."""
         return self.units * self._unit
+
+
+class ExactSums(dict[str, Any]):
+    """Sums by name, each an `ExactSum`, or what has `arrays` and `absorb` as it has."""
+
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """Return all of them in units, as they are stored."""
+        return {f"{name}.{inner}": units for name, sums in self.items() for inner, units in sums.arrays().items()}
+
+    def absorb(self, arrays: Iterable[tuple[str, NDArray[np.int64]]]) -> None:
+        """Add what `arrays` of other sums of the same bounds returned."""
+        for name, units in arrays:
+            mine, _, inner = name.partition(".")
+            self[mine].absorb([(inner, units)])
 
 
 class ExactGram:

@@ -4,6 +4,7 @@ With K the (n, M) columns and Y the (n, T) targets: gram = KᵀK, kty = KᵀY, y
 target sums Yᵀ1 and the number (sum of weights) of rows.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, serially
+from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, ExactSums, serially
 
 LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
 _CENTRED_ROWS = 64  # of a Gram that are centred at once
@@ -256,10 +257,11 @@ class StatisticsSums:
         """Return the sums as they are stored: whole numbers of units."""
         return {"gram": self._gram.units, **{name: value.units for name, value in self._sums.items()}}
 
-    def absorb(self, name: str, units: NDArray[Any]) -> None:
-        """Add one of the arrays that `arrays` of other sums of the same bounds returned."""
-        mine = self.arrays()[name]
-        mine += units
+    def absorb(self, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
+        """Add what `arrays` of other sums of the same bounds returned."""
+        mine = self.arrays()
+        for name, units in arrays:
+            mine[name] += units
 
     def statistics(self) -> GramStatistics:
         """Return the sums so far, the Gram (M - n_kept, M); it overwrites the units, so call it once."""
@@ -267,6 +269,11 @@ class StatisticsSums:
         errors = [self._gram.error, *(np.linalg.norm(self._sums[name].error) for name in ("kty", "column_sums"))]
         values |= {"gram": self._gram.rows(), "unit_errors": np.array(errors)}
         return GramStatistics(weight_sum=float(values.pop("weight_sum")), **values)
+
+
+def statistics_by_part(sums: ExactSums) -> dict[str, GramStatistics]:
+    """Return the statistics of each part of the rows; they take the place of the sums, so call it once."""
+    return {part: of_part.statistics() for part, of_part in sums.items()}
 
 
 def too_large() -> InvalidDataError:

@@ -1,9 +1,10 @@
 """One pass over the rows: sums over pieces, added up by any number of workers, and resumed after a kill.
 
-The pieces (row blocks, or tiles) are fixed by the data alone, and sums are exact: who adds which, in what order,
-changes no bit. Each process has an assignment of pieces; its threads add them, each into sums of its own, or together
-into shared ones where sums are large. Every `every` seconds, and when asked to stop, it commits its sums with the
-numbers of their pieces: one file a process. A resumed pass takes these files up and assigns the other pieces.
+A pass reads pieces (row blocks, or tiles), and calls the function of a block with each: these two are all there is
+between a step and its arrays. The pieces are fixed by the data alone, and sums are exact: who adds which, in what
+order, changes no bit. Each process has an assignment of pieces; its threads add them, each into sums of its own, or
+together into shared ones where sums are large. Every `every` seconds, and when asked to stop, it commits its sums with
+the numbers of their pieces: one file a process. A resumed pass takes these files up and assigns the other pieces.
 """
 
 from __future__ import annotations
@@ -13,23 +14,104 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StoppedError
+from pipeline.kernels.exact_sums import Each, serially
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.committed_sums import REMEDY, Committed, S, pieces_in
 from pipeline.runtime.executors import WorkerProcess
-from storage.errors import CorruptDataError
+from pipeline.runtime.stored_arrays import Arrays
+from storage.arrays import read_each_array, write_arrays
+from storage.errors import CorruptDataError, MissingDataError
+from storage.files import remove_file, rename_file
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+NamedArrays = Iterable[tuple[str, NDArray[Any]]]
+
+
+class Sums(Protocol):
+    """What a pass adds up."""
+
+    def arrays(self) -> Arrays:
+        """Return the sums as arrays that can be stored."""
+
+    def absorb(self, arrays: NamedArrays) -> None:
+        """Add what `arrays` of other sums of the same pass returned; in any order it gives the same."""
+
+
+S = TypeVar("S", bound=Sums)
+AddPiece = Callable[[S, Any, Each], None]  # the function of a block: adds it to sums; `Each` shares out its tiles
+
+
+@dataclass(frozen=True)
+class RowPass(Generic[S]):
+    """What is added up, and over what: pieces, which are numbered from 0. Small and picklable.
+
+    read : yields consecutive pieces, each with its number
+    open : called in each process, reads what all pieces need and returns what adds one; all threads use it
+    empty : returns sums of nothing
+    size : returns how much of what is counted a piece has: rows, or kernel entries
+    run_length : how many consecutive pieces are best read together
+    grid : what determines the pieces and the bounds of their sums; committed sums of another grid are made anew
+    sums_bytes, threads_a_piece : of the sums, which threads share if they are large; that find work in one piece
+    counts : whether adding a piece counts it as done, tile by tile
+    """
+
+    read: Callable[[range], Iterator[tuple[int, Any]]]
+    open: Callable[[], AddPiece[S]]
+    empty: Callable[[], S]
+    size: Callable[[int], float]
+    n_pieces: int
+    run_length: int
+    grid: tuple[object, ...]
+    sums_bytes: int = 0
+    threads_a_piece: int = 1
+    counts: bool = False
+
+
+class BlockValues:
+    """The values of each block, by its number: arrays by name, the same names in each block."""
+
+    def __init__(self) -> None:
+        self._of_block: dict[int, Arrays] = {}
+
+    def put(self, number: int, values: Arrays) -> None:
+        """Keep the values of a block."""
+        self._of_block[number] = {name: np.atleast_1d(value) for name, value in values.items()}
+
+    def in_order(self, name: str) -> NDArray[Any]:
+        """Return the values of one name of all blocks, one after the other in the order of the rows."""
+        return np.concatenate([values[name] for _, values in sorted(self._of_block.items())])
+
+    def by_block(self) -> list[Arrays]:
+        """Return the values of all blocks, in the order of the rows."""
+        return [values for _, values in sorted(self._of_block.items())]
+
+    def arrays(self) -> Arrays:
+        """Return all values, joined, with the numbers of the blocks and how many are of each."""
+        numbers = sorted(self._of_block)
+        arrays: Arrays = {"blocks": np.array(numbers, np.int64)}
+        for name in self._of_block[numbers[0]] if numbers else ():
+            arrays[f"values.{name}"] = self.in_order(name)
+            arrays[f"lengths.{name}"] = np.array([len(self._of_block[number][name]) for number in numbers], np.int64)
+        return arrays
+
+    def absorb(self, stored: NamedArrays) -> None:
+        """Keep the values of other blocks as well."""
+        arrays = dict(stored)
+        names = [name.removeprefix("values.") for name in arrays if name.startswith("values.")]
+        parts = {name: np.split(arrays[f"values.{name}"], np.cumsum(arrays[f"lengths.{name}"])[:-1]) for name in names}
+        for i, number in enumerate(arrays["blocks"].tolist()):
+            self.put(number, {name: parts[name][i] for name in names})
 
 
 class ThreadTeam:
@@ -78,34 +160,85 @@ OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are s
 _ALL_THREADS = 2**16
 FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
 _WAIT_SECONDS = 0.1  # between two looks of an assignment that waits for another in a process
-# Adds some consecutive pieces to sums, and yields the number of each when all of it has been added.
-AddPieces = Callable[[range, S, ThreadTeam], Iterator[int]]
 
 
-@dataclass(frozen=True)
-class RowPass(Generic[S]):
-    """What is added up, and over what: pieces, which are numbered from 0. Small and picklable.
+FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
+_GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read
+REMEDY = "run again with --resume auto: they are made again"
 
-    opened : called in each process, reads what all pieces need and returns what adds some of them
-    empty : returns sums of nothing
-    size : returns how much of what is counted a piece has: rows, or kernel entries
-    run_length : how many consecutive pieces are best read together
-    grid : what determines the pieces and the bounds of their sums; committed sums of another grid are made anew
-    sums_bytes, threads_a_piece : of the sums, which threads share if they are large; that find work in one piece
+
+@dataclass
+class Committed(Generic[S]):
+    """Sums and the numbers of the pieces that are in them."""
+
+    sums: S
+    pieces: set[int] = field(default_factory=set)
+
+    def absorb(self, path: Path) -> None:
+        """Add what a file has, one array at a time. Raises CorruptDataError where it has pieces that are here too."""
+        pieces: set[int] = set()
+        try:
+            self.sums.absorb(self._sums_in(path, pieces))
+        except MissingDataError:
+            raise CorruptDataError(f"{path}: sums are missing; {REMEDY}") from None
+        self.pieces |= pieces
+
+    def _sums_in(self, path: Path, pieces: set[int]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the sums in a file, which is opened once: whoever replaces it meanwhile changes nothing."""
+        for name, values in read_each_array(path):
+            if name == _PIECES:
+                pieces.update(values.tolist())
+                if not self.pieces.isdisjoint(pieces):
+                    raise CorruptDataError(f"{path}: has sums of the same rows as another file; {REMEDY}")
+            elif name.startswith(_SUMS):
+                yield name.removeprefix(_SUMS), values
+
+    def commit(self, path: Path, grid: tuple[object, ...], earlier: Iterable[Path]) -> None:
+        """Commit the sums and the pieces in them, then remove the files that they went on from."""
+        arrays = {f"{_SUMS}{name}": values for name, values in self.sums.arrays().items()}
+        about = {_PIECES: np.array(sorted(self.pieces), np.int64), _GRID: signature(grid)}
+        write_arrays(path, arrays | about, durable=False)  # no fsync: what is lost with the power is made again
+        for other in earlier:
+            if other != path:
+                remove_file(other)
+
+
+def signature(grid: tuple[object, ...]) -> NDArray[np.int64]:
+    """Return what tells the sums of one grid from all others, (1,) i8."""
+    return np.frombuffer(blake2b(repr((FORMAT, *grid)).encode(), digest_size=8).digest(), np.int64)
+
+
+def take_over(folder: Path, grid: tuple[object, ...], session: str) -> dict[Path, set[int]]:
+    """Return the whole files of a grid that a folder has, with the pieces in each; all others are removed.
+
+    Files are renamed after the session, so that a late worker of a killed one cannot write into them. Where files have
+    pieces in common, the one with the most pieces stays.
     """
+    paths = []
+    for i, path in enumerate(sorted(folder.glob("sums-*.npz"))):
+        paths.append(folder / f"sums-{session}-{i:04d}-earlier.npz")
+        rename_file(path, paths[-1])
+    found, kept = {path: pieces_in(path, grid) for path in paths}, dict[Path, set[int]]()
+    for path in sorted(found, key=lambda path: len(found[path]), reverse=True):
+        if found[path] and all(found[path].isdisjoint(pieces) for pieces in kept.values()):
+            kept[path] = found[path]
+    for path in set(paths) - set(kept):
+        remove_file(path)
+    return kept
 
-    opened: Callable[[], AddPieces[S]]
-    empty: Callable[[], S]
-    size: Callable[[int], float]
-    n_pieces: int
-    run_length: int
-    grid: tuple[object, ...]
-    sums_bytes: int = 0
-    threads_a_piece: int = 1
 
-    def open(self) -> AddPieces[S]:
-        """Open the pass in this process; all its threads use it."""
-        return self.opened()
+def pieces_in(path: Path, grid: tuple[object, ...]) -> set[int]:
+    """Return the pieces in a file; none of one that is missing, damaged anywhere, or of another grid."""
+    found: set[int] = set()
+    with suppress(CorruptDataError, MissingDataError):
+        for name, values in read_each_array(path):  # all of them: each has a checksum
+            if name == _GRID and not np.array_equal(values, signature(grid)):
+                break
+            if name == _PIECES:
+                found = set(values.tolist())
+        else:
+            return found
+    return set()
 
 
 @dataclass(frozen=True)
@@ -115,7 +248,7 @@ class Assignment:
     name : of the files that it commits, each attempt its own: a task whose process was taken for lost may run twice
     pieces, earlier : what it adds, and the files of sums that it continues from
     every : most seconds between two commits
-    together, threads_a_piece : least threads that share one set of sums, and most that find work in one piece
+    together : least threads that share one set of sums
     returned : the sums are given back in memory, since they are made in the driver's own process
     """
 
@@ -126,23 +259,14 @@ class Assignment:
     earlier: tuple[Path, ...]
     every: float
     together: int
-    threads_a_piece: int
     returned: bool
-
-    @property
-    def groups(self) -> list[int]:
-        """The threads of each group that has sums of its own."""
-        threads = self.process.threads
-        n_groups = n_groups_of(threads, self.together, len(self.pieces), self.threads_a_piece)
-        return [len(part) for part in np.array_split(np.arange(threads), n_groups)]
 
     def files(self) -> list[Path]:
         """Return the files that earlier attempts have committed."""
         return sorted(self.folder.glob(f"{self.name}-*.npz"))
 
 
-@dataclass(frozen=True)
-class AssignmentResult(Generic[S]):
+class AssignmentResult(NamedTuple, Generic[S]):
     """The sums of an assignment, or the file that has them, and the CPU seconds of its threads beside the task's."""
 
     sums: S | None
@@ -190,7 +314,6 @@ def assign_pieces(
             earlier=tuple(files[number :: len(some)]),
             every=every,
             together=max(threads_together(task.sums_bytes), together),
-            threads_a_piece=task.threads_a_piece,
             returned=len(some) == 1 and processes[i].address is None,
         )
         for number, i in enumerate(some)
@@ -223,12 +346,20 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
     file = assignment.folder / f"{assignment.name}-{os.urandom(4).hex()}.npz"
     total, earlier = _taken_up(task, assignment)
     left = [piece for piece in assignment.pieces.tolist() if piece not in total.pieces]
-    waiting = _Waiting(left, task.run_length, len(assignment.groups))
+    threads, n_pieces = assignment.process.threads, len(assignment.pieces)
+    n_groups = n_groups_of(threads, assignment.together, n_pieces, task.threads_a_piece)
+    waiting = _Waiting(left, task.run_length, n_groups)
     with ExitStack() as stack:
-        teams = [stack.enter_context(open_team(threads)) for threads in assignment.groups]
+        groups = np.array_split(np.arange(threads), n_groups)
+        teams = [stack.enter_context(open_team(len(group))) for group in groups]
         leaders = stack.enter_context(open_team(len(teams)))
         while waiting:
-            stopped = _add_for_a_while(task, add, waiting, total, (leaders, teams), assignment.every)
+            until = time.monotonic() + assignment.every
+            parts = [total, *(Committed(task.empty()) for _ in teams[1:])]
+            stopped = any(leaders.map(partial(_add_until, task, add, waiting, until), zip(parts, teams, strict=True)))
+            for part in parts[1:]:
+                total.sums.absorb(part.sums.arrays().items())
+                total.pieces |= part.pieces
             if waiting or stopped or not assignment.returned:
                 progress.status("storing the sums so far")
                 total.commit(file, task.grid, earlier)
@@ -254,28 +385,6 @@ def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], t
     for path in assignment.earlier:
         total.absorb(path)
     return total, assignment.earlier
-
-
-def _add_for_a_while(
-    task: RowPass[S],
-    add: AddPieces[S],
-    waiting: _Waiting,
-    total: Committed[S],
-    threads: tuple[ThreadTeam, Sequence[ThreadTeam]],
-    seconds: float,
-) -> bool:
-    """Add waiting pieces to `total` for so many seconds; return whether the run was asked to stop.
-
-    threads : a team of leaders, and for each of them the team of its group; all but the first have sums of their own.
-    """
-    leaders, teams = threads
-    parts = [Committed(sums) for sums in (total.sums, *(task.empty() for _ in teams[1:]))]
-    until = partial(_add_until, add, waiting, time.monotonic() + seconds)
-    stopped = leaders.map(until, zip(parts, teams, strict=True))
-    total.pieces.update(*(part.pieces for part in parts))
-    for part in parts[1:]:
-        total.sums.absorb(part.sums.arrays().items())
-    return any(stopped)
 
 
 def combine(task: RowPass[S], folder: Path, results: Sequence[AssignmentResult[S]], earlier: Sequence[Path]) -> S:
@@ -326,14 +435,18 @@ class _Waiting:
 
 
 def _add_until(
-    add: AddPieces[S], waiting: _Waiting, deadline: float, part_and_team: tuple[Committed[S], ThreadTeam]
+    task: RowPass[S],
+    add: AddPiece[S],
+    waiting: _Waiting,
+    deadline: float,
+    part_and_team: tuple[Committed[S], ThreadTeam],
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
     part, team = part_and_team
     while pieces := waiting.take():
         left = list(pieces)
         try:
-            for piece in add(pieces, part.sums, team):
+            for piece in add_pieces(task, add, pieces, part.sums, team.each):
                 part.pieces.add(piece)
                 left.remove(piece)
                 if time.monotonic() >= deadline:
@@ -348,3 +461,22 @@ def _add_until(
         if time.monotonic() >= deadline:
             break
     return False
+
+
+def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each: Each) -> Iterator[int]:
+    """Read some consecutive pieces and add them to sums; yield the number of each when all of it has been added."""
+    for number, piece in task.read(pieces):
+        add(sums, piece, each)
+        if not task.counts:
+            progress.advance(task.size(number))
+        yield number
+
+
+def add_up_here(task: RowPass[S]) -> S:
+    """Return the sums of a pass, added up in this thread; nothing is committed."""
+    sums, add = task.empty(), task.open()
+    for first in range(0, task.n_pieces, task.run_length):
+        pieces = range(first, min(first + task.run_length, task.n_pieces))
+        for _ in add_pieces(task, add, pieces, sums, serially):
+            pass
+    return sums

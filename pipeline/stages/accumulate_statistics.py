@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import Each, Tile
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
+from pipeline.kernels.exact_sums import Each, ExactSums, Tile
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
-from pipeline.runtime.row_pass import RowPass
+from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.stages.block_pass import Add, ExactSums, block_pass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, block_pass, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.errors import ANEW, CorruptDataError
 
@@ -34,7 +33,7 @@ def accumulate_statistics(work: Workspace) -> None:
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
             task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, work.facts.bounds())
-            parts = work.add_up(STATISTICS, task, STATISTICS).statistics()
+            parts = statistics_by_part(work.add_up(STATISTICS, task, STATISTICS))
             names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
         work.drop(f"passes/{STATISTICS}")
@@ -89,7 +88,7 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
     name = f"{name}-held-out"
     members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
     task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), work.facts.bounds(), members=members)
-    return work.add_up(SOLVE, task, name, "held-out rows at the centers").statistics()[HELD_OUT]
+    return statistics_by_part(work.add_up(SOLVE, task, name, "held-out rows at the centers"))[HELD_OUT]
 
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
@@ -125,7 +124,7 @@ def statistics_pass(
     return block_pass(
         rows,
         blocks,
-        partial(_opened, parts, n_columns, members, blocks),
+        partial(_block_of_columns, rows, blocks, parts, n_columns, members),
         partial(no_sums, parts, n_columns, largest, blocks, n_kept),
         key,
         sums_bytes=sums_bytes,
@@ -142,48 +141,40 @@ def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: 
     return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
 
 
-def _opened(
-    parts: tuple[str, ...], n_columns: int, members: Stored | None, blocks: RowGrid, rows: RowTask
-) -> Add[ExactSums]:
-    """Read the centers of the columns; return what adds a block."""
-    arrays = {} if members is None else members.read()
+def _generator(rows: RowTask, n_columns: int, members: Stored | None) -> Kernel:
+    """Read the centers of the columns."""
     if members is None:
-        generator = rows.generator_at_once(range(n_columns))
-    elif "points" in arrays:
-        generator = rows.generator_of(arrays["points"])
-    else:
-        generator = rows.generator(arrays["members"])
-    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
-    return partial(add_block, generator, parts, of_columns, blocks)
+        return rows.generator_at_once(range(n_columns))
+    arrays = members.read()
+    return rows.generator_of(arrays["points"]) if "points" in arrays else rows.generator(arrays["members"])
 
 
-def add_block(
-    generator: Kernel,
-    parts: tuple[str, ...],
-    of_columns: float,
-    blocks: RowGrid,
-    sums: ExactSums,
-    number: int,
-    block: RowBlock,
-    each: Each,
-) -> None:
-    """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones.
+def _block_of_columns(
+    rows: RowTask, blocks: RowGrid, parts: tuple[str, ...], n_columns: int, members: Stored | None
+) -> AddPiece[ExactSums]:
+    """Return what adds a block: its columns are computed once, part after part, so that each has contiguous ones.
 
     Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
     """
-    every = np.ones(len(block.X), bool)
-    rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
-    rows = [np.flatnonzero(rows_of[part]) for part in parts]
-    order = np.concatenate(rows)
-    X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
-    columns: np.ndarray = generator.block(X, order, np.float64, counting(each, of_columns * blocks.size(number)))
-    first = 0
-    for part, chosen in zip(parts, rows, strict=True):
-        span = slice(first, first + len(chosen))
-        counted = counting(each, (1 - of_columns) * blocks.size(number) * len(chosen) / max(len(order), 1))
-        weights = None if block.weights is None else block.weights[chosen]
-        sums[part].add(columns[span], block.targets[chosen], weights, counted)
-        first = span.stop
+    generator = _generator(rows, n_columns, members)
+    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
+
+    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+        every, size = np.ones(len(block.X), bool), blocks.size(block.number)
+        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
+        chosen = [np.flatnonzero(rows_of[part]) for part in parts]
+        order = np.concatenate(chosen)
+        X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
+        columns: np.ndarray = generator.block(X, order, np.float64, counting(each, of_columns * size))
+        first = 0
+        for part, of_part in zip(parts, chosen, strict=True):
+            span = slice(first, first + len(of_part))
+            counted = counting(each, (1 - of_columns) * size * len(of_part) / max(len(order), 1))
+            weights = None if block.weights is None else block.weights[of_part]
+            sums[part].add(columns[span], block.targets[of_part], weights, counted)
+            first = span.stop
+
+    return add
 
 
 def counting(each: Each, rows: float) -> Each:

@@ -16,13 +16,13 @@ from pipeline.models.scores import Sums, r_squared
 from pipeline.prediction.labelled_scores import error_numbers, ranked_rows, score_numbers, score_sums, total_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.stages import final_weights
-from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid, row_task
 from pipeline.stages.workspace import EVALUATE, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
@@ -53,14 +53,15 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
-    solver, n_centers = run.config.solver, len(final_weights.load(run.layout).active)
+    solver, n_centers, rows = run.config.solver, len(final_weights.load(run.layout).active), row_task(run)
     opened = partial(
-        _opened_scores,
+        _block_of_scores,
+        rows,
         run.layout,
         refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
         selected=solver.select != "none",
     )
-    task = value_pass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
+    task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
     model = total_of({name: of for name, of in block.items() if not name.startswith(PENALISED)} for block in blocks)
     penalised = total_of(
@@ -114,7 +115,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
     )
 
 
-def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> OfBlock:
+def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, selected: bool) -> AddPiece[BlockValues]:
     """Return what scores a block by the model, by its penalised weights, and by its first centers alone.
 
     Of classes, with the rows of the block that are ranked by the model's decision values.
@@ -130,7 +131,7 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
     prefixes = tuple(load_prefixes(layout)) if selected else ()
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
-    def scores(block: RowBlock, _: Each) -> Values:
+    def scores(found: BlockValues, block: RowBlock, _: Each) -> None:
         def score(decision: NDArray[np.float64], temperature: float | None = None) -> Sums:
             return score_sums(decision, block.y, n_classes, temperature, block.weights)
 
@@ -143,6 +144,6 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
             values[PREFIXES] = np.array([score(of_first)[error] for of_first in decided])
         ranked = ranked_rows(decision, block.y, block.weights, block.start, n_test) if n_classes else {}
-        return values | ranked
+        found.put(block.number, values | ranked)
 
     return scores

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import selection_size
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.exact_sums import ExactSums
+from pipeline.kernels.gram_statistics import GramStatistics, statistics_by_part
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.row_pass import RowPass
@@ -48,7 +49,6 @@ from pipeline.stages.accumulate_statistics import (
     statistics_pass,
     statistics_to_arrays,
 )
-from pipeline.stages.block_pass import ExactSums
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import positions_of, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, TaskCheckpoints, Workspace
@@ -270,7 +270,7 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
 
     def make() -> Arrays:
         task = _pass(work, name, members, (SAMPLE,), asked.share)
-        statistics = work.add_up(STATISTICS, task, name).statistics()[SAMPLE]
+        statistics = statistics_by_part(work.add_up(STATISTICS, task, name))[SAMPLE]
         statistics.check_range()
         return statistics_to_arrays(statistics)
 
@@ -310,7 +310,7 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
     if work.committed(name_of(name), mapped=True) is None:
         with work.timed_as(STATISTICS):
             task = _pass(work, name, finalists, (FIT, HELD_OUT))
-            parts = work.add_up(STATISTICS, task, name).statistics()
+            parts = statistics_by_part(work.add_up(STATISTICS, task, name))
             commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
     work.drop(f"passes/{name}")
 

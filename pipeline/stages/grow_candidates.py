@@ -7,7 +7,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.gram_statistics import joined
+from pipeline.kernels.gram_statistics import joined, statistics_by_part
 from pipeline.solvers.candidate_budget import steps_to
 from pipeline.solvers.kernel_trials import least_gain
 from pipeline.solvers.ridge import Parts, refit
@@ -97,7 +97,7 @@ def _step(work: Workspace, before: Parts | None, size: int) -> Parts:
     """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
     n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
     task = statistics_pass(row_task(work), (FIT, HELD_OUT), size, work.facts.bounds(), n_kept=n_kept)
-    sums = work.add_up(STATISTICS, task, name, f"{size} candidates").statistics()
+    sums = statistics_by_part(work.add_up(STATISTICS, task, name, f"{size} candidates"))
     for number, part in ((1, HELD_OUT), (0, FIT)):
         whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))
         work.commit(name_of(part), statistics_to_arrays(whole))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from features.targets import labels_from_decision
 from pipeline.config.parsers import penalty_path
 from pipeline.kernels.exact_sums import Each
+from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.regularization_path import (
     ChosenPenalty,
@@ -18,9 +19,8 @@ from pipeline.solvers.regularization_path import (
 )
 from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
-from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.one_vs_all import load_weights, solve_outputs, start_name
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 
 # Share of a draw, which is half of the working set; beyond it, more of all candidates would have a weight than fit.
@@ -112,9 +112,10 @@ def _held_out_errors(
     def make() -> Arrays:
         rows = {} if members is None else {"members": members[path.columns]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | rows)
-        blocks = row_grid("train", work.shape.n_train, len(path.columns))
-        task = value_pass(row_task(work), blocks, partial(_error_counter, weights), features="held-out")
-        wrong = work.add_up(SOLVE, task, name, "errors of each penalty")
+        blocks, task = row_grid("train", work.shape.n_train, len(path.columns)), row_task(work)
+        counter = partial(_block_of_errors, task, weights)
+        counted = block_pass(task, blocks, counter, BlockValues, ("errors",), features="held-out")
+        wrong = work.add_up(SOLVE, counted, name, "errors of each penalty")
         return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
 
     errors = work.once(f"solutions/{name}-errors.npz", make)["errors"]
@@ -122,19 +123,19 @@ def _held_out_errors(
     return errors
 
 
-def _error_counter(weights: Stored, task: RowTask) -> OfBlock:
+def _block_of_errors(task: RowTask, weights: Stored) -> AddPiece[BlockValues]:
     """Return what counts the held-out rows that each penalty misclassifies, by weight: "wrong" (1, penalties)."""
     arrays, kind = weights.read(), task.shape.task
     generator = task.generator(arrays["members"]) if "members" in arrays else task.generator_at_once(arrays["columns"])
     n_penalties, n_active, n_outputs = arrays["weights"].shape
     stacked = arrays["weights"].transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
 
-    def count(block: RowBlock, each: Each) -> Values:
+    def count(values: BlockValues, block: RowBlock, each: Each) -> None:
         K = generator.block(block.X[block.held_out], out_dtype=np.float64, each=each)
         decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + arrays["intercepts"]
         truth = labels_from_decision(block.targets[block.held_out], kind)
         counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]
         wrong = [float(counts @ (labels_from_decision(decisions[:, i], kind) != truth)) for i in range(n_penalties)]
-        return {"wrong": np.array([wrong])}
+        values.put(block.number, {"wrong": np.array([wrong])})
 
     return count

@@ -7,9 +7,11 @@ the one before. The state between two steps is checkpointed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -19,18 +21,23 @@ from scipy.linalg import LinAlgError
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
-from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
+from pipeline.kernels.exact_sums import Each, ExactSum, ExactSums
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
+from pipeline.runtime.row_pass import AddPiece, RowPass
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights, Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import (
+    RowBlock,
     RowTask,
+    block_pass,
     count_sample,
     gather_sample,
+    row_grid,
     row_task,
     task_on_sample,
 )
@@ -237,7 +244,7 @@ class _Polish:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
         name = f"polish-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
-        given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
+        given = self._work.commit(f"passes/{name}/input.npz", arrays)
         rows = self._rows(state.level)
         task = gradient_pass(rows, given, arrays["points"], self._largest)
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
@@ -307,7 +314,7 @@ class _Polish:
         name = f"polish-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
         task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), self._largest, members=members)
-        parts = self._work.add_up(SOLVE, task, name, words).statistics()
+        parts = statistics_by_part(self._work.add_up(SOLVE, task, name, words))
         self._work.drop(f"passes/{name}")
         return parts
 
@@ -384,3 +391,88 @@ def _sample_name(level: int) -> str:
 
 def _digest(*arrays: NDArray[np.floating]) -> str:
     return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
+
+
+_SLACK = 2.0  # of a term of the gradient: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
+
+
+def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], largest: RowBounds) -> RowPass[ExactSums]:
+    """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
+
+    Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
+    a few widths of the kernel and the distance of its center from their middle: that fixes the units of the exact sums.
+
+    given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
+    largest : bounds of targets times row weights, and of the weights
+    """
+    shape = points.shape
+    blocks = row_grid("train", rows.shape.n_train, len(points), 8 * math.prod(shape))
+    farthest = float(np.linalg.norm(points - _middle(rows, points), axis=1).max())
+    bound = _SLACK * (float(np.sqrt(rows.sigma2)) + farthest) * blocks.block_rows
+    return block_pass(
+        rows,
+        blocks,
+        partial(_block_of_gradient, rows, given, largest),
+        partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
+        (shape, bound, largest, COLUMNS_TILE),
+        sums_bytes=8 * math.prod(shape),
+        threads_a_piece=-(-len(points) // COLUMNS_TILE),
+    )
+
+
+def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_terms: int) -> ExactSums:
+    return ExactSums({"rows": ExactSum(shape, of_rows, n_terms), "pulls": ExactSum(shape[:1], of_pulls, n_terms)})
+
+
+def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the middle (d,) of points (m, d), from which rows are measured: far off, products would cancel."""
+    return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
+
+
+def gradient_of(rows: RowTask, sums: ExactSums, given: Arrays, largest: RowBounds) -> NDArray[np.float64]:
+    """Return the derivative of half the squared error by every number of every center, (m, d) f8."""
+    points = given["points"]
+    scale = scales(given["weights"], given["intercept"], largest)[1] * largest.weight
+    pulled = sums["pulls"].values()[:, None] * (points - _middle(rows, points)).astype(np.float64)
+    return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2))
+
+
+def scales(
+    weights: NDArray[np.float64], intercept: NDArray[np.float64], largest: RowBounds
+) -> tuple[NDArray[np.float64], float]:
+    """Return a bound of the residuals of each output (T,), and one of |Σ_t r_it w_mt|; columns are within [0, 1].
+
+    Both are of rows times their weights, parts of the largest.
+    """
+    residual = np.array(largest.targets) / largest.weight + np.abs(intercept) + np.abs(weights).sum(axis=0)
+    return np.maximum(residual, 1e-300), max(float((np.abs(weights) @ residual).max()), 1e-300)
+
+
+def _block_of_gradient(rows: RowTask, given: Stored, largest: RowBounds) -> AddPiece[ExactSums]:
+    arrays = given.read()
+    points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
+    generator, (residual_bound, scale) = rows.generator_of(points), scales(weights, intercept, largest)
+    middle = _middle(rows, points)
+
+    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+        """Add a block, tile by tile of the centers (mathematics.md, eq. 85)."""
+        fitted = ~block.held_out
+        if not fitted.any():
+            return
+        X = block.X[fitted]
+        columns = generator.block(X, out_dtype=np.float64, each=each)
+        residuals = (block.targets[fitted] - columns @ weights - intercept) / residual_bound
+        if block.weights is not None:
+            residuals *= (block.weights[fitted] / largest.weight)[:, None]
+        away = np.subtract(X, middle, dtype=middle.dtype)
+
+        def add_tile(tile: slice) -> None:
+            pulls = residuals @ (weights[tile] * (residual_bound / scale)).T
+            pulls *= columns[:, tile]
+            sums["rows"].add(pulls.astype(away.dtype).T @ away, tile)
+            sums["pulls"].add(pulls.sum(axis=0), tile)
+
+        n = len(points)
+        each(add_tile, [slice(first, min(first + COLUMNS_TILE, n)) for first in range(0, n, COLUMNS_TILE)])
+
+    return add

@@ -23,7 +23,6 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.runtime import stopping
-from pipeline.runtime.committed_sums import S, take_over
 from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.progress import COMPILING, Progress, Watch, repeating
@@ -31,10 +30,12 @@ from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
     RowPass,
+    S,
     assign_pieces,
     combine,
     compute_assignment,
     session_name,
+    take_over,
 )
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.stages.task_checkpoints import CheckpointsOnDisk, latest_note, records_in

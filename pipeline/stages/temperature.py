@@ -13,14 +13,15 @@ import numpy as np
 
 from pipeline.kernels.exact_sums import Each
 from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
+from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
-from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights
-from pipeline.stages.block_pass import OfBlock, Values, value_pass
+from pipeline.solvers.weights import CalibrationWeights, RidgeFit
 from pipeline.stages.target_facts import count_held_out
 from pipeline.stages.training_rows import (
     RowBlock,
     RowTask,
+    block_pass,
     row_grid,
     row_task,
     run_length,
@@ -49,8 +50,8 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{NAME}/weights.npz", arrays)
-    grid = row_grid("train", work.shape.n_train, len(tried.weights.columns))
-    task = value_pass(row_task(work), grid, partial(_opened, given), features="held-out")
+    grid, rows = row_grid("train", work.shape.n_train, len(tried.weights.columns)), row_task(work)
+    task = block_pass(rows, grid, partial(_block_of_slopes, rows, given), BlockValues, (NAME,), features="held-out")
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))
 
@@ -74,33 +75,27 @@ def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> L
     return loss_slopes(*left_out.values())
 
 
-def _opened(given: Stored, task: RowTask) -> OfBlock:
-    arrays = dict(given.read())
-    points = arrays.pop("points", None)
-    return _of_block(task, CalibrationWeights(Weights(**arrays), points=points))
-
-
-def _of_block(task: RowTask, tried: CalibrationWeights) -> OfBlock:
+def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
     """Return what gives the slopes of the log loss of a block's held-out rows; other rows cost no columns."""
-    generator = None
-    if tried.points is not None:
-        generator = task.generator_of(tried.points)
-    elif len(tried.weights.columns):
-        generator = task.generator(tried.weights.columns)
-    weights = np.ascontiguousarray(tried.weights.weights)  # as from a file: bits depend on the order in memory
+    arrays, generator = given.read(), None
+    if "points" in arrays:
+        generator = rows.generator_of(arrays["points"])
+    elif len(arrays["columns"]):
+        generator = rows.generator(arrays["columns"])
+    weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
 
-    def slopes(block: RowBlock, each: Each) -> Values:
+    def slopes(values: BlockValues, block: RowBlock, each: Each) -> None:
         X = block.X[block.held_out]
-        decision = np.tile(tried.weights.intercept, (len(X), 1))
+        decision = np.tile(arrays["intercept"], (len(X), 1))
         if generator is not None and len(X):
             decision += generator.block(X, out_dtype=np.float64, each=each) @ weights
         counts = None if block.weights is None else block.weights[block.held_out]
         sums = loss_slopes(decision, block.y[block.held_out], counts)
-        return {name: np.asarray(value) for name, value in vars(sums).items()}
+        values.put(block.number, {name: np.asarray(value) for name, value in vars(sums).items()})
 
     return slopes
 
 
-def _slopes(values: Values) -> LossSlopes:
+def _slopes(values: Arrays) -> LossSlopes:
     others, rows = (values[name].item() for name in ("others", "rows"))
     return LossSlopes(values["slopes"], values["curvatures"], others, rows)

@@ -1,7 +1,8 @@
-"""The rows as the stages stream them: features, targets and who is held out, block by block."""
+"""The rows as the stages stream them: features, targets and who is held out, block by block; and passes over them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
+from pipeline.runtime.row_pass import AddPiece, RowPass, S
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
 from pipeline.stages.workspace import CENTERS, Workspace
@@ -29,13 +31,14 @@ FeaturesOf = Literal["all", "held-out", "none"]
 
 
 class RowBlock(NamedTuple):
-    """Some rows: the number of the first, features (rows, d), labels as stored (rows,), what training makes of them.
+    """Some rows: their number, that of the first, features (rows, d), labels as stored (rows,), and what training adds.
 
     targets (rows, T) f8, those of `TargetFacts.encoded`; keys (rows,) u8 of training rows, equal for equal ones;
     held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
     each row counts 1.
     """
 
+    number: int
     start: int
     X: NDArray[np.floating]
     y: NDArray[Any]
@@ -46,8 +49,8 @@ class RowBlock(NamedTuple):
 
     def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
         """Return some of the rows."""
-        arrays: list[Any] = [None if values is None else values[rows] for values in self[1:]]
-        return RowBlock(self.start, *arrays)
+        arrays: list[Any] = [None if values is None else values[rows] for values in self[2:]]
+        return RowBlock(self.number, self.start, *arrays)
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,41 @@ def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
     return replace(task, features=features, shape=shape)
 
 
+def block_pass(
+    rows: RowTask,
+    blocks: RowGrid,
+    opened: Callable[[], AddPiece[S]],
+    empty: Callable[[], S],
+    key: tuple[object, ...],
+    *,
+    sums_bytes: int = 0,
+    threads_a_piece: int = 1,
+    share: float | None = None,
+    counts: bool = False,
+    features: FeaturesOf = "all",
+) -> RowPass[S]:
+    """Return a pass over blocks of rows, each a piece.
+
+    opened, empty, sums_bytes, threads_a_piece, counts : as of `RowPass`
+    key : what determines the sums beside the blocks
+    share : of the fit rows that are sampled; None: all rows
+    features : of which rows blocks have them
+    """
+    read = partial(stream_blocks, rows, blocks, features=features)
+    return RowPass(
+        read=read if share is None else partial(stream_sample, rows, blocks, share),
+        open=opened,
+        empty=empty,
+        size=blocks.size,
+        n_pieces=blocks.n_blocks,
+        run_length=run_length(rows, blocks),
+        grid=(blocks, *key),
+        sums_bytes=sums_bytes,
+        threads_a_piece=threads_a_piece,
+        counts=counts,
+    )
+
+
 def stream_blocks(
     task: RowTask, grid: RowGrid, blocks: range, *, features: FeaturesOf = "all"
 ) -> Iterator[tuple[int, RowBlock]]:
@@ -231,14 +269,15 @@ def stream_blocks(
         raise InvalidDataError(
             f"{grid.part} features: row {rows.start + bad} is not finite; build the feature store again"
         )
-    whole = RowBlock(rows.start, X, y, targets, keys, held_out, weights)
+    whole = RowBlock(0, rows.start, X, y, targets, keys, held_out, weights)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))
-        yield number, whole.cut(slice(block.start - rows.start, block.stop - rows.start))._replace(start=block.start)
+        cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
+        yield number, cut._replace(number=number, start=block.start)
 
 
-def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> Iterator[tuple[int, RowBlock]]:
+def stream_sample(task: RowTask, grid: RowGrid, share: float, blocks: range) -> Iterator[tuple[int, RowBlock]]:
     """Yield the number and the sampled fit rows of each block, in order, as `stream_blocks` has them.
 
     Blocks of few sampled rows are long: no more of one is read at once than of short ones.
@@ -253,9 +292,9 @@ def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> 
         parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
         each = (range(part, part + 1) for part in range(parts.n_blocks))
         found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
-        pieces: list[Any] = list(zip(*(block[1:] for block in found), strict=True))
+        pieces: list[Any] = list(zip(*(block[2:] for block in found), strict=True))
         arrays: list[Any] = [None if values[0] is None else np.concatenate(values) for values in pieces]
-        yield number, RowBlock(found[0].start, *arrays)
+        yield number, RowBlock(number, found[0].start, *arrays)
 
 
 def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.kernel_functions import KERNELS, Kernel
-from pipeline.runtime.committed_sums import S
-from pipeline.runtime.row_pass import RowPass
+from pipeline.runtime.row_pass import RowPass, S
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of

@@ -18,9 +18,8 @@ import pytest
 
 from cases import CASES, SERIAL
 from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, started, wait_until
-from pipeline.runtime.committed_sums import signature, take_over
 from pipeline.runtime.executors import open_executor
-from pipeline.runtime.row_pass import session_name
+from pipeline.runtime.row_pass import session_name, signature, take_over
 from pipeline.train import main
 from runs import loopback_cluster, model_bytes, workers_of
 from storage.arrays import read_arrays, write_arrays

@@ -43,12 +43,12 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
 import os
 if os.environ.get("SLKL_HUNGRY"):
-    from pipeline.runtime.row_pass import RowPass
-    real = RowPass.open
-    def opened(self):
+    from pipeline.runtime import row_pass
+    real = row_pass._compute
+    def hungry(task, assignment):
         bytearray(os.urandom(2**20)) * 4000
-        return real(self)
-    RowPass.open = opened
+        return real(task, assignment)
+    row_pass._compute = hungry
 """
 
 

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.exact_sums import Each, ExactSum
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
+from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.block_pass import ExactSums, sum_of_arrays
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
@@ -37,38 +36,47 @@ class PassResult(NamedTuple):
     kernel_entries: int
 
 
-def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSums]:
-    """Return what adds tiles.
+class Tile(NamedTuple):
+    """A block of rows against some candidates, whose columns the generator computes."""
+
+    generator: Kernel
+    candidates: Block
+    of: Block
+
+
+def _read_tiles(rows: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
+    """Yield the number of each tile and the tile; tiles of the same candidates share a generator."""
+    members, tile = given.read(mapped=True)["candidates"], None
+    for piece in pieces:
+        candidates, of = tiles.tile(piece)
+        if tile is None or tile.candidates != candidates:
+            tile = Tile(rows.generator(members[candidates.start : candidates.stop]), candidates, of)
+        stopping.check()
+        yield piece, tile._replace(of=of)
+
+
+def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:
+    """Return what adds a tile.
 
     given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), in order
     """
-    arrays = given.read(mapped=True)
-    residuals, members = arrays["residuals"], arrays["candidates"]
+    residuals = given.read(mapped=True)["residuals"]
 
-    def add_tile(generator: Kernel, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
+    def add(total: ExactSum, tile: Tile, each: Each) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
+        generator, candidates, of = tile
         X = open_features(rows.features).read("train", of.start, of.stop)
         of_candidates, mirrored = slice(candidates.start, candidates.stop), tiles.is_mirrored(candidates, of)
         for first in range(0, of.n_rows, LINE_ROWS):
             line = X[first : first + LINE_ROWS]
             start = of.start + first
             of_line = slice(start, start + len(line))
-            K = generator.block(line, out_dtype=np.float64, each=team.each)
+            K = generator.block(line, out_dtype=np.float64, each=each)
             sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
             total.add(sums, of_candidates)
             if mirrored:
                 total.add(K @ residuals[of_candidates], of_line)
             progress.advance(K.size)
-
-    def add(pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
-        generator, of_generator = None, None
-        for piece in pieces:
-            candidates, of = tiles.tile(piece)
-            if generator is None or of_generator != candidates:
-                generator, of_generator = rows.generator(members[candidates.start : candidates.stop]), candidates
-            stopping.check()
-            add_tile(generator, candidates, of, sums["sum"], team)
-            yield piece
 
     return add
 
@@ -90,16 +98,18 @@ def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: N
     # Each candidate gets a term from each line of rows, and from each tile of its row.
     shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows)
     task = RowPass(
+        partial(_read_tiles, row_task(run), given, tiles),
         partial(_open_tiles, row_task(run), given, tiles),
-        partial(sum_of_arrays, shape, TILE_ROWS * np.array(bounds), n_terms),
+        partial(ExactSum, shape, TILE_ROWS * np.array(bounds), n_terms),
         tiles.size,
         tiles.n_tiles,
         tiles.n_of_rows,
         (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
+        counts=True,
     )
-    grouped = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="")["sum"].values()
+    grouped = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
     total = np.empty_like(grouped)
     total[order] = grouped
     entries = sum(map(tiles.size, range(tiles.n_tiles)))

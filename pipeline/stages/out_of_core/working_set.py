@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.gram_statistics import GramStatistics, joined
+from pipeline.kernels.exact_sums import Each, ExactSums
+from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
+from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import (
@@ -25,11 +26,10 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.block_pass import Add, BlockValues, ExactSums, block_pass
 from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, RowTask
+from pipeline.stages.training_rows import RowBlock, block_pass
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.folder_layouts import MANIFEST_NAME
 
@@ -66,12 +66,12 @@ def round_name(index: int) -> str:
     return f"round-{index:03d}"
 
 
-def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
+def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...]) -> AddPiece[ExactSums]:
     """Open the kept columns; return what adds a block."""
     opened = OpenedColumns(files, KeptColumns.of(given.read()))
 
-    def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
-        columns = opened.block(number, each, block.X)
+    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+        columns = opened.block(block.number, each, block.X)
         for part in parts:
             rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
             weights = None if block.weights is None else block.weights[rows]
@@ -122,7 +122,7 @@ def add_columns(
         sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
         threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
     )
-    return columns, run.add_up(STATISTICS, task, name).statistics()
+    return columns, statistics_by_part(run.add_up(STATISTICS, task, name))
 
 
 def columns_to_arrays(run: Run, columns: KeptColumns) -> Arrays:
@@ -184,15 +184,15 @@ def compute_residuals(
     return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
 
-def _open_weights(files: KeptFiles, given: Stored, _: RowTask) -> Add[BlockValues]:
+def _open_weights(files: KeptFiles, given: Stored) -> AddPiece[BlockValues]:
     arrays = given.read()
     columns, weights = OpenedColumns(files, KeptColumns.of(arrays)), arrays["weights"]
 
-    def add(values: BlockValues, number: int, block: RowBlock, each: Each) -> None:
-        residuals = block.targets - columns.block(number, each) @ weights - arrays["intercept"]
+    def add(values: BlockValues, block: RowBlock, each: Each) -> None:
+        residuals = block.targets - columns.block(block.number, each) @ weights - arrays["intercept"]
         if block.weights is not None:
             residuals *= np.sqrt(block.weights)[:, None]
-        values.put(number, {RESIDUALS: residuals})
+        values.put(block.number, {RESIDUALS: residuals})
 
     return add
 

@@ -15,7 +15,6 @@ if os.environ.get("SLKL_SPY") and "pip" not in sys.argv[0]:
     from typing import Any
 
     from pipeline.runtime import row_pass
-    from pipeline.runtime.committed_sums import signature
 
     under_way = [""]  # the folder of the pass: a process has one share at a time
     compute = row_pass._compute
@@ -26,19 +25,14 @@ if os.environ.get("SLKL_SPY") and "pip" not in sys.argv[0]:
 
     row_pass._compute = named
 
-    real = row_pass.RowPass.open
+    real = row_pass.add_pieces
 
-    def spied(task: Any) -> Any:
-        add_pieces = real(task)
+    def spied(task: Any, *arguments: Any) -> Iterator[int]:
+        for piece in real(task, *arguments):
+            time.sleep(float(os.environ.get("SLKL_SPY_SECONDS", "0")))
+            with Path(os.environ["SLKL_SPY"]).open("a") as notes:
+                kind = f"{row_pass.signature(task.grid)[0]}:{under_way[0]}"
+                notes.write(f"{time.monotonic()} {os.getpid()} {kind} {piece}\n")
+            yield piece
 
-        def add(pieces: range, sums: Any, team: Any) -> Iterator[int]:
-            for piece in add_pieces(pieces, sums, team):
-                time.sleep(float(os.environ.get("SLKL_SPY_SECONDS", "0")))
-                with Path(os.environ["SLKL_SPY"]).open("a") as notes:
-                    kind = f"{signature(task.grid)[0]}:{under_way[0]}"
-                    notes.write(f"{time.monotonic()} {os.getpid()} {kind} {piece}\n")
-                yield piece
-
-        return add
-
-    row_pass.RowPass.open = spied  # type: ignore[method-assign]
+    row_pass.add_pieces = spied

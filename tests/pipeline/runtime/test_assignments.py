@@ -1,16 +1,11 @@
 """Who takes which pieces of an assignment: threads form groups, and groups take pieces in a row."""
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.runtime import row_pass as module
-from pipeline.runtime.executors import WorkerProcess
-from pipeline.runtime.row_pass import OWN_SUMS_BYTES, Assignment, n_groups_of, threads_together
+from pipeline.runtime.row_pass import OWN_SUMS_BYTES, n_groups_of, threads_together
 
 
 def test_pieces_are_taken_in_rows_and_shorter_ones_at_the_end() -> None:
@@ -36,15 +31,10 @@ def test_no_group_ends_long_after_the_others(n_pieces: int, run_length: int, gro
     assert left == 0
 
 
-@pytest.mark.parametrize(
-    ("threads", "together", "groups"), [(1, 1, [1]), (4, 1, [1] * 4), (4, 2, [2, 2]), (5, 2, [2, 2, 1]), (3, 9, [3])]
-)
-def test_threads_of_a_process_form_groups(threads: int, together: int, groups: list[int]) -> None:
-    assignment = Assignment(
-        Path("f"), "sums", WorkerProcess("tcp://a", threads), np.arange(20), (), 60.0, together, 1, returned=False
-    )
-    assert assignment.groups == groups
-    assert len(replace(assignment, pieces=np.arange(1)).groups) == 1, "one piece is worked on by one group"
+@pytest.mark.parametrize(("threads", "together", "groups"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (5, 2, 3), (3, 9, 1)])
+def test_threads_of_a_process_form_groups(threads: int, together: int, groups: int) -> None:
+    assert n_groups_of(threads, together, 20, 1) == groups
+    assert n_groups_of(threads, together, 1, 1) == 1, "one piece is worked on by one group"
 
 
 def test_where_pieces_are_few_several_threads_work_on_each() -> None:

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,17 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidDataError, StoppedError
-from pipeline.runtime import committed_sums, stopping
-from pipeline.runtime.committed_sums import Arrays, take_over
+from pipeline.kernels.exact_sums import Each
+from pipeline.runtime import row_pass, stopping
 from pipeline.runtime.executors import WorkerProcess
 from pipeline.runtime.row_pass import (
     OWN_SUMS_BYTES,
+    AddPiece,
     Assignment,
-    ThreadTeam,
+    NamedArrays,
     assign_pieces,
     combine,
     compute_assignment,
     session_name,
+    take_over,
 )
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
@@ -42,7 +44,7 @@ class Counts:
     def arrays(self) -> dict[str, np.ndarray]:
         return {"counts": self.counts}
 
-    def absorb(self, arrays: Arrays) -> None:
+    def absorb(self, arrays: NamedArrays) -> None:
         for _, values in arrays:
             self.counts += values
 
@@ -56,6 +58,7 @@ class Counting:
     grid: tuple[int, ...] = (20, 3)
     sums_bytes: int = 0
     threads_a_piece: int = 1
+    counts: bool = True
     stop_after: int | None = None
     break_after: int | None = None
     seconds: float = 0.0
@@ -67,7 +70,13 @@ class Counting:
     def empty(self) -> Counts:
         return Counts(self.n_pieces)
 
-    def open(self) -> Callable[[range, Counts, ThreadTeam], Iterator[int]]:
+    def read(self, pieces: range) -> Iterator[tuple[int, int]]:
+        self.runs.append(pieces)
+        for piece in pieces:
+            stopping.check()
+            yield piece, piece
+
+    def open(self) -> AddPiece[Counts]:
         return Adding(self).add
 
 
@@ -77,26 +86,22 @@ class Adding:
     def __init__(self, task: Counting) -> None:
         self._task, self._lock, self._added = task, threading.Lock(), 0
 
-    def add(self, pieces: range, sums: Counts, team: ThreadTeam) -> Iterator[int]:
-        self._task.runs.append(pieces)
-        for piece in pieces:
-            stopping.check()
-            with self._lock:
-                self._added += 1
-                if self._task.stop_after is not None and self._added > self._task.stop_after:
-                    stopping.request("a test")
-                if self._task.break_after is not None and self._added > self._task.break_after:
-                    raise InvalidDataError("broken")
-            time.sleep(self._task.seconds)
-            parts = np.zeros(WIDTH, np.int64)
+    def add(self, sums: Counts, piece: int, each: Each) -> None:
+        with self._lock:
+            self._added += 1
+            if self._task.stop_after is not None and self._added > self._task.stop_after:
+                stopping.request("a test")
+            if self._task.break_after is not None and self._added > self._task.break_after:
+                raise InvalidDataError("broken")
+        time.sleep(self._task.seconds)
+        parts = np.zeros(WIDTH, np.int64)
 
-            def fill(tile: int, parts: np.ndarray = parts) -> None:
-                parts[tile] += 1
+        def fill(tile: int) -> None:
+            parts[tile] += 1
 
-            team.each(fill, range(WIDTH))
-            assert parts.tolist() == [1] * WIDTH
-            sums.counts[piece] += 1
-            yield piece
+        each(fill, range(WIDTH))
+        assert parts.tolist() == [1] * WIDTH
+        sums.counts[piece] += 1
 
 
 def places(*threads: int) -> list[WorkerProcess]:
@@ -278,7 +283,7 @@ def test_a_kill_between_the_commit_and_the_removal_counts_nothing_twice(
 ) -> None:
     stopped(Counting(), tmp_path, places(1, 1))
     with monkeypatch.context() as killed:
-        killed.setattr(committed_sums, "remove_file", lambda path: None)
+        killed.setattr(row_pass, "remove_file", lambda path: None)
         stopped(Counting(), tmp_path, places(1))
     assert len(files(tmp_path)) == 3
     assert len(pieces_in(tmp_path)) > len(set(pieces_in(tmp_path)))
@@ -332,7 +337,7 @@ def test_a_full_disk_keeps_the_last_commit(tmp_path: Path, monkeypatch: pytest.M
         raise CannotWriteError("the disk is full")
 
     with monkeypatch.context() as disk:
-        disk.setattr(committed_sums, "write_arrays", full)
+        disk.setattr(row_pass, "write_arrays", full)
         with pytest.raises(CannotWriteError):
             passed(Counting(), tmp_path, places(1), every=0.0)
     assert pieces_in(tmp_path) == before
