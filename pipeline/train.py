@@ -17,11 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from features.errors import DataError, UsageError
 from pipeline.config import settings as configuration
 from pipeline.config.command_line import Arguments, parse, words_of
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import resumed
-from pipeline.errors import ConfigError, ExitCode, StoppedError
+from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered, any_text_goes, describe
 from storage.errors import StorageError
@@ -144,6 +145,9 @@ def _interruptible(arguments: Arguments, callback: "Callback | None") -> Trained
     except StoppedError as error:
         if stopping.requested() == signal.SIGINT.name:
             raise KeyboardInterrupt(str(error)) from None
+        raise
+    except (PipelineError, DataError, UsageError) as error:
+        error.args = (configuration.in_options(str(error)),)
         raise
     assert run is not None  # only options that are no setting print and train nothing
     return run

@@ -5,6 +5,7 @@ TOML files may be anybody's: they are of bounded size, and every way to be malfo
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from pipeline.config.parsers import is_address, text
 from pipeline.config.train_config import DATASETS, TrainConfig
-from pipeline.errors import ConfigError, ConfigMismatchError
+from pipeline.errors import ConfigError, ConfigMismatchError, reworded
 from storage.errors import CorruptDataError
 from storage.files import read_plain
 
@@ -85,6 +86,18 @@ def _declared() -> Iterator[tuple[str, Field[Any]]]:
 
 
 SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, field in _declared()}
+
+
+def in_options(message: str) -> str:
+    """Return a message with the settings that it names as they are typed."""
+    return reworded(message, _option)
+
+
+def _option(key: str, value: str | None) -> str:
+    flag = SETTINGS[key].flag
+    if flag is None:
+        return key if value is None else f"--set {shlex.quote(f'{key}={value}')}"
+    return flag if value is None or key == "solver.intercept" else f"{flag} {value}"
 
 
 def get(config: TrainConfig, key: str) -> Any:

@@ -339,14 +339,14 @@ class TrainConfig:
 
 
 def what_needs_held_out_rows(config: TrainConfig) -> str | None:
-    """Return the first flag of a run whose choice is by held-out rows; None where nothing is chosen by them."""
+    """Return the first setting, `key=value`, whose choice is by held-out rows; None where nothing is chosen by them."""
     solver, kernel = config.solver, config.kernel
     needs = {
-        f"--select {solver.select}": solver.select != "none",
-        f"--penalty {solver.penalty}": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
-        "--refit ridge": solver.refit != "none",
-        f"--kernel {kernel.name}": kernel.name == AUTO_KERNEL,
-        f"--scale {kernel.scale}": learns_scales(kernel.scale),
-        f"--sigma2 {kernel.sigma2}": kernel.sigma2 == "auto",
+        f"`solver.select={solver.select}`": solver.select != "none",
+        f"`solver.penalty={solver.penalty}`": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
+        "`solver.refit=ridge`": solver.refit != "none",
+        f"`kernel.name={kernel.name}`": kernel.name == AUTO_KERNEL,
+        f"`kernel.scale={kernel.scale}`": learns_scales(kernel.scale),
+        f"`kernel.sigma2={kernel.sigma2}`": kernel.sigma2 == "auto",
     }
-    return next((flag for flag, needed in needs.items() if needed), None)
+    return next((setting for setting, needed in needs.items() if needed), None)

@@ -122,12 +122,12 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
     source = source or open_data(request.source)
     name, deskew = request.features.name, request.features.deskew
     if request.standardise and name != "raw":
-        fault = f"features.name = {name!r}: z-scoring is for raw features; use --features raw"
-        raise ConfigError(f"data.standardise = true with {fault}")
+        fault = f"`features.name={name}`: z-scoring is for raw features; give `features.name=raw`"
+        raise ConfigError(f"`data.standardise=true` with {fault}")
     n_features = feature_length(request.features, source.input_shape)
     if request.standardise and deskew:
-        fault = f"features.deskew = {deskew:g}: inputs are z-scored or sheared, not both; leave one out"
-        raise ConfigError(f"data.standardise = true with {fault}")
+        fault = f"`features.deskew={deskew:g}`: inputs are z-scored or sheared, not both; leave one out"
+        raise ConfigError(f"`data.standardise=true` with {fault}")
     description = {
         "format_version": FORMAT_VERSION,
         "source": source.identity,

@@ -19,7 +19,7 @@ from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import SETTINGS, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.errors import ConfigError, InvalidDataError
+from pipeline.errors import ConfigError, InvalidDataError, reworded
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
@@ -108,30 +108,33 @@ def seed_of(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-_INSTEAD = (  # patterns in messages for the command, and what the estimators say
+_NAMES = {key: name for name, key in PARAMETERS.items()}
+_OTHER = rf"`(?!(?:{'|'.join(map(re.escape, _NAMES))})[=`])[a-z]+\.[a-z_0-9]+(?:=[^`]*)?`"  # a setting, no parameter
+# A piece of advice that has one: in brackets, or from "; " or ", or " to the next such.
+_ADVICE = re.compile(rf" \([^()]*{_OTHER}[^()]*\)|(?:; |, or )(?:(?!; |, or | \().)*?{_OTHER}(?:(?!; |, or ).)*")
+_OF_TABLES = (  # what the reading of a table says
     (r" \(--set '?data\.drop=.*\)", ""),
     (r"--set 'data\.(categorical|missing)=(.*)'", r"\1='\2'"),
     (r"--set data\.(categorical|missing)=([^\s)]+)", r"\1='\2'"),
     (r"data\.(categorical|missing)", r"\1"),
-    (r", or hold out none \(--set [^)]*\)", ""),
-    (r"all (\d+) training rows", r"all \1 samples"),
-    (r" \(--set data.standardise=true\)", ""),
     ("set data.standardise=false", "standardise=False"),
-    ("; set statistics.hold_out to 0.1", ""),
-    (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
-    ("--centers", "n_centers"),
-    ("--scale|kernel.scale_rounds", "feature_scale"),
-    ("--intercept", "fit_intercept"),
-    ("--refit none", "refit=None"),
-    (r"--([a-z0-9]+(?:-[a-z0-9]+)*)", lambda flag: flag[1].replace("-", "_")),
 )
 
 
-def in_parameters(words: str) -> str:
-    """Return a message of the steps of a fit in the words of the parameters."""
-    for pattern, instead in _INSTEAD:
-        words = re.sub(pattern, instead, words)
-    return words
+def in_parameters(message: str) -> str:
+    """Return a message of the steps of a fit with its settings as parameters, without those that are none."""
+    for pattern, instead in _OF_TABLES:
+        message = re.sub(pattern, instead, message)
+    return reworded(_ADVICE.sub("", message), _parameter)
+
+
+def _parameter(key: str, value: str | None) -> str:
+    name = _NAMES.get(key, key)
+    if value is None:
+        return name
+    if value in ("true", "false"):
+        return f"{name}={value == 'true'}"
+    return f"{name}=None" if value == "none" and NONE_MEANS.get(name) == "none" else f"{name}={value!r}"
 
 
 @contextmanager

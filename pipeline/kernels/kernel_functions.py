@@ -183,7 +183,7 @@ class GaussianKernel(Kernel):
             raise InvalidDataError(
                 f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2:g}, kernel "
                 f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
-                "(--set data.standardise=true), rescale them, or use a larger --sigma2"
+                "(`data.standardise=true`), rescale them, or use a larger `kernel.sigma2`"
             )
 
     def _prepared(self, X: Values) -> tuple[Values, Values]:
@@ -326,7 +326,7 @@ def _check_sizes(who: str, sizes: Values, what: str = "squared norm") -> None:
         place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
         raise InvalidDataError(
             f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; standardise the "
-            "inputs (--set data.standardise=true) or rescale them"
+            "inputs (`data.standardise=true`) or rescale them"
         )
 
 
@@ -334,7 +334,7 @@ def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.f
     """Return what is made of the width, in a dtype. Raises InvalidDataError where it overflows to infinity."""
     scale: np.floating = dtype.type(value)
     if not np.isfinite(scale):
-        raise InvalidDataError(f"sigma2 = {sigma2:g} is too small: {what} is no {dtype} number; use a larger --sigma2")
+        raise InvalidDataError(f"`kernel.sigma2={sigma2:g}` is too small: {what} is no {dtype} number; give more")
     return scale
 
 

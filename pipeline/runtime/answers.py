@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from features.errors import DataError, MissingInputError, UnavailableError, UsageError
+from pipeline.config.settings import in_options
 from pipeline.errors import ExitCode
 
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
@@ -50,7 +51,7 @@ def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
-    line = " ".join(str(error).split()) or type(error).__name__
+    line = in_options(" ".join(str(error).split())) or type(error).__name__
     code = getattr(error, "exit_code", None)
     if code is not None:
         return ExitCode(int(code)), line

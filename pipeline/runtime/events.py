@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipeline.config.settings import in_options
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Pace, Progress, duration, repeating
 from storage.files import LineFile
@@ -155,6 +156,7 @@ class Events:
 
     def warn(self, message: str, **facts: Any) -> None:
         """Log a warning and print it, quiet or not."""
+        message = in_options(message)
         self.record("warning", message=message, **facts)
         self._print(f"warning: {message}")
 

@@ -138,7 +138,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         best = _trials(best.kernel, again[-1])[0]
     if not np.isfinite(best.error):
         raise InvalidDataError(
-            f"--sigma2 {asked.sigma2}: no width gives a Gram that least squares can be fitted with; give a number"
+            f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
     return _committed(work, best, sample, [*of_items, *more], again)
 
@@ -221,8 +221,8 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
     if held_out.all() or not held_out.any():
         raise InvalidDataError(
-            f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; set statistics.hold_out to "
-            "0.1, or give --kernel, --sigma2 as a number and --scale none"
+            f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
+            "`kernel.name`, `kernel.sigma2` as a number and `kernel.scale=none`, or `statistics.hold_out=0.1`"
         )
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[held_out[order] == part] for part in (False, True))

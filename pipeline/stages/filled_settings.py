@@ -9,7 +9,7 @@ from features.descriptors.extraction import OWN
 from features.source import NAMED
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
-from pipeline.config.settings import SETTINGS, get, with_value, with_values
+from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import ROOT, FeatureShape
 from pipeline.errors import ConfigError
@@ -55,19 +55,20 @@ def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> Non
     }
     for key in sorted(explicit):
         if unused.get(key):
-            raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
+            raise ConfigError(f"`{key}` has no effect on {config.dataset} with {name} features; leave it out")
     if config.solver.select != "none":
-        _check_no_penalty(config, explicit, f"--select {config.solver.select}", "solver.penalty")
+        _check_no_penalty(config, explicit, f"`solver.select={config.solver.select}`", "solver.penalty")
     elif config.solver.penalty == NO_PENALTY:
-        _check_no_penalty(config, explicit, "--penalty none")
+        _check_no_penalty(config, explicit, f"`solver.penalty={NO_PENALTY}`")
 
 
 def _check_no_penalty(config: TrainConfig, explicit: frozenset[str], asked: str, *more: str) -> None:
     for key in sorted(explicit & {*PENALISED, *more}):
-        flag, why = SETTINGS[key].flag or key, PENALISED.get(key, "which has no penalty")
-        raise ConfigError(f"{flag} has no effect with {asked}, {why}; leave it out")
+        why = PENALISED.get(key, "which has no penalty")
+        raise ConfigError(f"`{key}` has no effect with {asked}, {why}; leave it out")
     if "solver.refit" in explicit and config.solver.refit == "none":
-        raise ConfigError(f"--refit none has no effect with {asked}, whose weights are least squares; leave it out")
+        why = "whose weights are least squares"
+        raise ConfigError(f"`solver.refit=none` has no effect with {asked}, {why}; leave it out")
 
 
 def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> None:
@@ -77,16 +78,17 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
     size = None if solver.select == "none" else selection_size(solver.select)
     if size is not None and size > n_candidates:
         raise ConfigError(
-            f"--select {solver.select}: there are {n_candidates} candidates; ask for fewer centers, or for more "
-            "candidates with --centers"
+            f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
+            "candidates with `centers.count`"
         )
     if config.data.class_weight is not None and shape.task == "regression":
-        raise ConfigError(f"--class-weight {config.data.class_weight}: {shape.dataset} is a regression; leave it out")
+        balanced = f"`data.class_weight={config.data.class_weight}`"
+        raise ConfigError(f"{balanced}: {shape.dataset} is a regression; leave it out")
     if solver.stop == "paper" and solver.schedule != "uniform":
-        raise ConfigError("solver.stop = paper needs --schedule uniform; choose both or neither")
+        raise ConfigError("`solver.stop=paper` needs `solver.schedule=uniform`; choose both or neither")
     asked = what_needs_held_out_rows(config)
     if hold_out == 0 and asked is not None:
-        raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
+        raise ConfigError(f"{asked} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1")
 
 
 def check_rounds(config: TrainConfig, n_candidates: int) -> None:
@@ -96,19 +98,20 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
         solver.select != "none" or is_searched(solver.penalty) or solver.penalty == NO_PENALTY
     ):
         raise ConfigError(
-            "centers.columns = on-demand is for one penalty: give --penalty a number or max:FRACTION, or leave it out"
+            "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
+            "it out"
         )
     if solver.select != "none":
         size = selection_size(solver.select)
         if size is None or working_set < SELECTION_ROOM * size:
             raise ConfigError(
-                f"--select {solver.select}: {working_set} of {n_candidates} candidates fit at once; choose at most "
-                f"{int(working_set / SELECTION_ROOM)} centers by number, or raise --memory-limit"
+                f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at "
+                f"most {int(working_set / SELECTION_ROOM)} centers by number, or raise `resources.memory_limit`"
             )
     elif solver.penalty == NO_PENALTY:
         raise ConfigError(
-            f"--penalty {solver.penalty} needs the Gram of all candidates, which does not fit; "
-            "give a number or auto, raise --memory-limit, or use fewer --centers"
+            f"`solver.penalty={solver.penalty}` needs the Gram of all candidates, which does not fit; "
+            "give a number or auto, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
         )
 
 
@@ -149,7 +152,7 @@ def fill_in(
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
     if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
-        raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
+        raise ConfigError("`kernel.scale_rounds` has no effect without `kernel.scale=learned`; add it, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, count_candidates(config, shape.n_train))
     return _with_precision(_with_centring(config, shape)), notes
@@ -234,7 +237,7 @@ def _with_count(
     centers, n = config.centers, room.n_different
     given = [key for key in ("centers.count", "centers.budget") if key in explicit]
     if len(given) > 1:
-        raise ConfigError("--centers and --budget both say how many candidates there are; leave one out")
+        raise ConfigError("`centers.count` and `centers.budget` both say how many candidates there are; leave one out")
     if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
@@ -248,7 +251,7 @@ def _with_count(
     if asked == "all" or int(asked) <= n:
         return with_value(config, "centers.count", asked), []
     if "centers.count" in explicit:
-        raise ConfigError(f"centers.count = {asked}: {shape.dataset} has {n} training rows; ask for fewer, or all")
+        raise ConfigError(f"`centers.count={asked}`: {shape.dataset} has {n} training rows; ask for fewer, or all")
     note = f"{n} candidate centers instead of {asked}: there are no more training rows"
     return with_value(config, "centers.count", n), [note]
 
@@ -288,7 +291,7 @@ def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
     """Fill in whether the targets are centred: without an intercept it would be another problem."""
     possible = shape.task == "regression" and bool(config.solver.intercept)
     if config.data.centre_targets and not possible:
-        raise ConfigError("data.centre_targets = true needs a regression with an intercept (--intercept); leave it out")
+        raise ConfigError("`data.centre_targets=true` needs a regression with `solver.intercept=true`; leave it out")
     return _with_defaults(config, {"data.centre_targets": possible})
 
 

@@ -64,7 +64,7 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
         try:
             tried = refit(fit, held_out, fit, intercept=work.intercept, start=ridge).held_out_errors
         except LinAlgError as error_of_gram:
-            raise InvalidDataError(f"least squares: {error_of_gram}; use a larger --sigma2") from None
+            raise InvalidDataError(f"least squares: {error_of_gram}; use a larger `kernel.sigma2`") from None
         fraction, found = min(tried, key=lambda pair: pair[1])
         work.log(f"{size} candidates: held-out mean squared error {found:.6g}", candidates=size, hold_out_error=found)
         gains = found < (1 - chance) * error

@@ -25,7 +25,7 @@ def check_kernel(config: TrainConfig, n_features: int) -> None:
 
 
 def _check_scale(config: TrainConfig, n_features: int) -> None:
-    kernel, asked = config.kernel, f"--scale {config.kernel.scale}"
+    kernel, asked = config.kernel, f"`kernel.scale={config.kernel.scale}`"
     if not learns_scales(kernel.scale):
         return
     if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
@@ -36,25 +36,25 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
 
 
 def _check_choice(config: TrainConfig) -> None:
-    kernel, asked = config.kernel, f"--kernel {config.kernel.name}"
+    kernel, asked = config.kernel, f"`kernel.name={config.kernel.name}`"
     if kernel.name != AUTO_KERNEL:
         return
     if kernel.sigma2 != "auto":
-        raise ConfigError(f"{asked} also chooses the width; give it --sigma2 auto")
+        raise ConfigError(f"{asked} also chooses the width; give it `kernel.sigma2=auto`")
 
 
 def _check_polish(config: TrainConfig) -> None:
-    solver, asked = config.solver, f"--polish-centers {config.solver.polish_centers}"
+    solver, asked = config.solver, f"`solver.polish_centers={config.solver.polish_centers}`"
     if not solver.polish_centers:
         return
     if solver.select == "none" and solver.penalty == NO_PENALTY:  # of a table, unless something asks for another
         raise ConfigError(
-            f"{asked} moves centers that were chosen, and with --penalty none, given or filled in, all candidates are "
-            "centers: add --select greedy:K, or --penalty auto --refit ridge"
+            f"{asked} moves centers that were chosen, and with `solver.penalty=none`, given or filled in, all "
+            "candidates are centers: add `solver.select=greedy:K`, or `solver.penalty=auto` and `solver.refit=ridge`"
         )
     if solver.select == "none" and solver.refit == "none":
         raise ConfigError(
-            f"{asked} refits the weights wherever the centers are: add --select greedy:K or --refit ridge"
+            f"{asked} refits the weights wherever the centers are: add `solver.select=greedy:K` or `solver.refit=ridge`"
         )
     if config.kernel.name != "gaussian":
         raise ConfigError(

@@ -85,11 +85,12 @@ def follow_penalty_path(
 
     chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
     if chosen.warning is not None:
-        work.warn(f"--penalty auto: {chosen.warning}")
+        work.warn(f"`solver.penalty=auto`: {chosen.warning}")
     if setting == "auto" and points[-1].n_centers > most:
         work.warn(
-            f"--penalty auto: ended at {points[-1].penalty:.3g}, where {points[-1].n_centers} of the {n_columns} "
-            "candidates that it tries have a weight; of all candidates more would than the working set holds"
+            f"`solver.penalty=auto`: ended at {points[-1].penalty:.3g}, where {points[-1].n_centers} of the "
+            f"{n_columns} candidates that it tries have a weight; of all candidates more would than the working set "
+            "holds"
         )
     return chosen, points
 

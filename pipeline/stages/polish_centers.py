@@ -353,7 +353,7 @@ class _Polish:
         try:
             return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
         except LinAlgError as error:
-            raise InvalidDataError(f"--polish-centers: {error}; leave it out, or ask for fewer centers") from None
+            raise InvalidDataError(f"`solver.polish_centers`: {error}; leave it out, or choose fewer centers") from None
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the points as the model has them."""

@@ -177,4 +177,4 @@ def _with_advice() -> Iterator[None]:
     try:
         yield
     except LinAlgError as error:
-        raise InvalidDataError(f"refit: {error}; use a larger --penalty, or --refit none") from None
+        raise InvalidDataError(f"refit: {error}; use a larger `solver.penalty`, or `solver.refit=none`") from None

@@ -154,8 +154,8 @@ def _held_out_limit(run: RowData) -> float:
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
     if asked is None:
         return limit
-    who = "least squares" if asked == f"--penalty {NO_PENALTY}" else asked
-    hold_out_none = f"hold out none (--set statistics.hold_out=0, without {asked})"
+    who = "least squares" if asked == f"`solver.penalty={NO_PENALTY}`" else asked
+    hold_out_none = f"`statistics.hold_out=0` without {asked}"
     if not limit:
         alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give more groups"
         raise InvalidDataError(

@@ -10,7 +10,17 @@ import runs
 from pipeline import train
 from pipeline.config.command_line import parse
 from pipeline.config.parsers import byte_size
-from pipeline.config.settings import SETTINGS, check_scheduler, from_toml, get, load, resumed, to_toml, with_value
+from pipeline.config.settings import (
+    SETTINGS,
+    check_scheduler,
+    from_toml,
+    get,
+    in_options,
+    load,
+    resumed,
+    to_toml,
+    with_value,
+)
 from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.prediction.example_files import Asked
@@ -236,3 +246,9 @@ def test_names_that_no_file_or_no_text_has(word, tmp_path, capsys):
     with pytest.raises(ConfigError, match="UTF-8"):
         load(place, None, {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_message_names_settings_as_its_reader_types_them():
+    message = "`solver.select=greedy:9` goes with `centers.count`, `solver.intercept=true` and `data.drop=a b`"
+    said = "--select greedy:9 goes with --centers, --intercept and --set 'data.drop=a b'"
+    assert in_options(message) == said

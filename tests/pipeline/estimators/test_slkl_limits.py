@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.estimators.parameters import in_parameters
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import largest_bytes
@@ -49,6 +50,21 @@ def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[st
     with pytest.raises(ValueError, match=words) as found:
         SLKLRegressor(**parameters).fit(*data[:2])
     assert "--" not in str(found.value), "an estimator has no flags"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("`kernel.name=auto` needs rows, or `statistics.hold_out=0`; give some", "kernel='auto' needs rows; give some"),
+        ("`solver.refit=none` goes with `data.standardise=true`", "refit=None goes with standardise=True"),
+        (
+            "no word; mend it (`data.drop=a (b)`), or lower `centers.count`",
+            "no word; mend it, or lower n_centers",
+        ),
+    ],
+)
+def test_messages_name_parameters_and_leave_out_settings_that_are_none(message: str, words: str) -> None:
+    assert in_parameters(message) == words
 
 
 @pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])

@@ -119,7 +119,7 @@ def test_distances_that_overflow_are_refused_in_words(kernel: type[Kernel]) -> N
             kernel(values, 1.0)
         with pytest.raises(InvalidDataError, match=r"row 13.*too large.*standardise"):
             kernel(X[:3], 1.0).block(values)
-    with pytest.raises(InvalidDataError, match=r"1/√sigma2.*--sigma2"):
+    with pytest.raises(InvalidDataError, match=r"`kernel.sigma2=.*1/√sigma2"):
         kernel(X[:3], 1e-300)
 
 
@@ -195,8 +195,8 @@ def test_a_far_row_that_is_no_center_is_harmless(kernel: type[Kernel]) -> None:
         (1e30, 1.0, "standardise"),
         (1e200, 1.0, "standardise"),
         (1e4, 1.0, "standardise"),
-        (1.0, 1e-300, "--sigma2"),
-        (1.0, 1e-6, "--sigma2"),
+        (1.0, 1e-300, "kernel.sigma2"),
+        (1.0, 1e-6, "kernel.sigma2"),
         (np.nan, 1.0, "standardise"),
     ],
 )

@@ -64,9 +64,9 @@ def test_what_belongs_to_the_penalised_problem_asks_for_it_and_so_do_few_rows(tm
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"kernel__scale_rounds": 5, "solver__penalty": "max:1e-7"}, "no effect without --scale learned"),
-        ({"solver__penalty": "none", "statistics__hold_out": 0.0}, "--penalty none needs held-out rows"),
-        ({"solver__penalty": "none", "solver__refit": "none"}, "has no effect with --penalty none"),
+        ({"kernel__scale_rounds": 5, "solver__penalty": "max:1e-7"}, "no effect without `kernel.scale=learned`"),
+        ({"solver__penalty": "none", "statistics__hold_out": 0.0}, "`solver.penalty=none` needs held-out rows"),
+        ({"solver__penalty": "none", "solver__refit": "none"}, "has no effect with `solver.penalty=none`"),
         ({"centers__budget": "4s", "centers__count": 10}, "leave one out"),
     ],
     ids=str,
@@ -113,8 +113,8 @@ def test_of_named_kernels_only_these_are_tried(tmp_path):
     ):
         assert filled(data, **asked)[0].kernel.name == kernel
     for asked, words in (
-        ({"kernel__name": "auto", "kernel__sigma2": 2.0}, "--sigma2 auto"),
-        ({"kernel__name": "auto", "statistics__hold_out": 0.0}, "--kernel auto needs held-out rows"),
+        ({"kernel__name": "auto", "kernel__sigma2": 2.0}, "`kernel.sigma2=auto`"),
+        ({"kernel__name": "auto", "statistics__hold_out": 0.0}, "`kernel.name=auto` needs held-out rows"),
         ({"kernel__name": "product-laplace", "kernel__scale": "metric"}, "cannot be learned for the product-laplace"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -146,7 +146,7 @@ def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
     by_budget, _ = filled(data, resources__memory_limit="1500MiB", centers__budget="1h")
     assert by_budget.solver.penalty == "none"
     assert by_budget.centers.working_set == by_budget.centers.count
-    with pytest.raises(ConfigError, match="--penalty none needs the Gram of all"):
+    with pytest.raises(ConfigError, match=r"`solver.penalty=none` needs the Gram of all"):
         filled(data, centers__count=9000, solver__penalty="none", resources__memory_limit="1500MiB")
 
 

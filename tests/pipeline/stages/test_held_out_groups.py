@@ -138,7 +138,7 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
         told = capsys.readouterr().err
         assert words in told
         assert (" ".join(asked[:2]) or "least squares") in told
-    assert "(--set statistics.hold_out=0, without --" in told
+    assert "or --set statistics.hold_out=0 without --" in told
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
 
 

@@ -302,7 +302,7 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
     [
         (("--centers", "50", "--penalty", "1"), "add --select greedy:K or --refit ridge"),
         (("--centers", "50"), "moves centers that were chosen, and with --penalty none, given or filled in"),
-        (("--centers", "50", "--penalty", "none"), "add --select greedy:K, or --penalty auto --refit ridge"),
+        (("--centers", "50", "--penalty", "none"), "add --select greedy:K, or --penalty auto and --refit ridge"),
         ((*ASKED, "--kernel", "laplace"), "not a laplace kernel"),
         ((*ASKED, "--set", "statistics.hold_out=0"), "needs held-out rows"),
     ],
