@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.config.command_line import add_data_options, command_parser, data_options
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered, any_text_goes
+from pipeline.runtime.answers import answered
 
 MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
 
@@ -28,18 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, for programs")
     add_data_options(parser)
     arguments = parser.parse_args(argv)
-
-    def work() -> None:
-        with stopping.listening():
-            result = _evaluate(arguments)
-        any_text_goes(sys.stdout)
-        print(json.dumps(result, indent=2) if arguments.json else "\n".join(table(result)))
-        for line in result["warnings"]:
-            print(f"warning: {line}", file=sys.stderr)
-
-    return answered(work)
+    return answered(lambda: _print_result(_evaluate(arguments), as_json=arguments.json))
 
 
+def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
+    print(json.dumps(result, indent=2) if as_json else "\n".join(table(result)))
+    for line in result["warnings"]:
+        print(f"warning: {line}", file=sys.stderr)
+
+
+@stopping.listening()
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what is known of the model on the data; what does not apply is None."""
     # Bring numpy and numba, which --help does without.

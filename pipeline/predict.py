@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from features.errors import UsageError
-from pipeline.config.command_line import add_data_options, data_options, program
+from pipeline.config.command_line import add_data_options, command_parser, data_options
 from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered, any_text_goes
+from pipeline.runtime.answers import answered
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.output_files import Write
@@ -30,13 +30,7 @@ Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 6
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("predict"),
-        description="Predict labels and decision values with a trained model.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("predict", "Predict labels and decision values with a trained model.", EPILOG)
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder, or folder of a run")
     parser.add_argument("data", metavar="DATA", help="what to predict, see below")
     parser.add_argument("--out", required=True, metavar="F", help=".npz, .csv or .parquet; - is csv on standard output")
@@ -45,19 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     add_data_options(parser)
     arguments = parser.parse_args(argv)
-
-    def work() -> None:
-        any_text_goes(sys.stdout)
-        with stopping.listening():
-            line = _predict(arguments)
-        if line and not arguments.quiet:
-            print(line)
-
-    return answered(work)
+    return answered(lambda: _predict(arguments))
 
 
-def _predict(arguments: argparse.Namespace) -> str:
-    """Write the predictions; return a line that tells of them, empty where they went to standard output."""
+@stopping.listening()
+def _predict(arguments: argparse.Namespace) -> None:
+    """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.table_paths import is_table, table_files
     from pipeline.prediction.example_files import Asked
@@ -101,7 +88,7 @@ def _predict(arguments: argparse.Namespace) -> str:
         if examples.header is not None and not arguments.quiet:
             print(f"{examples.name}: {examples.n_rows} rows{examples.header_words}", file=sys.stderr)
         _warn(far_warnings(model, n_far, examples.n_rows) + category_warnings(examples))
-        return ""
+        return
     spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes)
     with stopping.working(), writing(out, spec, replace=arguments.force) as write:
         write_all(write)
@@ -109,7 +96,8 @@ def _predict(arguments: argparse.Namespace) -> str:
     _warn(far_warnings(model, n_far, examples.n_rows) + category_warnings(examples))
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
-    return f"{out}: {examples.n_rows} rows of {examples.name}{part}{examples.header_words}; {seconds:.2f} s"
+    if not arguments.quiet:
+        print(f"{out}: {examples.n_rows} rows of {examples.name}{part}{examples.header_words}; {seconds:.2f} s")
 
 
 def _warn(warnings: Sequence[str]) -> None:

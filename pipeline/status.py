@@ -19,14 +19,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     arguments = parser.parse_args(argv)
+    return answered(lambda: _print_status(arguments.run, as_json=arguments.json))
 
-    def work() -> None:
-        from pipeline.reporting.run_facts import lines, status  # brings numpy, which --help does without
 
-        facts = status(arguments.run)
-        print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
+def _print_status(run: Path, *, as_json: bool) -> None:
+    from pipeline.reporting.run_facts import lines, status  # brings numpy, which --help does without
 
-    return answered(work)
+    facts = status(run)
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(lines(facts)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import resumed
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered, any_text_goes, describe
+from pipeline.runtime.answers import answered, describe
 from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
@@ -157,7 +157,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
 
     def work() -> int:
-        any_text_goes(sys.stdout)
         with stopping.listening():
             arguments = parse(argv)
             run = _train(arguments)

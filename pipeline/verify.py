@@ -20,23 +20,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, finished or under way")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")
     arguments = parser.parse_args(argv)
+    return answered(lambda: _verify(arguments.run, quiet=arguments.quiet))
 
-    def work() -> int:
-        from pipeline.reporting.verification import verify_run  # brings numpy, which --help does without
 
-        started = time.perf_counter()
-        result = verify_run(arguments.run)
-        for line in result.damaged:
-            print(f"damaged: {line}")
-        if not arguments.quiet:
-            for line in result.notes:
-                print(f"note: {line}")
-            verdict = f"{len(result.damaged)} damaged" if result.damaged else "whole"
-            size, seconds = f"{result.bytes / 2**20:.1f} MiB", time.perf_counter() - started
-            print(f"{arguments.run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
-        return int(ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE)
+def _verify(run: Path, *, quiet: bool) -> ExitCode:
+    from pipeline.reporting.verification import verify_run  # brings numpy, which --help does without
 
-    return answered(work)
+    started = time.perf_counter()
+    result = verify_run(run)
+    lines = [f"damaged: {line}" for line in result.damaged]
+    if not quiet:
+        verdict = f"{len(result.damaged)} damaged" if result.damaged else "whole"
+        size, seconds = f"{result.bytes / 2**20:.1f} MiB", time.perf_counter() - started
+        lines += [f"note: {line}" for line in result.notes]
+        lines.append(f"{run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
+    for line in lines:
+        print(line)
+    return ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import TextIO
 
 from features.errors import DataError, MissingInputError, UnavailableError, UsageError
 from pipeline.config.settings import in_options
@@ -21,17 +20,13 @@ _FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
 }
 
 
-def any_text_goes(stream: TextIO) -> None:
-    """Let a stream write letters that its encoding lacks, such as those of labels, as escapes instead of failing."""
-    if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
-
-
 def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
     A bug comes with its traceback unless a log has it; a stop of `resumable` work is no error.
     """
+    if isinstance(sys.stdout, TextIOWrapper):  # letters that its encoding lacks, as of labels, are no error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = work()
         sys.stdout.flush()
