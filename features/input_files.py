@@ -1,6 +1,5 @@
 """Opening the files of the user, plain ones only: a device has no end, and a pipe waits for a writer."""
 
-import errno
 import gzip
 import os
 import stat
@@ -26,20 +25,10 @@ def open_plain(path: Path) -> BufferedReader:
 
     Raises DataError for a pipe, a device or a socket, OSError where it is not there, a folder, or cannot be opened.
     """
-    return open(path, "rb", opener=_open_plain)
-
-
-def _open_plain(name: str, flags: int) -> int:
-    not_plain = DataError(f"{name}: is a pipe, a device or a socket; name a plain file")
-    try:
-        descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise not_plain if error.errno == errno.ENXIO else error from None  # a socket
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is refused by whoever called us
-        os.close(descriptor)
-        raise not_plain
-    return descriptor
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
+        raise DataError(f"{path}: is a pipe, a device or a socket; name a plain file")
+    return path.open("rb")
 
 
 def check_promise(path: Path, promised: int) -> None:

@@ -98,22 +98,10 @@ def open_plain(path: Path) -> io.BufferedReader:
 
     Raises CorruptDataError where it is a pipe, a device or a socket, OSError where it is a folder or cannot be opened.
     """
-    return open(path, "rb", opener=_open_plain)
-
-
-def _open_plain(name: str, flags: int) -> int:
-    refused = CorruptDataError(f"{name}: is a pipe, a device or a socket; name a plain file", file=str(name))
-    try:
-        descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            raise refused from None
-        raise
-    mode = os.fstat(descriptor).st_mode
+    mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
-        os.close(descriptor)
-        raise refused
-    return descriptor
+        raise CorruptDataError(f"{path}: is a pipe, a device or a socket; name a plain file", file=str(path))
+    return path.open("rb")
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:

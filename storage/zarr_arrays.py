@@ -1,9 +1,9 @@
 """Our arrays on disk: an ordinary zarr v3 group whose chunks are whole rows, uncompressed, with crc32c.
 
-zarr creates the store; chunks are written and read here, byte for byte in the form that zarr itself gives them (the
-tests compare both ways), because zarr neither fsyncs nor refuses a missing chunk. A chunk file holds raw little-endian
-rows followed by their crc32c; it is read with plain preadv where its rows are to be: no event loop, no second copy,
-the GIL free except for the crc (0.3 ms a chunk). A missing file is damage, never zeros. One writer owns whole chunks.
+They are written and read here, in the form that zarr itself gives them (the tests compare), because zarr neither
+fsyncs nor refuses a missing chunk, and takes 0.4 s to import. A chunk file holds raw little-endian rows followed by
+their crc32c; it is read where its rows are to be: no event loop, no second copy, the GIL free except for the crc
+(0.3 ms a chunk). A missing file is damage, never zeros. One writer owns whole chunks.
 Arrays of other people: `storage.user_arrays`.
 """
 
@@ -13,7 +13,6 @@ import contextlib
 import errno
 import hashlib
 import math
-import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from storage import files as disk
 from storage import zarr_metadata
-from storage.errors import CannotWriteError, CorruptDataError, UnavailableStoreError
+from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import write_errors
-from storage.folders import new_folder
+from storage.records import write_json
 
 _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4
@@ -93,30 +92,14 @@ def chunk_rows_for(row_bytes: int, n_rows: int) -> int:
 
 
 def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
-    """Create a group as `create_group`, durably and in one step. Raises CannotWriteError, also where `root` exists."""
-    if root.exists():
-        raise CannotWriteError(f"{root}: wanted a new store, the folder exists; remove it", path=str(root))
-    with write_errors(root), new_folder(root, kind=None) as aside:
-        create_group(aside, specs, attributes)
-
-
-def create_group(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
-    """Create a zarr v3 group and its arrays."""
-    # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
-    import zarr
-    from zarr.codecs import Crc32cCodec
-
-    group = zarr.create_group(folder, zarr_format=3, attributes=dict(attributes))
+    """Write the metadata of a zarr v3 group and its arrays, durably, that of the root last. Raises CannotWriteError."""
+    nodes = {parent: zarr_metadata.group_node({}) for spec in specs for parent in Path(spec.path).parents}
     for spec in specs:
-        group.create_array(
-            spec.path,
-            shape=spec.shape,
-            chunks=(spec.chunk_rows, *spec.shape[1:]),
-            dtype=spec.dtype,
-            filters=None,
-            compressors=Crc32cCodec(),
-            config={"write_empty_chunks": True},
-        )
+        nodes[Path(spec.path)] = zarr_metadata.array_node(spec.shape, np.dtype(spec.dtype).name, spec.chunk_rows)
+    nodes[Path()] = zarr_metadata.group_node(attributes)
+    for path in sorted(nodes, reverse=True):
+        disk.make_folder(root / path)
+        write_json(root / path / zarr_metadata.NODE_FILE, nodes[path])
 
 
 @dataclass(frozen=True)
@@ -214,7 +197,7 @@ class StoredArray:
             if len(target) == self.chunk_rows:
                 self._read_chunk(chunk, target, digests)
                 continue
-            part = self._buffer() if part is None else part
+            part = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype) if part is None else part
             self._read_chunk(chunk, part, digests)
             target[...] = part[low - first : high - first]
         return out
@@ -233,14 +216,7 @@ class StoredArray:
         for chunk in np.unique(wanted // self.chunk_rows).tolist():
             self._check_size(chunk)
         out = np.empty((wanted.size, *self.shape[1:]), self.dtype)
-        buffer = self._buffer() if wanted.size else out
-
-        def read_chunk(start: int, stop: int) -> NDArray[Any]:
-            chunk = start // self.chunk_rows
-            self._read_chunk(chunk, buffer, digests)
-            return buffer[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
-
-        gather_rows(wanted, self.chunk_rows, read_chunk, out)
+        gather_rows(wanted, self.chunk_rows, lambda start, stop: self.read(start, stop, digests), out)
         return out
 
     def _name(self, chunk: int) -> str:
@@ -249,34 +225,25 @@ class StoredArray:
     def _chunks(self, start: int, stop: int) -> range:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
-    def _buffer(self) -> NDArray[Any]:
-        return np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
-
     def _check_size(self, chunk: int) -> None:
         """Raise CorruptDataError unless the file is there, plain and of the right size."""
         with self._file_errors(chunk):
-            self._check_status(chunk, (self.root / self._name(chunk)).stat())
+            status = (self.root / self._name(chunk)).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise self._damage(chunk, "it is no plain file")
+        if status.st_size != self.chunk_file_bytes:
+            raise self._damage(chunk, f"{status.st_size} bytes, wanted {self.chunk_file_bytes}")
 
     def _read_chunk(self, chunk: int, rows: NDArray[Any], digests: Mapping[str, str] | None) -> None:
         """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c, and its sha256 if known."""
-        name, out, trailer = self._name(chunk), rows.reshape(-1).view(np.uint8), bytearray(_CRC_BYTES)
-        with self._file_errors(chunk):
-            # A pipe in place of the file must not hang us.
-            descriptor = os.open(self.root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                self._check_status(chunk, os.fstat(descriptor))
-                position = 0
-                while position < self.chunk_file_bytes:
-                    buffers = [out.data[position:], memoryview(trailer)[max(0, position - self._chunk_bytes) :]]
-                    count = os.preadv(descriptor, [buffer for buffer in buffers if len(buffer)], position)
-                    if count == 0:
-                        raise self._damage(chunk, f"it ends after {position} bytes")
-                    position += count
-            finally:
-                os.close(descriptor)
+        self._check_size(chunk)
+        name, out = self._name(chunk), rows.reshape(-1).view(np.uint8)
+        with self._file_errors(chunk), (self.root / name).open("rb") as stream:
+            if stream.readinto(out.data) < out.nbytes or len(trailer := stream.read(_CRC_BYTES)) < _CRC_BYTES:
+                raise self._damage(chunk, "it ends early")
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(chunk, "its content does not match its crc32c")
-        if digests is None or self.matched.get(name) == (digests.get(name), bytes(trailer)):
+        if digests is None or self.matched.get(name) == (digests.get(name), trailer):
             return
         if name not in digests:
             raise self._damage(chunk, "no digest was recorded for it: it was never committed")
@@ -284,13 +251,7 @@ class StoredArray:
         digest.update(trailer)
         if digest.hexdigest() != digests[name]:
             raise self._damage(chunk, "its content does not match its sha256")
-        self.matched[name] = digests[name], bytes(trailer)
-
-    def _check_status(self, chunk: int, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise self._damage(chunk, "it is no plain file")
-        if status.st_size != self.chunk_file_bytes:
-            raise self._damage(chunk, f"{status.st_size} bytes, wanted {self.chunk_file_bytes}")
+        self.matched[name] = digests[name], trailer
 
     @contextlib.contextmanager
     def _file_errors(self, chunk: int) -> Iterator[None]:
@@ -333,7 +294,7 @@ class ArrayWriter:
             self._start, self._waiting = self._start + whole, [values[whole:].copy()]
 
     def finish(self) -> ArraySpec:
-        """Write what is left, and return what `create_group` needs to make an array of it."""
+        """Write what is left, and return what `create_arrays` needs to make an array of it."""
         rest = np.concatenate([np.empty((0, *self._row_shape), self._array.dtype), *self._waiting])
         n_rows = self._start + len(rest)
         array = self._array

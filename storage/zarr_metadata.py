@@ -8,7 +8,7 @@ is looked up. Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +90,34 @@ def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...],
     Raises CorruptDataError where anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
     """
     shape, chunk_shape = check_grid(where, node, OUR_DTYPES)
-    dtype = node["data_type"]
-    # Some versions of zarr spell a codec without options with an empty configuration.
-    codecs = [
-        {key: value for key, value in codec.items() if not (key == "configuration" and value == {})}
-        if isinstance(codec, dict)
-        else codec
-        for codec in node["codecs"]
-    ]
-    # One byte has no byte order, and zarr writes none.
+    ours = array_node(shape, node["data_type"], chunk_shape[0])
+    different = [key for key in ours if node.get(key) != ours[key]]
+    if different:
+        raise invalid(where, f"not in the form that we write: {', '.join(different)}")
+    return shape, node["data_type"], chunk_shape[0]
+
+
+def group_node(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a group of ours."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+
+
+def array_node(shape: tuple[int, ...], dtype: str, chunk_rows: int) -> dict[str, Any]:
+    """Return the metadata of an array of ours: chunks of whole rows, little endian, with crc32c."""
+    # One byte has no byte order.
     raw = {"name": "bytes"} | ({} if dtype == "uint8" else {"configuration": {"endian": "little"}})
-    if codecs != [raw, {"name": "crc32c"}]:
-        raise invalid(where, f"wanted codecs bytes (little endian) and crc32c, found {_names(node['codecs'])}")
-    if chunk_shape[1:] != shape[1:]:
-        raise invalid(where, f"wanted chunks of whole rows, found shape {shape} and chunks {chunk_shape}")
-    wanted = {"name": "default", "configuration": {"separator": "/"}}
-    if node.get("chunk_key_encoding") not in (wanted, {"name": "default"}):
-        raise invalid(where, "wanted chunk keys c/i/j")
-    return shape, dtype, chunk_shape[0]
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk_rows, *shape[1:]]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [raw, {"name": "crc32c"}],
+        "fill_value": 0,
+        "attributes": {},
+        "storage_transformers": [],
+    }
 
 
 def check_foreign_array(where: Path, node: dict[str, Any]) -> None:

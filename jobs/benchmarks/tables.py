@@ -102,7 +102,7 @@ def array(path: str) -> None:
     import numpy as np
     import zarr
 
-    from storage.zarr_arrays import ArrayWriter, create_group
+    from storage.zarr_arrays import ArrayWriter, create_arrays
 
     n_rows = zarr.open_group(path, mode="r")["X"].shape[0]
     piece = np.random.default_rng(0).standard_normal((PIECE_ROWS, N_COLUMNS))
@@ -110,7 +110,7 @@ def array(path: str) -> None:
         writer = ArrayWriter(Path(folder), "codes", (N_COLUMNS,), np.float64)
         for start in range(0, n_rows, PIECE_ROWS):
             writer.add(piece[: n_rows - start])
-        create_group(Path(folder), [writer.finish()], {})
+        create_arrays(Path(folder), [writer.finish()], {})
 
 
 def measured(what: str, path: Path) -> float:

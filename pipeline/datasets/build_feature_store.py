@@ -83,14 +83,15 @@ def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
 
 def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
     """Return where the blocks of a half-built store differ from their markers, one line each."""
+    markers = read_markers(layout.markers)
+    if not markers:  # its arrays may be half-created
+        return []
     try:
         arrays = open_arrays(layout.arrays)
-    except MissingDataError:
-        return []
-    except CorruptDataError as error:
+    except (CorruptDataError, MissingDataError) as error:
         return [str(error)]
     try:
-        known = _digests(arrays, read_markers(layout.markers).values())
+        known = _digests(arrays, markers.values())
     except KeyError as error:
         return [f"{layout.arrays}: the array {error} is missing"]
     return compare_files(layout.arrays, known, contents=contents)

@@ -27,7 +27,7 @@ from storage.files import aside_of, make_folder, rename_file, temporary_path, wr
 from storage.folders import digest_file, new_folder, remove_folder
 from storage.output_files import sweep_output
 from storage.records import digest_of, read_record, write_record
-from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_group, open_arrays
+from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_arrays, open_arrays
 
 FORMAT_VERSION = 1
 _RECORD, _FACTS, _CODES = "table.json", "rows.npz", "codes"
@@ -75,7 +75,7 @@ class _Writer:
 
     def finish(self) -> StoredCodes:
         """Return the codes of all rows."""
-        create_group(self._folder, [self._writer.finish()], {})
+        create_arrays(self._folder, [self._writer.finish()], {})
         return StoredCodes(open_arrays(self._folder)[_CODES])
 
 

@@ -210,7 +210,7 @@ def half_built(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> F
 
 
 def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(path.read_bytes()[:-2])
 
 
 LOST = {

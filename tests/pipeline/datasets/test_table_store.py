@@ -25,7 +25,7 @@ from runs import files_of, model_bytes, report_of, train
 from sources import everything
 from storage.files import temporary_path
 from storage.folders import new_folder
-from storage.zarr_arrays import ArrayWriter, create_group, open_arrays
+from storage.zarr_arrays import ArrayWriter, create_arrays, open_arrays
 
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
 ENCODED = {"categorical": "onehot", "missing": "median"}
@@ -129,7 +129,7 @@ def test_arrays_of_unknown_length_are_those_of_zarr(tmp_path):
     for n_rows in (3, 0, 200_000, 7, 60_000):
         blocks.append(rng.standard_normal((n_rows, 5)))
         writer.add(blocks[-1])
-    create_group(tmp_path / "s", [writer.finish()], {})
+    create_arrays(tmp_path / "s", [writer.finish()], {})
     whole = np.concatenate(blocks)
     assert np.array_equal(open_arrays(tmp_path / "s")["x"].read(0, len(whole)), whole)
     assert np.array_equal(zarr.open_group(tmp_path / "s", mode="r")["x"][:], whole)
