@@ -24,8 +24,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime import run_folder
 from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.target_facts import TargetFacts
-from pipeline.stages.training_rows import RowTask
+from pipeline.stages.training_rows import RowTask, TargetFacts
 from storage.folder_layouts import FeatureLayout
 from storage.zarr_arrays import chunk_rows_for
 
@@ -204,7 +203,9 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
     chunk_rows = chunk_rows_for(4 * n_features, n_train)
     shape = FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {})
     centers, features = StoredFile(Path("c")), FeatureLayout(Path("f"), "0")
-    return RowTask(centers, features, shape, GaussianKernel, 1.0, "float32", read_rows, 0, TargetFacts())
+    return RowTask(
+        centers, features, shape, GaussianKernel, 1.0, "float32", read_rows, 0, TargetFacts(largest=(1.0, 1.0, 1.0))
+    )
 
 
 def held_out_of(inputs: np.ndarray, seed: int = 0, fraction: float = 0.1) -> np.ndarray:

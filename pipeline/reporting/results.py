@@ -15,7 +15,7 @@ from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
 from pipeline.stages import final_weights
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.target_facts import held_out_rows, target_blocks
+from pipeline.stages.training_rows import held_out_rows, target_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1

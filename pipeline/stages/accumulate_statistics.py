@@ -15,7 +15,7 @@ from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, block_pass, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.errors import ANEW, CorruptDataError
 
@@ -32,7 +32,7 @@ def accumulate_statistics(work: Workspace) -> None:
         with work.status(STATISTICS, "checking those of an earlier session"):
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
-            task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, work.facts.bounds())
+            task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
             parts = statistics_by_part(work.add_up(STATISTICS, task, STATISTICS))
             names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
@@ -87,7 +87,7 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
     """Return the statistics of all held-out rows on the candidates `centers` (m,): one pass, named after `name`."""
     name = f"{name}-held-out"
     members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
-    task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), work.facts.bounds(), members=members)
+    task = statistics_pass(work.row_task, (HELD_OUT,), len(centers), members=members)
     return statistics_by_part(work.add_up(SOLVE, task, name, "held-out rows at the centers"))[HELD_OUT]
 
 
@@ -99,7 +99,6 @@ def statistics_pass(
     rows: RowTask,
     parts: tuple[str, ...],
     n_columns: int,
-    largest: RowBounds,
     *,
     members: Stored | None = None,
     n_kept: int = 0,
@@ -114,10 +113,9 @@ def statistics_pass(
     n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
-    largest : bounds of what a row adds
     share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike
     """
-    shape, sampled = rows.shape, parts == (SAMPLE,)
+    shape, largest, sampled = rows.shape, rows.facts.bounds(), parts == (SAMPLE,)
     sums_bytes = 8 * len(parts) * n_columns * (n_columns - n_kept)
     blocks = row_grid("train", shape.n_train, n_columns, sums_bytes, share)
     key = (n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))

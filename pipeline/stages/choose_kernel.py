@@ -34,7 +34,7 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.filled_settings import trial_sizes
 from pipeline.stages.kernel_settings import is_chosen
-from pipeline.stages.target_facts import READ_TARGETS, TargetFacts, key_blocks
+from pipeline.stages.training_rows import READ_TARGETS, TargetFacts, key_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"

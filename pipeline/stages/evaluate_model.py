@@ -22,7 +22,7 @@ from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import EVALUATE, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
@@ -53,7 +53,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
-    solver, n_centers, rows = run.config.solver, len(final_weights.load(run.layout).active), row_task(run)
+    solver, n_centers, rows = run.config.solver, len(final_weights.load(run.layout).active), run.row_task
     opened = partial(
         _block_of_scores,
         rows,

@@ -20,7 +20,7 @@ from pipeline.stages.filled_settings import grows
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
 from pipeline.stages.solve_weights import solve_weights
-from pipeline.stages.target_facts import all_keys, find_target_facts
+from pipeline.stages.training_rows import all_keys, find_target_facts
 from pipeline.stages.workspace import CENTERS, Workspace
 
 

@@ -50,7 +50,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_to_arrays,
 )
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
-from pipeline.stages.training_rows import positions_of, row_task
+from pipeline.stages.training_rows import positions_of
 from pipeline.stages.workspace import SOLVE, STATISTICS, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
@@ -320,5 +320,4 @@ def _pass(
 ) -> RowPass[ExactSums]:
     """Return the pass over the columns of some candidates, which are committed for it."""
     stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
-    bounds = work.facts.bounds()
-    return statistics_pass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)
+    return statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)

@@ -22,8 +22,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_to_arrays,
 )
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.target_facts import count_held_out
-from pipeline.stages.training_rows import row_task
+from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CENTERS, STATISTICS, Workspace
 
 RIDGES = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
@@ -96,7 +95,7 @@ def _committed(work: Workspace) -> Parts | None:
 def _step(work: Workspace, before: Parts | None, size: int) -> Parts:
     """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
     n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
-    task = statistics_pass(row_task(work), (FIT, HELD_OUT), size, work.facts.bounds(), n_kept=n_kept)
+    task = statistics_pass(work.row_task, (FIT, HELD_OUT), size, n_kept=n_kept)
     sums = statistics_by_part(work.add_up(STATISTICS, task, name, f"{size} candidates"))
     for number, part in ((1, HELD_OUT), (0, FIT)):
         whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))

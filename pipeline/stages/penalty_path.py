@@ -20,7 +20,7 @@ from pipeline.solvers.regularization_path import (
 from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.one_vs_all import load_weights, solve_outputs, start_name
-from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import SOLVE, Workspace
 
 # Share of a draw, which is half of the working set; beyond it, more of all candidates would have a weight than fit.
@@ -113,7 +113,7 @@ def _held_out_errors(
     def make() -> Arrays:
         rows = {} if members is None else {"members": members[path.columns]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | rows)
-        blocks, task = row_grid("train", work.shape.n_train, len(path.columns)), row_task(work)
+        blocks, task = row_grid("train", work.shape.n_train, len(path.columns)), work.row_task
         counter = partial(_block_of_errors, task, weights)
         counted = block_pass(task, blocks, counter, BlockValues, ("errors",), features="held-out")
         wrong = work.add_up(SOLVE, counted, name, "errors of each penalty")

@@ -38,7 +38,6 @@ from pipeline.stages.training_rows import (
     count_sample,
     gather_sample,
     row_grid,
-    row_task,
     task_on_sample,
 )
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -159,8 +158,7 @@ class _Polish:
 
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
-        self._task: RowTask = row_task(work)
-        self._largest = work.facts.bounds()
+        self._task: RowTask = work.row_task
         self._dtype = open_features(work.features).dtype
         self._checkpoints = work.checkpoints(NAME)
         asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
@@ -246,10 +244,10 @@ class _Polish:
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/input.npz", arrays)
         rows = self._rows(state.level)
-        task = gradient_pass(rows, given, arrays["points"], self._largest)
+        task = gradient_pass(rows, given, arrays["points"])
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.drop(f"passes/{name}")
-        gradient = gradient_of(rows, sums, arrays, self._largest)
+        gradient = gradient_of(rows, sums, arrays)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
@@ -313,7 +311,7 @@ class _Polish:
         """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
         name = f"polish-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), self._largest, members=members)
+        task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
         parts = statistics_by_part(self._work.add_up(SOLVE, task, name, words))
         self._work.drop(f"passes/{name}")
         return parts
@@ -396,14 +394,13 @@ def _digest(*arrays: NDArray[np.floating]) -> str:
 _SLACK = 2.0  # of a term of the gradient: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
 
 
-def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], largest: RowBounds) -> RowPass[ExactSums]:
+def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) -> RowPass[ExactSums]:
     """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
 
     Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
     a few widths of the kernel and the distance of its center from their middle: that fixes the units of the exact sums.
 
     given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
-    largest : bounds of targets times row weights, and of the weights
     """
     shape = points.shape
     blocks = row_grid("train", rows.shape.n_train, len(points), 8 * math.prod(shape))
@@ -412,9 +409,9 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], la
     return block_pass(
         rows,
         blocks,
-        partial(_block_of_gradient, rows, given, largest),
+        partial(_block_of_gradient, rows, given),
         partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
-        (shape, bound, largest, COLUMNS_TILE),
+        (shape, bound, rows.facts.bounds(), COLUMNS_TILE),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-len(points) // COLUMNS_TILE),
     )
@@ -429,9 +426,9 @@ def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]
     return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
 
 
-def gradient_of(rows: RowTask, sums: ExactSums, given: Arrays, largest: RowBounds) -> NDArray[np.float64]:
+def gradient_of(rows: RowTask, sums: ExactSums, given: Arrays) -> NDArray[np.float64]:
     """Return the derivative of half the squared error by every number of every center, (m, d) f8."""
-    points = given["points"]
+    points, largest = given["points"], rows.facts.bounds()
     scale = scales(given["weights"], given["intercept"], largest)[1] * largest.weight
     pulled = sums["pulls"].values()[:, None] * (points - _middle(rows, points)).astype(np.float64)
     return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2))
@@ -448,8 +445,8 @@ def scales(
     return np.maximum(residual, 1e-300), max(float((np.abs(weights) @ residual).max()), 1e-300)
 
 
-def _block_of_gradient(rows: RowTask, given: Stored, largest: RowBounds) -> AddPiece[ExactSums]:
-    arrays = given.read()
+def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
+    arrays, largest = given.read(), rows.facts.bounds()
     points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
     generator, (residual_bound, scale) = rows.generator_of(points), scales(weights, intercept, largest)
     middle = _middle(rows, points)

@@ -17,13 +17,12 @@ from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
 from pipeline.solvers.weights import CalibrationWeights, RidgeFit
-from pipeline.stages.target_facts import count_held_out
 from pipeline.stages.training_rows import (
     RowBlock,
     RowTask,
     block_pass,
+    count_held_out,
     row_grid,
-    row_task,
     run_length,
     stream_blocks,
 )
@@ -39,7 +38,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
         return None
     if tried.fit is not None and _has_few_rows(work):
         with work.status(SOLVE, WORDS):
-            sums = _slopes_of_few(row_task(work), tried, tried.fit)
+            sums = _slopes_of_few(work.row_task, tried, tried.fit)
     else:
         sums = _slopes_of_held_out(work, tried)
     temperature = best_temperature(sums)
@@ -50,7 +49,7 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{NAME}/weights.npz", arrays)
-    grid, rows = row_grid("train", work.shape.n_train, len(tried.weights.columns)), row_task(work)
+    grid, rows = row_grid("train", work.shape.n_train, len(tried.weights.columns)), work.row_task
     task = block_pass(rows, grid, partial(_block_of_slopes, rows, given), BlockValues, (NAME,), features="held-out")
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))

@@ -24,7 +24,7 @@ from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
 from pipeline.stages.kernel_settings import kernels_of
-from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
+from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 
@@ -163,6 +163,21 @@ class Workspace(RowData, ABC):
     def facts(self) -> TargetFacts:
         """What training makes of targets and row weights."""
         return facts_of(self.centers)
+
+    @property
+    def row_task(self) -> RowTask:
+        """What tasks need to stream the rows, once candidates and width are committed."""
+        return RowTask(
+            centers=self.stored(CENTERS),
+            features=self.features,
+            shape=self.shape,
+            kernel=self.kernel,
+            sigma2=float(self.centers["sigma2"]),
+            precision=self.config.kernel.precision,
+            read_rows=self.config.statistics.block_rows,
+            seed=self.config.seed,
+            facts=self.facts,
+        )
 
     @property
     def candidates(self) -> NDArray[np.int64]:

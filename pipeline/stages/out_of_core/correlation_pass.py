@@ -22,8 +22,7 @@ from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.target_facts import row_weights
-from pipeline.stages.training_rows import RowTask, row_task
+from pipeline.stages.training_rows import RowTask, row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.zarr_arrays import Block
 
@@ -98,8 +97,8 @@ def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: N
     # Each candidate gets a term from each line of rows, and from each tile of its row.
     shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows)
     task = RowPass(
-        partial(_read_tiles, row_task(run), given, tiles),
-        partial(_open_tiles, row_task(run), given, tiles),
+        partial(_read_tiles, run.row_task, given, tiles),
+        partial(_open_tiles, run.row_task, given, tiles),
         partial(ExactSum, shape, TILE_ROWS * np.array(bounds), n_terms),
         tiles.size,
         tiles.n_tiles,

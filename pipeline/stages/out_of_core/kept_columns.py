@@ -19,7 +19,7 @@ from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.kernel_functions import Kernel
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages.run_workspace import Run, is_whole
-from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
+from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, stream_blocks
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import make_folder
@@ -144,7 +144,7 @@ class KeptFiles:
 
 def kept_files(run: Run) -> KeptFiles:
     """Return where a run keeps its columns: while the disk has room for what else the run writes."""
-    rows, capacity = row_task(run), run.config.centers.working_set or run.n_candidates
+    rows, capacity = run.row_task, run.config.centers.working_set or run.n_candidates
     n, t = run.shape.n_train, run.shape.n_outputs
     room = 8 * (ROOM_GRAMS * capacity**2 + ROOM_VALUES * max(n, run.n_candidates) * (t + 1))
     return KeptFiles(rows, kept_blocks(n, capacity), run.layout.row_pass(FOLDER), room)

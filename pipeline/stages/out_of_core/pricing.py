@@ -26,7 +26,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
     WorkingSetLimits,
 )
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.target_facts import row_weights
+from pipeline.stages.training_rows import row_weights
 
 START = "at-zero"  # the round before the first: of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are evaluated for the first time

@@ -22,8 +22,7 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.target_facts import TargetFacts
-from pipeline.stages.training_rows import RowGrid, RowTask, stream_blocks
+from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
 from pipeline.train import main
 from runs import train
 from storage.arrays import write_arrays

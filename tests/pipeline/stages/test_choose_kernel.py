@@ -19,7 +19,7 @@ from pipeline.reporting import verification
 from pipeline.reporting.result_table import table
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import choose_kernel
-from pipeline.stages.target_facts import TargetFacts
+from pipeline.stages.training_rows import TargetFacts
 from pipeline.stages.workspace import Workspace
 from runs import TrainedRuns, held_out_of, model_bytes, report_of, save_once, train
 from stopping_points import stop_at_commits, until_done

@@ -101,9 +101,9 @@ def test_a_step_computes_the_new_columns_alone(
     made = list[tuple[int, int]]()
     of_pass = grow_candidates.statistics_pass
 
-    def counted(task: object, parts: object, size: int, largest: object, *, n_kept: int) -> object:
+    def counted(task: object, parts: object, size: int, *, n_kept: int) -> object:
         made.append((n_kept, size))
-        return of_pass(task, parts, size, largest, n_kept=n_kept)  # type: ignore[arg-type]
+        return of_pass(task, parts, size, n_kept=n_kept)  # type: ignore[arg-type]
 
     monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
     train(tmp_path / "run", features, "--sigma2", "2", *BUDGET, dataset=tables / "values.npz")

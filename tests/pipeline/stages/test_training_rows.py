@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import SERIAL
-from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
+from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.runtime import stopping
 from pipeline.stages import training_rows as rows
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, statistics_pass
@@ -36,11 +36,10 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
 @pytest.mark.parametrize("asked", [None, 1, 500, 4096, 10**6])
 def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     task, every = task_for(MNIST, SPHOG, asked), task_for(MNIST, SPHOG, None)
-    largest = RowBounds.of(largest_terms(np.ones((1, 1))))
-    asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
+    asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000) for each in (task, every))
     assert asked_pass.grid == usual.grid
     blocks: Any = usual.grid[0]
-    assert asked_pass.grid != statistics_pass(task, (FIT, HELD_OUT), 3000, largest).grid
+    assert asked_pass.grid != statistics_pass(task, (FIT, HELD_OUT), 3000).grid
     length = asked_pass.run_length
     assert length >= 1
     most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), blocks.block_rows)
