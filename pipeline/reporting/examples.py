@@ -8,10 +8,10 @@ from features.published import PUBLISHED, cache_folder, given_folder, missing_fi
 from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.example_files import Asked, Examples, Piece
+from pipeline.prediction.example_files import Asked, Piece
 from pipeline.prediction.labelled_scores import true_targets
 from pipeline.prediction.streamed_prediction import Located, open_examples, predictions
-from pipeline.reporting.plots import Axis, Line, bars, picture, plot
+from pipeline.reporting.plots import Axis, Figure, picture, plot
 
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
@@ -32,67 +32,47 @@ def needs_download(config: TrainConfig) -> str:
 def mistakes(located: Located) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
-    At most MOST_SCANNED_ROWS rows are predicted. Raises what `open_examples` and `predictions` raise.
+    Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
+    predicted. Raises what `open_examples` and `predictions` raise.
     """
-    examples = open_examples(Asked(None, labelled=True, part="test"), located)
-    return _residuals(located, examples) if located.model.task == "regression" else _confused(located, examples)
-
-
-def _confused(located: Located, examples: Examples) -> dict[str, Any]:
-    """Return the rows of a wrong class, those first whose decision values are furthest from right."""
-    model, scanned, wrong = located.model, 0, []
+    examples, model = open_examples(Asked(None, labelled=True, part="test"), located), located.model
+    piece, labels, blocks, scanned = examples.pieces[0], model.labels, [], 0
     for block in predictions(model, examples):
-        truth, predicted = true_targets(block, model.labels), labels_from_decision(block.decision, model.task)
-        decision = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
-        for k in np.flatnonzero(truth != predicted).tolist():
-            excess = float(decision[k, predicted[k]] - decision[k, truth[k]])
-            wrong.append((excess, block.piece_start + k, int(truth[k]), int(predicted[k])))
+        truth, found = true_targets(block, labels), labels_from_decision(block.decision, model.task)
+        excess = found - truth
+        if labels:
+            of_class = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
+            rows = np.arange(len(truth))
+            excess = of_class[rows, found] - of_class[rows, truth]
+        blocks.append((truth, found, excess))
         scanned += len(truth)
         if scanned >= MOST_SCANNED_ROWS:
             break
+    truth, found, excess = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    wrong = np.flatnonzero(truth != found) if labels else np.arange(scanned)
     shown = [
         {
-            "row": _row(examples.pieces[0], row),
-            "truth": model.labels[truth],
-            "predicted": model.labels[predicted],
-            "excess": excess,
-            "picture": _picture(examples.pieces[0], row),
+            "row": _row(piece, row),
+            "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
+            "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
+            "excess": float(excess[row]),
+            "picture": _picture(piece, row) if labels else None,
         }
-        for excess, row, truth, predicted in sorted(wrong, key=lambda one: (-one[0], one[1]))[:MOST_MISTAKES]
+        for row in wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]].tolist()
     ]
-    return {"mistakes": {"shown": shown, "n_wrong": len(wrong), "n_scanned": scanned, "n_rows": examples.n_rows}}
+    n_wrong = len(wrong) if labels else None
+    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": scanned, "n_rows": examples.n_rows}
+    return {"mistakes": told, "scatter": None if labels else _scatter(truth, found)}
 
 
-def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
-    """Return predictions against truth of evenly spread rows, and the rows with the largest residuals."""
-    truth, predicted, scanned = [], [], 0
-    for block in predictions(located.model, examples):
-        truth.append(true_targets(block, ()))
-        predicted.append(block.decision[:, 0])
-        scanned += len(truth[-1])
-        if scanned >= MOST_SCANNED_ROWS:
-            break
-    y, f = np.concatenate(truth), np.concatenate(predicted)
-    some = np.unique(np.linspace(0, scanned - 1, min(scanned, MOST_DOTS)).round().astype(int))
+def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
+    """Return a plot of predictions against truth, of evenly spread rows."""
+    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DOTS)).round().astype(int))
+    dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
-    lines = [
-        Line("test rows", list(zip(y[some].tolist(), f[some].tolist(), strict=True)), dots=True),
-        Line("equal", [(end, end) for end in ends]),
-    ]
-    worst = np.argsort(-np.abs(f - y), kind="stable")[:MOST_MISTAKES]
-    shown = [
-        {
-            "row": _row(examples.pieces[0], int(k)),
-            "truth": f"{y[k]:.6g}",
-            "predicted": f"{f[k]:.6g}",
-            "excess": float(f[k] - y[k]),
-            "picture": None,
-        }
-        for k in worst
-    ]
-    worst_rows = {"shown": shown, "n_wrong": None, "n_scanned": scanned, "n_rows": examples.n_rows}
     log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
-    return {"mistakes": worst_rows, "scatter": plot(lines, Axis("truth", log), Axis("prediction", log))}
+    lines = {"test rows": dots, "equal": [(end, end) for end in ends]}
+    return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
 def centers(located: Located) -> list[dict[str, Any]] | None:
@@ -107,16 +87,13 @@ def centers(located: Located) -> list[dict[str, Any]] | None:
     for m in np.argsort(-norms, kind="stable")[:MOST_CENTERS].tolist():
         row, weights = int(model.center_index[m]), model.weights[m].tolist()
         strongest = int(np.argmax(np.abs(model.weights[m])))
-        shown.append(
-            {
-                "row": _row(piece, row) if row >= 0 else row,
-                "picture": _picture(piece, row) if row >= 0 else None,
-                "label": _label(piece, row) if row >= 0 else None,
-                "norm": float(norms[m]),
-                "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}",
-                "bars": bars(weights, names),
-            }
-        )
+        center: dict[str, Any] = {"row": row, "picture": None, "label": None}
+        if row >= 0:
+            _, label = piece.read(row, row + 1)
+            assert label is not None  # they were asked for
+            center = {"row": _row(piece, row), "picture": _picture(piece, row), "label": label[0].item()}
+        center |= {"norm": float(norms[m]), "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}"}
+        shown.append(center | {"weights": list(zip(names, weights, strict=True))})
     return shown
 
 
@@ -126,9 +103,4 @@ def _row(piece: Piece, row: int) -> int:
 
 
 def _picture(piece: Piece, row: int) -> str | None:
-    return str(picture(piece.read(row, row + 1)[0][0])) if len(piece.input_shape) == 2 else None
-
-
-def _label(piece: Piece, row: int) -> Any:
-    labels = piece.read(row, row + 1)[1]
-    return None if labels is None else labels[0].item()
+    return picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) == 2 else None

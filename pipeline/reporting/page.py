@@ -6,29 +6,19 @@ It loads nothing from a network. What cannot be shown is named in it.
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jinja2
-import numpy as np
 
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
 from pipeline.prediction.streamed_prediction import Located, locate
-from pipeline.reporting import examples, plots, run_facts
-from pipeline.reporting.result_table import (
-    before_words,
-    by_recall,
-    by_weight,
-    kernel_rows,
-    path_words,
-    remarks,
-    scale_words,
-    weighting_lines,
-)
+from pipeline.reporting import examples, plots, result_table, run_facts
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages.run_workspace import COMPILE, in_order
@@ -39,6 +29,7 @@ from storage.records import read_record
 
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
+MOST_CONFUSIONS = 20  # that are listed
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
@@ -48,9 +39,13 @@ _Value = TypeVar("_Value")
 
 def page(layout: RunLayout) -> str:
     """Return the whole page. Raises MissingRunError where there is no run."""
+    return environment().get_template("page.html.j2").render(gather(layout))
+
+
+def environment() -> jinja2.Environment:
+    """Return what reads the templates, `page.html.j2` and `drawing.html.j2`, which escape every text."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.get_template("page.html.j2").render(gather(layout))
+    return jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
 def gather(layout: RunLayout) -> dict[str, Any]:
@@ -63,41 +58,28 @@ def gather(layout: RunLayout) -> dict[str, Any]:
     done = facts["state"] == "finished"
     report = _tried(notes, "report", lambda: finished_report(layout)) if done else None
     located = _tried(notes, "model", lambda: locate(layout.root)) if layout.model.is_dir() else None
-    records, log, settings = _records(layout), _tail(layout.log), _settings(layout, notes)
+    records = _records(layout)
     return {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
         "status": run_facts.lines({**facts, "damaged": [], "warnings": []}),
         "report": report,
-        "remarks": remarks(report) if report else [],
+        "words": result_table,
         "palettes": (plots.LIGHT, plots.DARK),
-        "baseline_rmse": _baseline_rmse(report) if report else None,
-        "before": before_words(report) if report else None,
-        "path_words": path_words(report) if report and report["path"] else None,
-        "by_weight": by_weight(report) if report else "",
-        "weighting": weighting_lines(report) if report else [],
-        "model_facts": _model_facts(located) if located else None,
-        **plots.solves(records, _labels(located)),
-        **plots.passes(records),
-        **plots.of_report(report),
-        "classes": _classes(report) if report else None,
-        "kernel_rows": kernel_rows(report) if report and report.get("kernels_tried") else None,
-        "scale_words": scale_words(report) if report else "",
-        "confusion": _confusion(report, located.model.labels) if report and located else None,
+        "plots": defaultdict(list, plots.of_run(report, records, _labels(located))),
+        "solve_records": plots.of_solves(records),
+        "last_solves": plots.last_solves(records),
+        "classes": _classes(report["by_class"]) if report and report["by_class"] else None,
+        "confusion": _confusion(report) if report and report["confusion"] else None,
+        "n_centers": located.model.n_centers if located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
-        **settings,
-        "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],
+        **_settings(layout, notes),
+        "log": [_log_line(one) for one in _tail(layout.log)[-MOST_LOG_LINES:]],
         "notes": notes,
     }
-
-
-def _baseline_rmse(report: dict[str, Any]) -> float | None:
-    """Return the RMSE of predicting the mean of the test part for every row, which R² compares with."""
-    r2 = report.get("r2")
-    return None if r2 is None or r2 >= 1 else float(np.sqrt(report["mse"] / (1 - r2)))
 
 
 def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | None:
@@ -110,18 +92,6 @@ def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | 
             raise
         notes.append(f"{what}: {line}")
         return None
-
-
-def _model_facts(located: Located) -> dict[str, Any]:
-    model = located.model
-    norms = np.linalg.norm(model.weights, axis=1)
-    return {
-        "task": model.task,
-        "n_centers": model.n_centers,
-        "n_features": model.centers.shape[1],
-        "n_weights": int(np.count_nonzero(model.weights)),
-        "largest_norm": float(norms.max()) if len(norms) else 0.0,
-    }
 
 
 def _labels(located: Located | None) -> list[str] | None:
@@ -158,35 +128,23 @@ def _pictures(located: Located | None, notes: list[str]) -> dict[str, Any]:
     return {**empty, **mistakes, "centers": centers}
 
 
-def _classes(report: dict[str, Any]) -> dict[str, Any] | None:
-    """Return recall and precision of the classes of a report that has them; of many, those of low recall first."""
-    by_class = report.get("by_class")
-    if not by_class:
-        return None
+def _classes(by_class: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return recall and precision of the classes; of many, those of low recall first."""
     many = len(by_class) > MOST_SHOWN_CLASSES
-    return {"rows": [by_class[k] for k in by_recall(by_class)] if many else by_class, "folded": many}
+    return {"rows": [by_class[k] for k in result_table.by_recall(by_class)] if many else by_class, "folded": many}
 
 
-def _confusion(report: dict[str, Any], labels: Sequence[Any]) -> dict[str, Any] | None:
+def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     """Return the confusion matrix with the shade of each cell; of many classes only the commonest confusions."""
-    matrix = report["confusion"]
-    if not matrix:
-        return None
+    labels, matrix = [one["label"] for one in report["by_class"]], report["confusion"]
     wrong = [(count, j, k) for j, row in enumerate(matrix) for k, count in enumerate(row) if j != k and count]
-    most = max((count for count, _, _ in wrong), default=1)
-    rows = [
-        {
-            "label": labels[j],
-            "cells": [
-                {"count": count, "shade": 0 if j == k else count / most, "right": j == k} for k, count in enumerate(row)
-            ],
-        }
-        for j, row in enumerate(matrix)
-    ]
-    commonest = [
-        {"count": c, "truth": labels[j], "predicted": labels[k]} for c, j, k in sorted(wrong, reverse=True)[:20]
-    ]
-    return {"labels": labels, "rows": rows if len(labels) <= MOST_SHOWN_CLASSES else [], "commonest": commonest}
+    commonest = sorted(wrong, reverse=True)[:MOST_CONFUSIONS]
+    return {
+        "labels": labels,
+        "rows": list(zip(labels, matrix, strict=True)) if len(labels) <= MOST_SHOWN_CLASSES else [],
+        "most": commonest[0][0] if commonest else 1,
+        "commonest": [(labels[j], labels[k], count) for count, j, k in commonest],
+    }
 
 
 def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) -> list[dict[str, Any]]:
@@ -196,8 +154,10 @@ def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) 
     stored = report or _tried(notes, "stages", lambda: read_record(layout.state, remedy="resume the run")) or {}
     stages = in_order(stored.get("stages") or {})
     longest = max((cost["wall_seconds"] for name, cost in stages.items() if name != COMPILE), default=0.0) or 1.0
-    shares = {name: 0.0 if name == COMPILE else cost["wall_seconds"] / longest for name, cost in stages.items()}
-    return [{"name": name, **cost, "share": shares[name]} for name, cost in stages.items()]
+    return [
+        {"name": name, **cost, "share": 0.0 if name == COMPILE else cost["wall_seconds"] / longest}
+        for name, cost in stages.items()
+    ]
 
 
 def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:

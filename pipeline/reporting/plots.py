@@ -1,25 +1,21 @@
-"""Plots as inline SVG and pictures as PNG in a data URI: all that a report draws, with nothing but numpy and zlib."""
+"""What a report draws: plots as places in pixels, of which `drawing.html.j2` makes SVG, and pictures as PNG."""
 
 import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from pipeline.reporting.result_table import names_by_importance
-from pipeline.solvers.kernel_trials import DIAGONAL, METRIC
-
-WIDTH, HEIGHT = 460, 280
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 44
-BAR_LEFT, BAR_HEIGHT = 150, 17  # of named bars
-MOST_BARS = 20
+LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
 MOST_POINTS = 400  # of one line; more would only make the file larger
+FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE = 64  # pixels of a picture
 # Of lines, --c0 to --c9 in the page's style: on white, and on black.
@@ -31,16 +27,9 @@ SOLVE_KEYS = {
     *("visited", "skipped", "screened"),
 }
 COUNTS = ("working_set", "n_active", "violators", "admitted", "dropped")  # of a pass
+Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
+Figure = dict[str, Any]  # a plot in pixels
 _PNG_START = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A named line through points (x, y), or the points alone where `dots`."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,87 +74,38 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(k * step, f"{k * step:.6g}") for k in range(first, last + 1)]
 
 
-def plot(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
-    """Return an SVG element with some lines and their legend; empty where no point has a place on the axes."""
-    x, y = (axis.over([point[k] for line in lines for point in line.points]) for k, axis in enumerate((x, y)))
-    shown = [(line, [(x.place(a), y.place(b)) for a, b in line.points if x.shows(a) and y.shows(b)]) for line in lines]
-    drawn = [(line, _thinned(points)) for line, points in shown if points]
+def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | None:
+    """Return a plot of lines, of the one named `dots` the points alone; None where no point has a place on the axes."""
+    x, y = (axis.over([point[k] for points in lines.values() for point in points]) for k, axis in enumerate((x, y)))
+    shown = {name: [(x.place(a), y.place(b)) for a, b in lines[name] if x.shows(a) and y.shows(b)] for name in lines}
+    drawn = {name: _thinned(points) for name, points in shown.items() if points}
     if not drawn:
-        return Markup("")
-    xs, ys = ([point[k] for _, points in drawn for point in points] for k in (0, 1))
-    across, up = _range(xs, x), _range(ys, y)
-    legend_rows = -(-len(drawn) // 4) if len(drawn) > 1 or drawn[0][0].name else 0
-    total = HEIGHT + 18 * legend_rows
-    parts = [f'<svg class="plot" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img">']
-    parts += [f"<title>{escape(y.label)} against {escape(x.label)}</title>", *_frame(x, y, across, up)]
-    for k, (line, points) in enumerate(drawn):
-        places = [(_across(a, across), _up(b, up)) for a, b in points]
-        parts.append(_shape(places, _colour(k), line.dots))
-    parts += _legend([line.name for line, _ in drawn]) if legend_rows else []
-    return Markup("".join([*parts, "</svg>"]))  # every text in it was escaped
+        return None
+    places = [point for points in drawn.values() for point in points]
+    across, up = _range([a for a, _ in places], x), _range([b for _, b in places], y)
 
+    def at_x(place: float) -> float:
+        return LEFT + (place - across[0]) / (across[1] - across[0]) * (RIGHT - LEFT)
 
-def _curve(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Markup:
-    return plot([Line("", points)], x, y)
+    def at_y(place: float) -> float:
+        return BOTTOM - (place - up[0]) / (up[1] - up[0]) * (BOTTOM - TOP)
 
-
-def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
-    """Return a small SVG element with a bar for each value, up or down from a line in the middle."""
-    largest = max((abs(value) for value in values), default=0.0) or 1.0
-    width = 60 / max(len(values), 1)
-    parts = ['<svg class="bars" viewBox="0 0 60 24" width="60" height="24" role="img">']
-    parts.append('<line x1="0" y1="12" x2="60" y2="12" class="frame"/>')
-    for k, (value, name) in enumerate(zip(values, names, strict=True)):
-        height = 11 * abs(value) / largest
-        top = 12 - height if value > 0 else 12
-        parts.append(
-            f'<rect x="{k * width + 0.5:.2f}" y="{top:.2f}" width="{max(width - 1, 0.5):.2f}" height="{height:.2f}" '
-            f'fill="{_colour(k)}"><title>{escape(name)}: {value:.4g}</title></rect>'
-        )
-    return Markup("".join([*parts, "</svg>"]))
-
-
-def shares(values: Sequence[tuple[str, float]]) -> Markup:
-    """Return an SVG element with a named horizontal bar for each share of a whole."""
-    largest, total = max(share for _, share in values) or 1.0, BAR_HEIGHT * len(values)
-    parts = [f'<svg class="plot" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img">']
-    parts.append("<title>shares of the features</title>")
-    for k, (name, share) in enumerate(values):
-        top, width = BAR_HEIGHT * k, (WIDTH - BAR_LEFT - 60) * share / largest
-        parts.append(f'<text x="{BAR_LEFT - 6}" y="{top + 12}" text-anchor="end">{_cut(name, 20)}</text>')
-        parts.append(
-            f'<rect x="{BAR_LEFT}" y="{top + 2}" width="{max(width, 0.5):.1f}" height="{BAR_HEIGHT - 5}" '
-            f'fill="{_colour(0)}"><title>{escape(name)}: {share:.4g}</title></rect>'
-        )
-        parts.append(f'<text x="{BAR_LEFT + width + 5:.1f}" y="{top + 12}">{100 * share:.3g} %</text>')
-    return Markup("".join([*parts, "</svg>"]))
-
-
-def picture(image: NDArray[np.generic]) -> Markup:
-    """Return a data URI of a grey PNG of an image (H, W); bytes as they are, other numbers from least to largest.
-
-    An image of more than 64 pixels a side is thinned.
-    """
-    step = -(-max(image.shape) // MOST_SIDE)
-    pixels = image[::step, ::step]
-    if pixels.dtype != np.uint8:
-        values = np.asarray(pixels, np.float64)
-        low, high = values.min(), values.max()
-        pixels = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
-    height, width = pixels.shape
-    rows = np.hstack([np.zeros((height, 1), np.uint8), pixels]).tobytes()  # each row is preceded by its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    data = _PNG_START + b"".join(_chunk(kind, content) for kind, content in chunks)
-    return Markup("data:image/png;base64," + base64.b64encode(data).decode())
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def _colour(k: int) -> str:
-    return f"var(--c{k % len(LIGHT)})"
+    return {
+        "x": x.label,
+        "y": y.label,
+        "x_ticks": [(at_x(place), text) for place, text in x.ticks(*across)],
+        "y_ticks": [(at_y(place), text) for place, text in y.ticks(*up)],
+        "frame": (LEFT, RIGHT, TOP, BOTTOM),
+        "lines": [
+            {
+                "name": name,
+                "points": [(at_x(a), at_y(b)) for a, b in points],
+                "joined": name != dots and len(points) > 1,
+                "marked": name == dots or len(points) <= FEW_POINTS,
+            }
+            for name, points in drawn.items()
+        ],
+    }
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -185,179 +125,141 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _across(place: float, ends: tuple[float, float]) -> float:
-    return LEFT + (place - ends[0]) / (ends[1] - ends[0]) * (WIDTH - LEFT - RIGHT)
+def picture(image: NDArray[np.generic]) -> str:
+    """Return a data URI of a grey PNG of an image (H, W); bytes as they are, other numbers from least to largest.
 
-
-def _up(place: float, ends: tuple[float, float]) -> float:
-    return HEIGHT - BOTTOM - (place - ends[0]) / (ends[1] - ends[0]) * (HEIGHT - TOP - BOTTOM)
-
-
-def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float]) -> list[str]:
-    """Return the frame, grid, ticks and labels of a plot."""
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    parts = []
-    for place, text in x.ticks(*across):
-        at = _across(place, across)
-        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" class="grid"/>')
-        parts.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>')
-    for place, text in y.ticks(*up):
-        at = _up(place, up)
-        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
-    parts.append(f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" class="frame"/>')
-    middle = (TOP + bottom) / 2
-    parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x.label)}</text>')
-    parts.append(f'<text transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>')
-    return parts
-
-
-def _shape(places: Sequence[tuple[float, float]], colour: str, dots: bool) -> str:
-    """Return a line; its points too where they are few, and alone where `dots`."""
-    shapes = ""
-    if not dots and len(places) > 1:
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-        shapes = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-    if dots or len(places) <= 30:
-        shapes += "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in places)
-    return shapes
-
-
-def _legend(names: Sequence[str]) -> list[str]:
-    parts = []
-    for k, name in enumerate(names):
-        left, top = LEFT + (k % 4) * 98, HEIGHT + 4 + 18 * (k // 4)
-        parts.append(f'<rect x="{left}" y="{top}" width="10" height="10" fill="{_colour(k)}"/>')
-        parts.append(f'<text x="{left + 14}" y="{top + 9}">{_cut(name, 12)}<title>{escape(name)}</title></text>')
-    return parts
-
-
-def _cut(name: str, most: int) -> Markup:
-    """Return a name of at most so many letters, about 7 pixels each, for the room that it has."""
-    return escape(name if len(name) <= most else f"{name[: most - 1]}…")
-
-
-def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> dict[str, Any]:
-    """Return the plots of the last solves (one penalty, one set of statistics), and the visits of all of them.
-
-    `records` as in metrics.jsonl; `labels` names the outputs, None where they are not known yet.
+    An image of more than 64 pixels a side is thinned.
     """
-    solve_records = [record for record in records if record.keys() >= SOLVE_KEYS]
-    if not solve_records:
-        return {"solve_plots": [], "solve_note": "", "visits": None}
-    last = {key: solve_records[-1][key] for key in ("statistics", "penalty")}
-    groups: dict[int, list[dict[str, Any]]] = {}
-    for record in solve_records:
-        if all(record[key] == value for key, value in last.items()):
-            groups.setdefault(record["output"], []).append(record)
-    drawn = {_output_name(output, labels): groups[output] for output in sorted(groups)}
-    shown = dict(list(drawn.items())[:MOST_LINES])
-    sweeps = Axis("sweeps and Newton rounds", log=False)
-    plots = [
-        plot(_lines(shown, "iteration", "objective"), sweeps, Axis("objective")),
-        plot(_lines(shown, "iteration", "relative_gap"), sweeps, Axis("relative gap", log=True)),
-        plot(_lines(shown, "iteration", "n_active"), sweeps, Axis("active candidates")),
-        _visits_plot(drawn, sweeps),
+    step = -(-max(image.shape) // MOST_SIDE)
+    pixels = image[::step, ::step]
+    if pixels.dtype != np.uint8:
+        values = np.asarray(pixels, np.float64)
+        low, high = values.min(), values.max()
+        pixels = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
+    height, width = pixels.shape
+    rows = np.hstack([np.zeros((height, 1), np.uint8), pixels]).tobytes()  # each row is preceded by its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    data = _PNG_START + b"".join(_chunk(kind, content) for kind, content in chunks)
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def of_run(
+    report: dict[str, Any] | None, records: Sequence[dict[str, Any]], labels: Sequence[str] | None
+) -> dict[str, list[Figure]]:
+    """Return the plots of each section of a page that has any: of the report, and of records as in metrics.jsonl.
+
+    labels: the names of the outputs, None where they are not known yet.
+    """
+    drawn = {"solves": _solves(records, labels), "passes": _passes(records)} | (_of_report(report) if report else {})
+    return {section: figures for section, plots in drawn.items() if (figures := [one for one in plots if one])}
+
+
+def of_solves(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of the iterations of solves."""
+    return [record for record in records if record.keys() >= SOLVE_KEYS]
+
+
+def last_solves(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of the last solves: of one penalty, on one set of statistics."""
+    solves = of_solves(records)
+    last = {key: solves[-1][key] for key in ("statistics", "penalty")} if solves else {}
+    return [record for record in solves if record.items() >= last.items()]
+
+
+def _solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> list[Figure | None]:
+    """Return objective, gap and active candidates of the last solves, of MOST_LINES outputs, and the visits of all."""
+    latest = last_solves(records)
+    outputs, sweeps = sorted({record["output"] for record in latest}), Axis("sweeps and Newton rounds", log=False)
+    drawn = {}
+    for output in outputs[:MOST_LINES]:
+        name = labels[output] if labels and output < len(labels) else f"output {output}"
+        drawn[name] = [record for record in latest if record["output"] == output]
+    return [
+        plot(_lines(drawn, "objective"), sweeps, Axis("objective")),
+        plot(_lines(drawn, "relative_gap"), sweeps, Axis("relative gap", log=True)),
+        plot(_lines(drawn, "n_active"), sweeps, Axis("active candidates")),
+        plot(_visits(latest), sweeps, Axis("visits so far")),
     ]
-    visits = {key: sum(int(record[key]) for record in solve_records) for key in ("visited", "skipped", "screened")}
-    note = f"The solves at penalty {last['penalty']:g} on the statistics “{last['statistics']}”"
-    note += f"; {len(shown)} of {len(drawn)} outputs are drawn." if len(shown) < len(drawn) else "."
-    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": visits}
 
 
-def _output_name(output: int, labels: Sequence[str] | None) -> str:
-    return labels[output] if labels and output < len(labels) else f"output {output}"
+def _lines(groups: dict[str, list[dict[str, Any]]], y: str) -> Lines:
+    return {name: _points(records, "iteration", y) for name, records in groups.items()}
 
 
-def _lines(groups: dict[str, list[dict[str, Any]]], x: str, y: str) -> list[Line]:
-    return [Line(name, [(one[x], one[y]) for one in records if one[y] is not None]) for name, records in groups.items()]
+def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
+    """Return the points (x, y) of the records that have both."""
+    return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
 
 
-def _visits_plot(groups: dict[str, list[dict[str, Any]]], sweeps: Axis) -> Markup:
-    """Draw the visits so far, of all outputs, and those that as many sweeps over all candidates would make."""
-    each: dict[int, list[int]] = {}
-    for record in (one for records in groups.values() for one in records):
-        made = each.setdefault(int(record["iteration"]), [0, 0])
-        made[0] += record["visited"]
-        made[1] += record["visited"] + record["skipped"] + record["screened"]
-    order = sorted(each)
-    totals = np.cumsum([each[k] for k in order], axis=0)
-    names = ("visited", "full sweeps")
-    lines = [Line(name, list(zip(order, totals[:, k].tolist(), strict=True))) for k, name in enumerate(names)]
-    return plot(lines, sweeps, Axis("visits so far"))
-
-
-def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the rounds of a run whose working set grows, and their plots."""
-    done = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
-    counts = [
-        Line(name.replace("_", " "), [(one["round"], one[name]) for one in done if name in one]) for name in COUNTS
-    ]
-    gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
-    errors = [(one["round"], one["hold_out_error"]) for one in done if "hold_out_error" in one]
-    sampled = [(one["round"], one["sample_error"]) for one in done if "sample_error" in one]
-    rounds = Axis("batch" if sampled else "pass over all candidates", log=False)
-    plots = [
-        _curve(gaps, rounds, Axis("largest gap, all candidates", log=True)),
-        _curve(errors, rounds, Axis("held-out error")),
-        _curve(sampled, rounds, Axis("squared error of the sample")),
-        plot(counts, rounds, Axis("candidates")),
-    ]
-    return {"passes": done, "pass_plots": [one for one in plots if one]}
-
-
-def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
-    """Return the plots of what a report has: path, learned scales, selection, moved centers, probabilities."""
-    report = report or {}
-    held_out = Axis("held-out mean squared error")
-    path, penalty = report.get("path") or [], Axis("penalty", log=True)
-    path_plots = [
-        _curve([(one["penalty"], one["hold_out_error"]) for one in path], penalty, Axis("held-out error")),
-        _curve([(one["penalty"], one["n_centers"]) for one in path], penalty, Axis("centers")),
-    ]
-    scale_plots, polished = [], report.get("polish")
-    if scales := report.get("feature_scales"):
-        errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
-        learned = scales["chosen_round"] and scales["kind"] in (DIAGONAL, METRIC)
-        bars_of_features = [shares(names_by_importance(scales, MOST_BARS))] if learned else []
-        scale_plots = [*bars_of_features, _curve(errors, Axis("round", log=False), held_out)]
-    selection_plots = []
-    if selected := report.get("selection"):
-        values, size = report["task"] == "regression", Axis("centers", log=True)
-        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
-        curve = selected["curve"]
-        errors = [(one["size"], scale * one["test_error"]) for one in curve if one["test_error"] is not None]
-        selection_plots = [
-            _curve(errors, size, Axis(name)),
-            _curve([(one["size"], one["hold_out_error"]) for one in curve], size, held_out),
-        ]
-    drawn = {
-        "path_plots": path_plots,
-        "scale_plots": scale_plots,
-        "selection_plots": selection_plots,
-        "polish_plots": [plot(_moves(polished), Axis("step", log=False), held_out)] if polished else [],
-        "reliability_plots": _reliability((report.get("probabilities") or {}).get("reliability", [])),
+def _visits(records: Sequence[dict[str, Any]]) -> Lines:
+    """Return the visits so far, of all outputs, and those that as many sweeps over all candidates would make."""
+    visited, full = Counter[int](), Counter[int]()
+    for one in records:
+        visited[int(one["iteration"])] += one["visited"]
+        full[int(one["iteration"])] += one["visited"] + one["skipped"] + one["screened"]
+    order = sorted(visited)
+    return {
+        name: list(zip(order, accumulate(made[number] for number in order), strict=True))
+        for name, made in (("visited", visited), ("full sweeps", full))
     }
-    return {name: [one for one in plots if one] for name, plots in drawn.items()}
 
 
-def _moves(polished: dict[str, Any]) -> list[Line]:
+def _passes(records: Sequence[dict[str, Any]]) -> list[Figure | None]:
+    """Return the rounds of a run whose working set grows."""
+    done = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
+    gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
+    sampled = _points(done, "round", "sample_error")
+    rounds = Axis("batch" if sampled else "pass over all candidates", log=False)
+    return [
+        plot({"": gaps}, rounds, Axis("largest gap, all candidates", log=True)),
+        plot({"": _points(done, "round", "hold_out_error")}, rounds, Axis("held-out error")),
+        plot({"": sampled}, rounds, Axis("squared error of the sample")),
+        plot({name.replace("_", " "): _points(done, "round", name) for name in COUNTS}, rounds, Axis("candidates")),
+    ]
+
+
+def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
+    """Return the path, the rounds of learned scales, the selection, moved centers, and how sure probabilities are."""
+    held_out, drawn = Axis("held-out mean squared error"), dict[str, list[Figure | None]]()
+    if path := report["path"]:
+        penalty = Axis("penalty", log=True)
+        drawn["path"] = [
+            plot({"": _points(path, "penalty", "hold_out_error")}, penalty, Axis("held-out error")),
+            plot({"": _points(path, "penalty", "n_centers")}, penalty, Axis("centers")),
+        ]
+    if scales := report["feature_scales"]:
+        errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
+        drawn["scales"] = [plot({"": errors}, Axis("round", log=False), held_out)]
+    if selected := report["selection"]:
+        values, size, curve = report["task"] == "regression", Axis("centers", log=True), selected["curve"]
+        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
+        drawn["selection"] = [
+            plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),
+            plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
+        ]
+    if polished := report["polish"]:
+        drawn["moves"] = [plot(_moves(polished), Axis("step", log=False), held_out)]
+    if probabilities := report["probabilities"]:
+        bins, sure = probabilities["reliability"], Axis("largest probability, mean of a bin", log=False)
+        right = {"calibrated": [(0.0, 0.0), (1.0, 1.0)], "test rows": _points(bins, "confidence", "accuracy")}
+        drawn["reliability"] = [
+            plot(right, sure, Axis("share that is right", log=False)),
+            plot({"": _points(bins, "confidence", "rows")}, sure, Axis("test rows", log=True)),
+        ]
+    return drawn
+
+
+def _moves(polished: dict[str, Any]) -> Lines:
     """Return the held-out errors of moved centers by step, a line for each share of the rows that they are of."""
     errors = list(enumerate(polished["held_out_errors"]))
     levels = polished.get("levels") or [{"share": 1.0, "first_step": 0}]
+    if len(levels) == 1:
+        return {"": errors}
     ends = [*(level["first_step"] for level in levels[1:]), len(errors)]
     names = ["all rows" if level["share"] == 1 else f"{level['share']:.0%} of the rows" for level in levels]
-    named = zip(levels, ends, names if len(levels) > 1 else [""], strict=True)
-    return [Line(name, errors[level["first_step"] : end]) for level, end, name in named]
-
-
-def _reliability(bins: Sequence[dict[str, Any]]) -> list[Markup]:
-    """Return the reliability diagram of the probabilities, and how many rows are in each of its bins."""
-    sure = Axis("largest probability, mean of a bin", log=False)
-    ideal = Line("calibrated", [(0, 0), (1, 1)])
-    right = Line("test rows", [(one["confidence"], one["accuracy"]) for one in bins])
-    rows = [(one["confidence"], one["rows"]) for one in bins]
-    if not bins:
-        return []
-    shares = plot([ideal, right], sure, Axis("share that is right", log=False))
-    return [shares, _curve(rows, sure, Axis("test rows", log=True))]
+    return {name: errors[level["first_step"] : end] for name, level, end in zip(names, levels, ends, strict=True)}

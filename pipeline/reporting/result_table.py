@@ -26,17 +26,17 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += _path_table(report) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
-    lines += [ROUNDED] if report["solves"] and report.get("precision") == "float32" else []
-    lines += _kernel_table(report) if report.get("kernels_tried") else []
-    lines += ["", *_scale_lines(report["feature_scales"])] if report.get("feature_scales") else []
+    lines += [ROUNDED] if report["solves"] and report["precision"] == "float32" else []
+    lines += _kernel_table(report) if report["kernels_tried"] else []
+    lines += ["", *_scale_lines(report["feature_scales"])] if report["feature_scales"] else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in in_order(report["stages"]).items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
     lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
-    if columns := report.get("columns"):
+    if columns := report["columns"]:
         made = f"{columns['on_the_fly']} columns made on the fly, {columns['materialised']} materialised"
         lines.append(f"{made} for {columns['active']} active of {columns['candidates']}")
-    lines += [polish_words(report["polish"])] if report.get("polish") else []
+    lines += [polish_words(report["polish"])] if report["polish"] else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
     lines += [_error_words(report, report), *class_lines(report, few=True)]
@@ -66,7 +66,7 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
 
 def by_weight(report: dict[str, Any]) -> str:
     """Return what is said of test errors whose rows are weighted, else nothing."""
-    return " by weight" if (report.get("weighting") or {}).get("test_weighted") else ""
+    return " by weight" if (report["weighting"] or {}).get("test_weighted") else ""
 
 
 def warnings(report: dict[str, Any]) -> list[str]:
@@ -110,7 +110,7 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
     name, scale = ("test mse", 1.0) if values else ("test error, %", 100.0)
     lines = ["", f"{'centers':>8}{'held-out mse':>14}{name:>16}" + (f"{'RMSE':>12}{'R2':>9}" if values else "")]
     for point in (curve[k] for k in places):
-        error, r2 = point["test_error"], point.get("test_r2")
+        error, r2 = point["test_error"], point["test_r2"]
         line = f"{point['size']:>8}{point['hold_out_error']:>14.6g}{scale * error:>16.4g}"
         line += f"{math.sqrt(error):>12.4g}" if values else ""
         lines.append(line + ("" if r2 is None else f"{r2:>9.4f}"))
@@ -139,7 +139,7 @@ def before_words(report: dict[str, Any]) -> str:
     """Return what the `penalised` scores of a report, one that has them, came before: refit, moves of centers, both."""
     done = {
         "before the refit": report["refit"] is not None and report["penalty"] is not None,
-        "before the centers moved": bool((report.get("polish") or {}).get("kept_step")),
+        "before the centers moved": bool(report["polish"] and report["polish"]["kept_step"]),
     }
     return " and ".join(words for words, was in done.items() if was)
 
@@ -155,9 +155,8 @@ def _error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     by = by_weight(report)
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
-    rmse = "" if errors["rmse"] is None else f", RMSE {errors['rmse']:.6g}"
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
-    return f"test mean squared error{by}: {errors['mse']:.6g}{rmse}{r2}"
+    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}"
 
 
 def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
@@ -165,8 +164,8 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
 
     few: of more than MOST_CLASSES, those of the WORST_CLASSES of lowest recall.
     """
-    baseline, by_class = numbers.get("baseline"), numbers.get("by_class")
-    if not baseline or not by_class:
+    baseline, by_class = numbers["baseline"], numbers["by_class"]
+    if not by_class:
         return []
     drawn = f" of {numbers['auc_rows']} rows" if numbers["auc_rows"] < sum(one["rows"] for one in by_class) else ""
     area = "" if numbers["auc"] is None else f"; AUC {numbers['auc']:.4f}{drawn}"
@@ -197,10 +196,8 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
 
 def probability_words(numbers: Mapping[str, Any]) -> str:
     """Return a line that tells of the numbers of probabilities."""
-    return (
-        f"probabilities: log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}, "
-        f"expected calibration error {100 * numbers['calibration_error']:.2f} %"
-    )
+    means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
+    return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
 
 
 def _problem_words(report: dict[str, Any]) -> str:
@@ -246,7 +243,7 @@ def _kernel_table(report: dict[str, Any]) -> list[str]:
 
 def scale_words(report: dict[str, Any]) -> str:
     """Return what the scales of the inputs of a model are."""
-    scales = report.get("feature_scales")
+    scales = report["feature_scales"]
     return f"inputs {SCALES[scales['kind'] if scales and scales['chosen_round'] else PLAIN]}"
 
 

@@ -38,10 +38,12 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
     config, shape, solver = run.config, run.shape, run.config.solver
     final = final_weights.load(run.layout)
     summary = final.summary
-    selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
-    model, score = load_model(run.layout.model), scores["model"]
+    model, score, selection = load_model(run.layout.model), scores["model"], summary["selection"]
+    if selection is not None:
+        curve = zip(selection["curve"], scores["prefixes"], strict=True)
+        selection = {**selection, "curve": [of_size | errors for of_size, errors in curve]}
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -59,8 +61,8 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "sigma2_tried": _tried_widths(run),
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
-        "select": solver.select if selected else None,
-        "selection": _selection(summary["selection"], scores["prefixes"]) if selected else None,
+        "select": None if selection is None else solver.select,
+        "selection": selection,
         "refit": "ridge" if summary["ridge"] is not None else None,
         "polish": summary.get("polish"),
         "intercept": solver.intercept,
@@ -155,11 +157,6 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
         "hold_out_errors": errors,
         "chosen_round": int(stored["chosen"]),
     }
-
-
-def _selection(selection: dict[str, Any], errors: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the selection with the test errors of every size."""
-    return {**selection, "curve": [one | error for one, error in zip(selection["curve"], errors, strict=True)]}
 
 
 def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.reporting.plots import Axis, Line, bars, picture, plot, shares, solves
+from pipeline.reporting.page import environment
+from pipeline.reporting.plots import Axis, Lines, of_run, picture, plot
+
+DRAWING = environment().get_template("drawing.html.j2").module
+
+
+def drawn(lines: Lines, y: Axis) -> str:
+    figure = plot(lines, Axis("x"), y)
+    assert figure
+    return str(DRAWING.plot(figure))
 
 
 def places_of(svg: str) -> np.ndarray:
@@ -18,7 +27,7 @@ def places_of(svg: str) -> np.ndarray:
 
 
 def test_a_plot_places_points_and_ticks_alike() -> None:
-    svg = plot([Line("", [(1, 1e-1), (2, 1e-3), (3, 1e-5)])], Axis("x"), Axis("y", log=True))
+    svg = drawn({"": [(1, 1e-1), (2, 1e-3), (3, 1e-5)]}, Axis("y", log=True))
     places = places_of(svg)
     assert np.diff(places[:, 0]) == pytest.approx([places[1, 0] - places[0, 0]] * 2, abs=0.11)
     assert np.diff(places[:, 1]) == pytest.approx([places[1, 1] - places[0, 1]] * 2, abs=0.11)
@@ -33,7 +42,7 @@ def test_a_plot_places_points_and_ticks_alike() -> None:
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ends", [(102.85, 103.41), (0.0004, 0.03), (5.0, 5.0), (1.0, 1e9)])
 def test_ticks_differ_and_lie_inside(ends: tuple[float, float], log: bool) -> None:
-    svg = plot([Line("", [(0, ends[0]), (1, ends[1])])], Axis("x"), Axis("y", log))
+    svg = drawn({"": [(0, ends[0]), (1, ends[1])]}, Axis("y", log))
     ticks = re.findall(r'<text x="59" y="([0-9.]*)" text-anchor="end">([^<]*)', svg)
     assert len(ticks) >= 2
     assert len({text for _, text in ticks}) == len(ticks)
@@ -41,30 +50,32 @@ def test_ticks_differ_and_lie_inside(ends: tuple[float, float], log: bool) -> No
 
 
 def test_what_has_no_place_is_left_out() -> None:
-    assert plot([], Axis("x"), Axis("y")) == ""
-    assert plot([Line("a", [(1, 0.0), (2, -1.0), (3, float("nan"))])], Axis("x"), Axis("y", log=True)) == ""
-    assert len(places_of(plot([Line("a", [(1, 0.0), (2, 1.0), (3, 2.0)])], Axis("x"), Axis("y", log=True)))) == 2
-    many = places_of(plot([Line("a", [(k, k) for k in range(10_000)])], Axis("x"), Axis("y")))
+    assert plot({}, Axis("x"), Axis("y")) is None
+    assert plot({"a": [(1, 0.0), (2, -1.0), (3, float("nan"))]}, Axis("x"), Axis("y", log=True)) is None
+    assert len(places_of(drawn({"a": [(1, 0.0), (2, 1.0), (3, 2.0)]}, Axis("y", log=True)))) == 2
+    many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
     assert len(many) == 400
     assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
-    assert solves([{"round": 1}, {"iteration": 3}], None)["solve_plots"] == []
+    assert of_run(None, [{"round": 1}, {"iteration": 3}], None) == {}
 
 
 def test_names_fit_the_room_they_have() -> None:
     """At 7 pixels a letter: in a legend before the next one begins, in front of named bars inside of the picture."""
     names = [f"a class of a very long name, {k}" for k in range(5)]
-    legend = plot([Line(name, [(0, 0), (1, 1)]) for name in names], Axis("x"), Axis("y"))
+    legend = drawn({name: [(0, 0), (1, 1)] for name in names}, Axis("y"))
     shown = re.findall(r'<text x="(\d+)" y="\d+">([^<]*)<title>([^<]*)</title>', legend)
     assert [whole for _, _, whole in shown] == names
     assert all(int(at) + 7 * len(text) <= 64 + 98 * (k % 4 + 1) for k, (at, text, _) in enumerate(shown))
-    (start, name) = re.findall(r'<text x="(\d+)" y="12" text-anchor="end">([^<]*)<', shares([(names[0], 1.0)]))[0]
+    (start, name) = re.findall(r'<text x="(\d+)" y="12" text-anchor="end">([^<]*)<', DRAWING.shares([(names[0], 1.0)]))[
+        0
+    ]
     assert 7 * len(name) <= int(start)
     assert name.endswith("…")
-    assert shares([("short", 0.5)]).count(">short<") == 1
+    assert DRAWING.shares([("short", 0.5)]).count(">short<") == 1
 
 
 def test_bars_and_pictures() -> None:
-    svg = bars([1.0, -2.0, 0.0], ["<a>", "b", "c"])
+    svg = DRAWING.bars([("<a>", 1.0), ("b", -2.0), ("c", 0.0)])
     heights = [float(number) for number in re.findall(r'height="([0-9.]*)" fill', svg)]
     assert heights == [5.5, 11.0, 0.0]
     assert "&lt;a&gt;: 1" in svg
