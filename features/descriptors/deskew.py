@@ -14,6 +14,7 @@ An image without ink, or with all of it in one row, stays as it is.
 import math
 
 import numpy as np
+from numba import float64 as f8
 from numba import njit
 
 from features.errors import UsageError
@@ -85,4 +86,4 @@ def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: n
                 out[i, y, x] = low + part * (high - low)  # of equals exactly that, so that flat regions stay flat
 
 
-SIGNATURES = {"deskew_rows": "(f8[:, :, ::1], f8[::1], f8, f8[:, :, ::1])"}
+SIGNATURES = {"deskew_rows": [(f8[:, :, ::1], f8[::1], f8, f8[:, :, ::1])]}

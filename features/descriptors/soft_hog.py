@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import float32 as f4
+from numba import float64 as f8
+from numba import int64 as i8
 from numba import njit
 
 from features.errors import UsageError
@@ -231,5 +234,5 @@ def soft_hog_rows(
 
 
 SIGNATURES = {
-    "soft_hog_rows": "(f8[:, :, ::1], f8[::1], f8[::1], f8[:, :, ::1], f8[:, :, ::1], i8[:, ::1], i8, f4[:, ::1])"
+    "soft_hog_rows": [(f8[:, :, ::1], f8[::1], f8[::1], f8[:, :, ::1], f8[:, :, ::1], i8[:, ::1], i8, f4[:, ::1])]
 }

@@ -16,6 +16,9 @@ import functools
 import math
 
 import numpy as np
+from numba import float32 as f4
+from numba import float64 as f8
+from numba import int32 as i4
 from numba import njit
 
 from features.errors import UsageError
@@ -153,4 +156,4 @@ def sphog_rows(
             out[i, j] = histograms[j] * weights[j] * factor
 
 
-SIGNATURES = {"sphog_rows": "(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f8[:, :, ::1], f8[::1], f4[:, ::1])"}
+SIGNATURES = {"sphog_rows": [(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f8[:, :, ::1], f8[::1], f4[:, ::1])]}

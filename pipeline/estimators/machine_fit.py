@@ -26,7 +26,6 @@ from pipeline.config.settings import with_value, with_values
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.kernels.jit import compile_told
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -36,7 +35,7 @@ from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
-from pipeline.stages.preparation import loops_of
+from pipeline.stages.preparation import compile_told, loops_to_compile
 from pipeline.stages.task_checkpoints import REACHED
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
@@ -128,7 +127,7 @@ def fit_machine(
         if config.data.standardise:
             features.standardise(shape, balanced=balanced)
         log = print if machine.verbose else None
-        compile_told(loops_of(config, shape, in_rounds=False), log)
+        compile_told(loops_to_compile(config, shape), log)
         work = MemoryWorkspace(config, shape, features, machine.callback, log)
         final = fit(work)
     _store(machine, work, features, final, columns)

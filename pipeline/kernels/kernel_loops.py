@@ -3,8 +3,14 @@
 import math
 
 import numpy as np
+from numba import boolean as b1
+from numba import float32 as f4
+from numba import float64 as f8
+from numba import int64 as i8
 
 from pipeline.kernels.jit import compiled
+
+READ_ONLY = {x: x[:, ::1].copy(readonly=True) for x in (f4, f8)}  # matrices that loops only read
 
 # exp(r) on |r| ≤ ln(2)/2, the polynomial of Cephes' expf; with the two-part reduction below its error
 # stays under 2 units in the last place (test_kernel_functions.py compares it with float64 exp on the whole range).
@@ -221,14 +227,15 @@ def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column
     return not strange
 
 
-_FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4", "f8[:, ::1], f8[::1], f8[::1], f8"
-_GIVEN = {x: f"Array({x}, 2, 'C', True)" for x in ("f4", "f8")}  # read-only
-SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
-    "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
-    "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
-    "laplace_float32": [f"(f4[:, ::1], f4, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
-    "laplace_float64": "(f8[:, ::1], f8, i8[::1], f8[:, ::1], i8)",
-    "direct_distances": [f"({_GIVEN[x]}, {_GIVEN[x]}, b1, {x}[:, ::1])" for x in ("f4", "f8")],
-    "add_squared_slopes": f"({', '.join([_GIVEN['f8']] * 4)}, Array(f8, 1, 'C', True), f8[::1])",
-    "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",
+# Columns, the last argument but one, are float64 where they are added up, and as they are where they give scores.
+FLOAT32_COLUMNS = f4[:, ::1]
+_COLUMNS = (f8[:, ::1], FLOAT32_COLUMNS)
+SIGNATURES = {
+    "gaussian_float32": [(f4[:, ::1], f4[::1], f4[::1], f4, i8[::1], out, i8) for out in _COLUMNS],
+    "gaussian_float64": [(f8[:, ::1], f8[::1], f8[::1], f8, i8[::1], f8[:, ::1], i8)],
+    "laplace_float32": [(f4[:, ::1], f4, i8[::1], out, i8) for out in _COLUMNS],
+    "laplace_float64": [(f8[:, ::1], f8, i8[::1], f8[:, ::1], i8)],
+    "direct_distances": [(READ_ONLY[x], READ_ONLY[x], b1, x[:, ::1]) for x in (f4, f8)],
+    "add_squared_slopes": [(*[READ_ONLY[f8]] * 4, f8[::1].copy(readonly=True), f8[::1])],
+    "add_lower_tile": [(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)],
 }

@@ -18,7 +18,6 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, desc
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import not_kept
 from pipeline.planning.stage_memory import (
     ROW_BYTES,
     Solving,
@@ -53,7 +52,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.kernel_settings import is_chosen, kernels_of
 from pipeline.stages.out_of_core.kept_columns import FOLDER
-from pipeline.stages.preparation import loops_of
+from pipeline.stages.preparation import loops_to_compile
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -259,7 +258,7 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
 
 def _compiling_bytes(config: TrainConfig, shape: FeatureShape) -> int:
     """Bytes of the compiler in the leading process: none where the loops of the run are compiled already."""
-    return COMPILING_BYTES if not_kept(loops_of(config, shape, in_rounds=False)) else 0
+    return COMPILING_BYTES if loops_to_compile(config, shape) else 0
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:

@@ -11,8 +11,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import boolean as b1
+from numba import float64 as f8
+from numba import int64 as i8
 
 from pipeline.kernels.jit import compiled
+from pipeline.kernels.kernel_loops import READ_ONLY
 
 NEWTON, EXACT, NEWTON_UNGUARDED = 0, 1, 2
 # Below DOUBT gram_mm a curvature is the small difference of two large numbers: it is believed only from a
@@ -253,17 +257,16 @@ def move_to(target, weights, signs, active, n, ridge, smallest):
     return kept, settled
 
 
-_GRAM = "Array(f8, 2, 'C', True)"  # read-only
-_LISTS = "f8[::1], f8[::1], i8[::1]"  # weights, signs, active
+_GRAM, _LISTS = READ_ONLY[f8], (f8[::1], f8[::1], i8[::1])  # weights, signs, active
+_ACTIVE_INVERSE = f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1]  # mu, active, position, n, G, u
 NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
 SIGNATURES = {
-    "sweep": f"(i8[::1], {_GRAM}, f8[::1], f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1], "
-    "b1[::1], b1, f8[::1], f8[::1])",
-    "residual_scores": f"({_GRAM}, f8[::1], f8[::1], i8[::1], f8[::1])",
-    "scaled_system": f"({_GRAM}, f8[::1], i8[::1], f8[:, ::1])",
-    "inverse_rows": "(f8[:, ::1], f8[:, ::1], i8, i8)",
-    "face_system": f"({_GRAM}, f8[::1], f8, f8, {_LISTS}, i8, f8[:, ::1], f8[::1])",
-    "substitute": "(f8[:, ::1], f8[::1], i8)",
-    "drop_blocked": f"(f8[::1], {_LISTS}, i8)",
-    "move_to": f"(f8[::1], {_LISTS}, i8, f8, f8)",
+    "sweep": [(i8[::1], _GRAM, f8[::1], f8, i8, f8, *_ACTIVE_INVERSE, b1[::1], b1, f8[::1], f8[::1])],
+    "residual_scores": [(_GRAM, f8[::1], f8[::1], i8[::1], f8[::1])],
+    "scaled_system": [(_GRAM, f8[::1], i8[::1], f8[:, ::1])],
+    "inverse_rows": [(f8[:, ::1], f8[:, ::1], i8, i8)],
+    "face_system": [(_GRAM, f8[::1], f8, f8, *_LISTS, i8, f8[:, ::1], f8[::1])],
+    "substitute": [(f8[:, ::1], f8[::1], i8)],
+    "drop_blocked": [(f8[::1], *_LISTS, i8)],
+    "move_to": [(f8[::1], *_LISTS, i8, f8, f8)],
 }

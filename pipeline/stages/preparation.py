@@ -1,6 +1,13 @@
 """What a run does before its fit: compile the loops that it lacks, mostly none, and store the features."""
 
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import NO_PENALTY, learns_scales
@@ -10,7 +17,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
 from pipeline.kernels import kernel_loops
-from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
+from pipeline.kernels.jit import Loop, loops_in
 from pipeline.runtime import stopping
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
@@ -18,12 +25,17 @@ from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.one_vs_all import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
-from storage.lock import holder
+from storage.errors import CannotWriteError, LockedError
+from storage.lock import hold_lock, holder
+
+SILENT_SECONDS = 2.0  # of compiling, before it is told where nobody asked to be told
+COMPILER_SECONDS = 60.0  # for another process that compiles, or is suspended; then both do, which harms nothing
+STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
 
 def compile_needed(run: Run) -> None:
     """Compile, in this process, before workers that only load; what is kept takes a few milliseconds to see."""
-    missing = not_kept(loops_of(run.config, run.shape, in_rounds=run.in_rounds))
+    missing = loops_to_compile(run.config, run.shape, in_rounds=run.in_rounds)
     if not missing:
         return
     run.costs.setdefault(COMPILE, StageCost())
@@ -32,6 +44,39 @@ def compile_needed(run: Run) -> None:
         with run.status(COMPILE, COMPILING):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
+
+
+def compile_told(missing: list[Loop], log: Callable[[str], object] | None) -> None:
+    """Compile loops; tell it by `log`, and without one by a logged warning if it takes long."""
+    if not missing:
+        return
+    words, started = f"compiling {len(missing)} loops, once on this machine", time.perf_counter()
+    timer = threading.Timer(SILENT_SECONDS, logging.getLogger("pipeline").warning, [words])
+    timer.daemon = True
+    if log is None:
+        timer.start()
+    else:
+        log(words)
+    try:
+        compile_loops(missing)
+    finally:
+        timer.cancel()
+    if log is not None:
+        log(f"compiled in {time.perf_counter() - started:.1f} s")
+
+
+def compile_loops(missing: Iterable[Loop], check: Callable[[], None] = lambda: None) -> None:
+    """Compile loops, or wait for another process that compiles, and load what it has; half a second a loop.
+
+    `check` is called before each loop and many times a second while waiting; what it raises ends it.
+    """
+    lock = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiling.lock"
+    with ExitStack() as stack:
+        with suppress(LockedError, CannotWriteError):
+            stack.enter_context(hold_lock(lock, "compiling", wait_seconds=COMPILER_SECONDS, on_wait=check))
+        for loop in missing:
+            check()
+            loop.load()
 
 
 def prepare_workers(run: Run) -> None:
@@ -46,29 +91,30 @@ def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
             loop.load()
 
 
+def loops_to_compile(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool = False) -> list[Loop]:
+    """Return the loops of a run that this machine lacks."""
+    return [loop for loop in loops_of(config, shape, in_rounds=in_rounds) if not loop.is_kept]
+
+
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
     if not (config.resources.features_store == "zarr" and store_of(config, shape).manifest.exists()):
         of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
-        loops += loops_in(of_name) if of_name else []
-        loops += loops_in(deskew) if config.features.deskew else []
-    names = {name for kernel in kernels_of(config.kernel) for name in kernel.loops}
+        loops += loops_in(of_name, *of_name.SIGNATURES) if of_name else []
+        loops += loops_in(deskew, *deskew.SIGNATURES) if config.features.deskew else []
+    kernels, learned = kernels_of(config.kernel), learns_scales(config.kernel.scale)
+    names = {name for kernel in kernels for name in kernel.loops}
     dtypes = {config.kernel.precision, "float32"}  # of the model; of trials
-    columns = [one for one in loops_in(kernel_loops, *sorted(names)) if str(one.types[0].dtype) in dtypes]
+    columns = [loop for loop in loops_in(kernel_loops, *sorted(names)) if loop.types[0].dtype.name in dtypes]
     if not in_rounds:  # else candidates are scored with float32 columns too
-        columns = [one for one in columns if one.dtype_of("out") in (None, "float64")]
-    loops += columns + loops_in(kernel_loops, "add_lower_tile")
-    if learns_scales(config.kernel.scale):
-        slopes = {name for kernel in kernels_of(config.kernel) for name in kernel.slope_loops}
-        loops += loops_in(kernel_loops, *slopes) if slopes else []
+        columns = [loop for loop in columns if loop.types[-2] != kernel_loops.FLOAT32_COLUMNS]
+    slopes = {name for kernel in kernels for name in kernel.slope_loops if learned}
+    loops += columns + loops_in(kernel_loops, "add_lower_tile", *sorted(slopes))
     if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
         skipped = () if solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
         loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
     return loops
-
-
-WAIT_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
 
 def build_features(run: Run) -> None:
@@ -86,7 +132,7 @@ def build_features(run: Run) -> None:
         held_by = holder(layout.lock)
         if held_by is not None:
             run.events.log(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
-        with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
+        with build_feature_store.building(layout, STORE_SECONDS, run.events.warn):
             if not feature_rows.is_built(layout):
                 with run.status(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)

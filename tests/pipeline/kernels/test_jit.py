@@ -7,16 +7,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import int64, njit
 
 from pipeline.errors import StoppedError
-from pipeline.kernels import jit, kernel_loops
-from pipeline.kernels.jit import Loop, compile_loops, loops_in
+from pipeline.kernels import kernel_loops
+from pipeline.kernels.jit import Loop, loops_in
 from pipeline.kernels.kernel_functions import DIAGONAL, kernel_named
+from pipeline.stages import preparation
 from runs import ROOT, python, wait_until
 
 LOOPS = (
@@ -69,35 +68,49 @@ def test_the_package_imports_without_numba() -> None:
 
 KEPT = (
     "import pipeline.kernels.kernel_loops as kernels;"
-    "from pipeline.kernels.jit import compile_loops, loops_in, not_kept; from numba.core import event;"
-    "told = event.RecordingListener(); event.register('numba:compile', told);"
+    "from pipeline.kernels.jit import loops_in; from pipeline.stages.preparation import compile_loops;"
+    "from numba.core import event; told = event.RecordingListener(); event.register('numba:compile', told);"
 )
+OWN_LOOPS = """from numba import int64 as i8
+from pipeline.kernels.jit import compiled
+
+@compiled()
+def one(x):
+    return x + 1
+
+@compiled()
+def other(x):
+    return x - 1
+
+SIGNATURES = {"one": [(i8,)], "other": [(i8,)]}
+"""
 
 
-@pytest.mark.ci
-def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
-    """Without compiling anything to see; in a folder of the user, which is taken as it is."""
-    tmp_path.chmod(0o755)
-    count = "tile = loops_in(kernels, 'add_lower_tile'); loops = tile + loops_in(kernels, 'gaussian_float64');"
-    report = "print(len(loops), len(not_kept(loops)), len(told.buffer) // 2);"
-    done = told(f"{KEPT} {count} {report} compile_loops(tile); {report}", NUMBA_CACHE_DIR=str(tmp_path))
-    before, after = (line.split() for line in done.stdout.splitlines())
-    assert (before, after[:2]) == (["2", "2", "0"], ["2", "1"])
-    assert int(after[2]) > 0
-    assert told(f"{KEPT} {count} {report}", NUMBA_CACHE_DIR=str(tmp_path)).stdout == "2 1 0\n"
-    for index in tmp_path.rglob("*.nbi"):
-        index.unlink()
-    assert told(f"{KEPT} {count} {report}", NUMBA_CACHE_DIR=str(tmp_path)).stdout == "2 2 0\n"
+def test_what_is_kept_is_known_loop_by_loop_until_its_source_changes(tmp_path: Path) -> None:
+    """Without compiling anything to see."""
+    code = (
+        f"sys.path.insert(0, {str(tmp_path)!r}); import own_loops; from pipeline.kernels.jit import loops_in;"
+        "loops = loops_in(own_loops, 'one', 'other'); print(*(loop.is_kept for loop in loops)); loops[0].load();"
+        "print(*(loop.is_kept for loop in loops), sum(own_loops.one.stats.cache_misses.values()), own_loops.one(1));"
+    )
+
+    def found() -> list[str]:
+        return told(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")).stdout.splitlines()
+
+    source = tmp_path / "own_loops.py"
+    source.write_text(OWN_LOOPS)
+    assert found() == ["False False", "True False 1 2"]
+    assert found() == ["True False", "True False 0 2"]
+    source.write_text(OWN_LOOPS.replace("x + 1", "x + 10"))
+    assert found() == ["False False", "True False 1 11"]
 
 
 @pytest.mark.ci
 def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
     code = (
-        f"import pipeline; {KEPT} loops = loops_in(kernels, 'add_lower_tile'); print(len(not_kept(loops)), flush=True);"
-    )
-    code += "compile_loops(loops); print(len(told.buffer) > 0);"
-    code += (
-        "import numpy as np; print(kernels.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
+        f"import pipeline; {KEPT} (loop,) = loops_in(kernels, 'add_lower_tile'); print(loop.is_kept, flush=True);"
+        "compile_loops([loop]); print(len(told.buffer) > 0); import numpy as np;"
+        "print(kernels.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     with (tmp_path / "compiling.lock").open("w") as lock:
@@ -106,7 +119,7 @@ def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None
             subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
             for _ in range(2)
         ]
-        assert [process.stdout and process.stdout.readline() for process in both] == ["1\n", "1\n"]
+        assert [process.stdout and process.stdout.readline() for process in both] == ["False\n"] * 2
         time.sleep(0.5)
         assert [process.poll() for process in both] == [None, None], "they wait"
     said = sorted(process.communicate(timeout=60)[0] for process in both)
@@ -117,7 +130,7 @@ def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["laplace", "product-laplace"])
 def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named(name: str) -> None:
     """Also of read-only rows and centers, which another version would be compiled for in the middle of the work."""
-    loops, kernel = loops_in(kernel_loops), kernel_named(name)
+    loops, kernel = loops_in(kernel_loops, *kernel_loops.SIGNATURES), kernel_named(name)
     named = {(loop.function, loop.types) for loop in loops}
     for dtype in (np.float32, np.float64):
         X, weights = np.random.default_rng(0).normal(size=(9, 3)).astype(dtype), np.ones((9, 2))
@@ -138,14 +151,19 @@ def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch
     def stop() -> None:
         raise StoppedError("stopped")
 
-    function = njit(lambda x: x + 1)
+    loaded: list[Loop] = []
+    monkeypatch.setattr(Loop, "load", lambda loop: loaded.append(loop))
+    loop = Loop(None, ())
     with (tmp_path / "compiling.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        monkeypatch.setattr(Loop, "is_kept", False)
         with pytest.raises(StoppedError):
-            compile_loops([Loop(function, (int64,))], stop)
-    compile_loops([Loop(function, (int64,))])
-    assert function.signatures == [(int64,)]
+            preparation.compile_loops([loop], stop)
+        monkeypatch.setattr(preparation, "COMPILER_SECONDS", 0.0)
+        assert not loaded
+        preparation.compile_loops([loop])
+        assert loaded == [loop], "it waits for a process that is suspended no longer than that"
+    preparation.compile_loops([loop])
+    assert loaded == [loop, loop]
 
 
 @pytest.mark.ci
@@ -172,18 +190,17 @@ def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
 def test_a_fit_that_nobody_watches_tells_of_compiling_once_it_takes_long(
     words: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(jit, "_SILENT_SECONDS", 0.01 if words else 60.0)
-    slow = Loop(
-        SimpleNamespace(overloads={}, compile=lambda types: wait_until(lambda: caplog.messages == words, 30)), ()
-    )
-    jit.compile_told([slow, slow], None)
+    monkeypatch.setattr(preparation, "SILENT_SECONDS", 0.01 if words else 60.0)
+    monkeypatch.setattr(Loop, "load", lambda loop: wait_until(lambda: caplog.messages == words, 30))
+    slow = Loop(None, ())
+    preparation.compile_told([slow, slow], None)
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     wait_until(lambda: not any(timer.is_alive() for timer in timers), 30)
     assert caplog.messages == words
     lines: list[str] = []
-    jit.compile_told([slow, slow], lines.append)
+    preparation.compile_told([slow, slow], lines.append)
     assert lines[0] == "compiling 2 loops, once on this machine"
     assert lines[1].startswith("compiled in ")
     assert caplog.messages == words, "told once"
-    jit.compile_told([], lines.append)
+    preparation.compile_told([], lines.append)
     assert len(lines) == 2
