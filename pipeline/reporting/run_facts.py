@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ def status(root: Path) -> dict[str, Any]:
     dataset = _dataset(layout, damaged)
     stored, report = _record(layout.state, damaged), _record(layout.report, damaged)
     error = _last_error(layout)
-    state = _state(held_by is not None, layout.report.exists(), error)
+    state = {None: "killed", "StoppedError": "stopped"}.get(error, "failed")
+    if held_by or layout.report.exists():
+        state = "running" if held_by else "finished"
     progress = stored.get("progress") if state == "running" else None
     return {
         "run": str(root),
@@ -45,8 +48,8 @@ def status(root: Path) -> dict[str, Any]:
         "held_by": held_by,
         "stage": None if state == "finished" else stored.get("stage"),
         "progress": progress,
-        "seconds_left": _seconds_left(progress),
-        **(_finished_solves(report) if state == "finished" else _latest_solve(layout, state)),
+        "seconds_left": _seconds_left(progress) if progress else None,
+        "solve": _finished_solves(report) if state == "finished" else _latest_solve(layout, state),
         "last_pass": None if state == "finished" else _last_pass(layout),
         "checkpoint_age_seconds": _age(layout.root.glob("checkpoints/*/step-*/MANIFEST.json")),
         "last_commit_age_seconds": _age(
@@ -54,9 +57,7 @@ def status(root: Path) -> dict[str, Any]:
         ),
         "peak_rss_bytes": stored.get("peak_rss_bytes"),
         "last_error": error if state == "failed" else None,
-        "converged": report.get("converged"),
-        "error_rate": report.get("error_rate"),
-        **{name: report.get(name) for name in ("mse", "rmse", "r2")},
+        **{name: report.get(name) for name in ("converged", "error_rate", "mse", "rmse", "r2")},
         "test_weighted": bool((report.get("weighting") or {}).get("test_weighted")),
         "warnings": report.get("warnings", []),
         "resume": resume_command(dataset or "DATASET", root) if state in ("stopped", "failed", "killed") else None,
@@ -89,44 +90,33 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return text + [f"damaged: {line}" for line in facts["damaged"]]
 
 
-def _state(held: bool, reported: bool, last_error: str | None) -> str:
-    if held:
-        return "running"
-    if reported:
-        return "finished"
-    return {None: "killed", "StoppedError": "stopped"}.get(last_error, "failed")
-
-
-def _seconds_left(progress: dict[str, Any] | None) -> float | None:
+def _seconds_left(progress: dict[str, Any]) -> float | None:
     """Return the time left of what the stage counts, at the rate of what is done; None where there is none to go by."""
-    if not progress:
-        return None
     started, updated = (datetime.fromisoformat(progress[name]) for name in ("started", "updated"))
     since = (datetime.now(UTC) - updated).total_seconds()
-    seconds = (updated - started).total_seconds()
-    return remaining(progress.get("share"), seconds, since, progress.get("begun", 0.0))
+    return remaining(progress["share"], (updated - started).total_seconds(), since, progress["begun"])
 
 
-def _latest_solve(layout: RunLayout, state: str) -> dict[str, str | None]:
+def _latest_solve(layout: RunLayout, state: str) -> str | None:
     """Return objective and gap of the solve whose records grew last; of a run that ended, where it was."""
     paths = list(layout.solutions.glob("*.jsonl"))
     if not paths:
-        return {"solve": None}
+        return None
     from pipeline.stages.task_checkpoints import latest_note  # brings numba, which takes longer than all else here
 
     note = latest_note(paths)
-    return {"solve": (note if state == "running" else f"{note} when it ended") if note else None}
+    return (note if state == "running" else f"{note} when it ended") if note else None
 
 
-def _finished_solves(report: dict[str, Any]) -> dict[str, str | None]:
+def _finished_solves(report: dict[str, Any]) -> str | None:
     """Return the objective and the worst gap of the solves of a finished run."""
     solves = report.get("solves") or []
     if not solves:
-        return {"solve": None}
+        return None
     objective = sum(one["objective"] for one in solves)
     gap = max(one["relative_gap"] for one in solves)
     words = f"objective {objective:.6g}" if len(solves) == 1 else f"{len(solves)} done, objectives' sum {objective:.6g}"
-    return {"solve": f"{words} gap {gap:.1e}" + (" (the largest)" if len(solves) > 1 else "")}
+    return f"{words} gap {gap:.1e}" + (" (the largest)" if len(solves) > 1 else "")
 
 
 def _last_pass(layout: RunLayout) -> str | None:
@@ -154,17 +144,14 @@ def _last_error(layout: RunLayout) -> str | None:
 
 def _age(paths: Iterable[Path]) -> float | None:
     """Return the seconds since the newest of some files was written; None where there is none."""
-    newest = 0.0
+    written = []
     for path in paths:
-        try:
-            newest = max(newest, path.stat().st_mtime)
-        except OSError:  # removed meanwhile
-            continue
-    return max(time.time() - newest, 0.0) if newest else None
+        with suppress(OSError):  # removed meanwhile
+            written.append(path.stat().st_mtime)
+    return max(time.time() - max(written), 0.0) if written else None
 
 
 def _dataset(layout: RunLayout, damaged: list[str]) -> str | None:
-
     try:
         return str(read_toml(layout.config)["dataset"])
     except (PipelineError, OSError, KeyError, ValueError) as error:
