@@ -26,13 +26,13 @@ MATHEMATICS = ("pipeline.kernels", "pipeline.solvers", "pipeline.models")
 FOREIGN_TO_MATHEMATICS = ("features.", "storage.", "pipeline.config.")  # not even through others
 PATHS_AND_LOGS = {"os", "pathlib", "logging"}
 OWN_PLACE = {  # an outside library: the only files that may import it
-    "dask": ("pipeline/runtime/dask_clients.py",),
+    "dask": ("pipeline/runtime/executors.py",),
     "pyarrow": (
         *(f"features/{name}.py" for name in ("csv_files", "parquet_files", "input_files", "table_batches")),
         *(f"features/table_{name}.py" for name in ("cells", "labels", "layout", "parts")),
         "storage/output_files.py",
     ),
-    "distributed": ("pipeline/runtime/dask_clients.py", "pipeline/runtime/executors.py"),
+    "distributed": ("pipeline/runtime/executors.py",),
 }
 FORBIDDEN = {"pickle", "joblib", "shelve", "marshal", "cloudpickle"}
 

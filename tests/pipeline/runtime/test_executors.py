@@ -20,8 +20,7 @@ from cases import CASES, SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.dask_clients import count_threads
-from pipeline.runtime.executors import DaskExecutor, Executor, open_executor
+from pipeline.runtime.executors import DaskExecutor, Executor, count_threads, open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes
 
@@ -207,7 +206,7 @@ def test_a_scheduler_that_dies_amid_a_question_or_has_another_key_is_told(
     options, variables = cluster_key
     (tmp_path / "other").mkdir()
     _, others = new_key(tmp_path / "other")
-    monkeypatch.setattr("pipeline.runtime.dask_clients.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("pipeline.runtime.executors.CONNECT_SECONDS", 2)
     with (
         dask.config.set(key_settings(others)),
         pytest.raises(SchedulerError, match="does not answer"),
