@@ -18,17 +18,6 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, desc
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.planning.stage_memory import (
-    ROW_BYTES,
-    Solving,
-    StagePlan,
-    Workers,
-    rows_bytes,
-    solve_at_once,
-    solve_finalists,
-    solve_in_rounds,
-    trials_of,
-)
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import (
     DRIVER_BYTES,
@@ -37,9 +26,11 @@ from pipeline.runtime.memory_limits import (
     limit_bytes,
     worker_limit_bytes,
 )
-from pipeline.runtime.row_pass import threads_together
+from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
-from pipeline.solvers.greedy_choice import most_centers, selection_bytes
+from pipeline.solvers.greedy_choice import selection_bytes
+from pipeline.stages.accumulate_statistics import statistics_bytes
+from pipeline.stages.evaluate_model import test_bytes
 from pipeline.stages.filled_settings import (
     by_budget,
     check_rounds,
@@ -50,10 +41,13 @@ from pipeline.stages.filled_settings import (
     penalised,
     preselection_of,
 )
-from pipeline.stages.kernel_settings import is_chosen, kernels_of
+from pipeline.stages.fit import candidates_bytes
+from pipeline.stages.greedy_selection import finalists_bytes
 from pipeline.stages.out_of_core.kept_columns import FOLDER
+from pipeline.stages.out_of_core.working_set import growth_bytes
 from pipeline.stages.preparation import loops_to_compile
-from pipeline.stages.training_rows import row_grid
+from pipeline.stages.solve_weights import solving_bytes
+from pipeline.stages.training_rows import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
 
@@ -66,6 +60,33 @@ TABLE_BYTES = 330 * 2**20  # while a table is read; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-image, which computes features named hog
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
+
+
+# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
+ROW_BYTES, MANY_ROWS = 64, 3_000_000
+
+
+def rows_bytes(n_rows: int) -> int:
+    """Bytes of what is known of each row, once the data are open.
+
+    Half of what opening takes; of fewer than MANY_ROWS the allocator gives nothing back.
+    """
+    return ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What one stage needs, of the whole process tree, in bytes; pieces: as many workers find something to do."""
+
+    name: str
+    pieces: int
+    memory_bytes: int
+    disk_bytes: int
+
+    @classmethod
+    def of(cls, name: str, processes: int, needs: PassBytes) -> "StagePlan":
+        """Return the plan of a stage whose pass has these needs beside the processes, which take so many bytes."""
+        return cls(name, needs.pieces, processes + needs.memory, needs.disk)
 
 
 @dataclass(frozen=True)
@@ -111,7 +132,7 @@ class Prepared:
     @property
     def stores_features(self) -> bool:
         """Whether features are kept in a store, and not computed whenever they are read."""
-        return self.config.resources.features_store == "zarr"
+        return _stores_features(self.config)
 
     @property
     def data_paths(self) -> list[Path]:
@@ -192,15 +213,12 @@ def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
     most = config.centers.working_set or 0
     if config.solver.select != "none":
         return f"batches of at most {most} candidates have their Gram in memory, not all"
-    size = _size(_value_bytes(config) * shape.n_train * most)
+    value_bytes = 8 if config.kernel.precision == "float64" else 4
+    size = _size(value_bytes * shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
     return f"working set: at most {most} candidates have their Gram in memory, not all; {kept}"
-
-
-def _value_bytes(config: TrainConfig) -> int:
-    return 8 if config.kernel.precision == "float64" else 4
 
 
 @dataclass(frozen=True)
@@ -319,69 +337,74 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
-    shape, data = bounds.shape, bounds.data
-    w, d = config.centers.working_set or 0, shape.n_features
-    streaming, base = (bounds.compiling + size for size in _process_bytes(config, shape, data, workers.processes))
-    in_processes = config.resources.scheduler == "processes"
-    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
-    unused = STREAMING_BYTES - READING_BYTES  # before any columns
-    n_rows = shape.n_train + shape.n_test
-    opening = ROW_BYTES * n_rows - rows_bytes(n_rows)
-    stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
-    if not stored:
-        streaming, base, reading = streaming + reading, base + reading, 0
-    item_rows = min(shape.item_rows, shape.n_train)
-    n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
-    building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
-    if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
-        building = max(building - data.decoding, 0)
-    kernels = kernels_of(config.kernel)
-    drawn = 4 * w * d
-    centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
-    n_candidates = count_candidates(config, shape.n_train)
-    in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
-    selects = config.solver.select != "none"
-    size = selection_size(config.solver.select) if selects else None
-    moving = min(most_centers(size, w), w) if selects else w
-    trials = trials_of(config, shape, workers) if is_chosen(config.kernel) else 0
-    solving = Solving(
-        config=config,
-        shape=shape,
-        columns=w,
-        candidates=n_candidates,
-        base=base,
-        streaming=streaming,
-        workers=workers,
-        centers=centers,
-        selecting=selection_bytes(size, w) if selects else 0,
-        value_bytes=_value_bytes(config),
-        moving=moving if config.solver.polish_centers else 0,
-        preselected=preselection_of(config, shape.n_train),
-    )
-    drawing = StagePlan("centers", len(kernels), max(2 * drawn if has_room else 0, trials), drawn)
-    planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
-    n_tested = row_grid("test", shape.n_test, w).n_blocks
-    reading_table: tuple[StagePlan, ...] = ()
-    if config.dataset not in NAMED and is_table(Path(config.dataset)):
-        reading_table = (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
+    """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
+    run, data = RunSize(config, bounds.shape, workers), bounds.data
+    computing, solving = _process_bytes(run, bounds)
+    asked, in_rounds = preselection_of(config, run.shape.n_train), is_in_rounds(config, run.shape.n_train)
+    if asked is not None:
+        statistics = StagePlan.of("statistics", computing, finalists_bytes(run, asked))
+    elif in_rounds:
+        statistics = StagePlan.of("statistics", solving, growth_bytes(run))
+    else:
+        statistics = StagePlan.of("statistics", computing, statistics_bytes(run, run.n_columns))
+    tests = test_bytes(run)
     stages = (
-        *reading_table,
-        StagePlan("features", n_items, streaming - unused + opening + reading + building, stored),
-        replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *planned(solving),
-        StagePlan("evaluate", n_tested, base + max(data.reading(1), solving.tests()), drawn),
+        *_reading_stages(run),
+        StagePlan.of("features", computing, _features_bytes(run, data)),
+        StagePlan.of("centers", computing, candidates_bytes(run)),
+        statistics,
+        StagePlan.of("solve", solving, solving_bytes(run)),
+        StagePlan.of("evaluate", solving, tests._replace(memory=max(data.reading(1), tests.memory))),
     )
     return Plan(stages, workers, bounds.limit)
 
 
-def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory, workers: int) -> tuple[int, int]:
-    """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
-    each = data.held + (IMAGE_LIBRARY_BYTES if config.features.name == "hog" else 0)
-    rows = rows_bytes(shape.n_train + shape.n_test)
+def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
+    """Bytes of all processes: while features and columns are computed, and while weights are solved for.
+
+    With the compiler, what is known of the rows and, where features are not stored, what reads them.
+    """
+    config, shape, processes = run.config, bounds.shape, run.workers.processes
+    each = bounds.data.held + (IMAGE_LIBRARY_BYTES if config.features.name == "hog" else 0)
+    common = bounds.compiling + each + rows_bytes(shape.n_train + shape.n_test)
+    common += 0 if _stores_features(config) else _reading_bytes(run, bounds.data)
     if config.resources.scheduler != "processes":
-        return STREAMING_BYTES + each + rows, DRIVER_BYTES + each + rows
-    leading = LEADING_BYTES + each + rows + workers * (WORKER_BYTES + each)
+        return STREAMING_BYTES + common, DRIVER_BYTES + common
+    leading = LEADING_BYTES + common + processes * (WORKER_BYTES + each)
     return leading, leading
+
+
+def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
+    """Bytes of all threads that read the data."""
+    threads = run.workers.threads
+    return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
+
+
+def _reading_stages(run: RunSize) -> tuple[StagePlan, ...]:
+    """Return the stage that reads a table; none for other data."""
+    config, n_rows = run.config, run.shape.n_train + run.shape.n_test
+    if config.dataset in NAMED or not is_table(Path(config.dataset)):
+        return ()
+    disk = 8 * n_rows * run.shape.n_features if _stores_features(config) else 0
+    return (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, disk),)
+
+
+def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
+    """Return what building the feature store needs: opening the data, and blocks of inputs and features."""
+    config, shape, n_rows = run.config, run.shape, run.shape.n_train + run.shape.n_test
+    n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
+    copies = 6 if config.features.name == "raw" else 3
+    building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
+    if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
+        building = max(building - data.decoding, 0)
+    opening = ROW_BYTES * n_rows - rows_bytes(n_rows) + READING_BYTES - STREAMING_BYTES  # before any columns
+    if not _stores_features(config):
+        return PassBytes(n_items, opening + building, 0)
+    return PassBytes(n_items, opening + building + _reading_bytes(run, data), shape.disk_bytes)
+
+
+def _stores_features(config: TrainConfig) -> bool:
+    return config.resources.features_store == "zarr"
 
 
 def _size(n_bytes: int) -> str:

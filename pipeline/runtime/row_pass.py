@@ -288,6 +288,25 @@ def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int
     return max(min(for_memory, for_balance, n_pieces), 1)
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Workers: `threads` in each of `processes`, together; at least `together` threads share an accumulator.
+
+    in_one_process : it is this one; else rows are shared out, of a cluster to nobody knows how many
+    """
+
+    threads: int
+    processes: int
+    together: int
+    in_one_process: bool = True
+
+    def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
+        """Return how many accumulators of so many bytes there are, in a pass of so many pieces."""
+        together, threads = max(threads_together(sums_bytes), self.together), self.threads // self.processes
+        pieces = -(-n_pieces // self.processes)
+        return self.processes * n_groups_of(threads, together, pieces, threads_a_piece)
+
+
 def assign_pieces(
     task: RowPass[S],
     earlier: dict[Path, set[int]],

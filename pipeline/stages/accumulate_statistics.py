@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, ExactSums, Tile
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
@@ -15,7 +16,16 @@ from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, block_pass, row_grid
+from pipeline.stages.training_rows import (
+    PassBytes,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    RunSize,
+    block_pass,
+    block_pass_bytes,
+    row_grid,
+)
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.errors import ANEW, CorruptDataError
 
@@ -131,6 +141,20 @@ def statistics_pass(
         counts=True,
         features="held-out" if parts == (HELD_OUT,) else "all",
     )
+
+
+def statistics_bytes(run: RunSize, n_columns: int) -> PassBytes:
+    """Return what the statistics of all training rows need: sums of fit rows and held-out rows in each group.
+
+    A further Gram is read while committed sums are taken up. On disk are the sums of each process, twice while they are
+    replaced, and the statistics, of fit rows and held-out rows too where a choice reads them.
+    """
+    gram = 8 * n_columns**2
+    sums = 2 * gram
+    blocks = row_grid("train", run.shape.n_train, n_columns, sums)
+    stored = gram + (sums if what_needs_held_out_rows(run.config) else 0)
+    memory = max(block_pass_bytes(run, n_columns, sums), sums + gram)
+    return PassBytes(run.pieces(blocks, n_columns), memory, 2 * run.workers.processes * sums + stored)
 
 
 def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:

@@ -30,11 +30,12 @@ from pipeline.solvers.kernel_trials import (
     kinds_of,
     search_from,
     search_kernel,
+    trial_bytes,
     with_more,
 )
 from pipeline.stages.filled_settings import trial_sizes
-from pipeline.stages.kernel_settings import is_chosen
-from pipeline.stages.training_rows import READ_TARGETS, TargetFacts, key_blocks
+from pipeline.stages.kernel_settings import is_chosen, kernels_of
+from pipeline.stages.training_rows import READ_TARGETS, RunSize, TargetFacts, key_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
@@ -141,6 +142,18 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
     return _committed(work, best, sample, [*of_items, *more], again)
+
+
+def trials_bytes(run: RunSize) -> int:
+    """Return the memory of the sample, while it is read, and of the trials of kernels that run beside each other."""
+    config, shape = run.config, run.shape
+    if not is_chosen(config.kernel):
+        return 0
+    sizes = trial_sizes(config, shape)
+    rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
+    each = trial_bytes(rows, min(sizes.most, shape.n_train), shape.n_features)
+    beside_each_other = min(run.workers.threads, max(len(kernels_of(config.kernel)), 2))
+    return 2 * 4 * rows * shape.n_features + beside_each_other * each
 
 
 def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]) -> list[Arrays]:

@@ -13,7 +13,14 @@ from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.models.scores import Sums, r_squared
-from pipeline.prediction.labelled_scores import error_numbers, ranked_rows, score_numbers, score_sums, total_of
+from pipeline.prediction.labelled_scores import (
+    error_numbers,
+    ranked_rows,
+    ranked_share,
+    score_numbers,
+    score_sums,
+    total_of,
+)
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
@@ -21,8 +28,9 @@ from pipeline.stages import final_weights
 from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
+from pipeline.stages.polish_centers import n_moving
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
+from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import EVALUATE, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
@@ -75,6 +83,19 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
         "penalised": error_numbers(penalised),
         "prefixes": [{"test_error": error, "test_r2": r_squared(error * counted, spread)} for error in errors],
     }
+
+
+def test_bytes(run: RunSize) -> PassBytes:
+    """Return what the pass needs, beside where centers were before they moved; or then the ranked rows.
+
+    These are joined, and one output of them is sorted at a time.
+    """
+    shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
+    ranked = 0 if shape.task == "regression" else int(8 * ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
+    kept = ranked * (shape.n_outputs + 2)
+    streaming = block_pass_bytes(run, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved + kept
+    pieces = row_grid("test", shape.n_test, run.n_columns).n_blocks
+    return PassBytes(pieces, max(streaming, 2 * kept + 4 * ranked), 4 * run.n_columns * shape.n_features)
 
 
 def assemble_model(

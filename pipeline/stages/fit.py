@@ -15,12 +15,13 @@ from features.row_draws import first_of_equals
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.accumulate_statistics import accumulate_statistics
-from pipeline.stages.choose_kernel import PASS, choose_kernel
-from pipeline.stages.filled_settings import grows
+from pipeline.stages.choose_kernel import PASS, choose_kernel, trials_bytes
+from pipeline.stages.filled_settings import count_candidates, grows
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.solve_weights import solve_weights
-from pipeline.stages.training_rows import all_keys, find_target_facts
+from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
 from pipeline.stages.workspace import CENTERS, Workspace
 
 
@@ -47,6 +48,14 @@ def _candidates(work: Workspace) -> Arrays:
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
     return arrays
+
+
+def candidates_bytes(run: RunSize) -> PassBytes:
+    """Return what drawing candidates needs: their features, while these are stored, or the trials of kernels."""
+    config, shape = run.config, run.shape
+    drawn = 4 * run.n_columns * shape.n_features
+    storing = 2 * drawn if run.n_columns >= count_candidates(config, shape.n_train) else 0
+    return PassBytes(len(kernels_of(config.kernel)), 8 * 2**20 + max(storing, trials_bytes(run)), drawn)
 
 
 def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:

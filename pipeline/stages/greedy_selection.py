@@ -21,7 +21,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.forward_backward_selection import drop, select
+from pipeline.solvers.forward_backward_selection import drop, dropping_bytes, select
 from pipeline.solvers.forward_selection import SLAB_ROWS, Selection, forward
 from pipeline.solvers.greedy_choice import (
     ROWS,
@@ -33,6 +33,7 @@ from pipeline.solvers.greedy_choice import (
     choose_greedily,
     forward_most,
     prefix_weights,
+    selection_bytes,
 )
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.solvers.weights import CalibrationWeights
@@ -44,13 +45,14 @@ from pipeline.stages.accumulate_statistics import (
     STORING,
     commit_parts,
     name_of,
+    statistics_bytes,
     statistics_from_arrays,
     statistics_of,
     statistics_pass,
     statistics_to_arrays,
 )
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
-from pipeline.stages.training_rows import positions_of
+from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
 from pipeline.stages.workspace import SOLVE, STATISTICS, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
@@ -302,6 +304,30 @@ def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: Ta
     numbers = {"error": error, "refused": found.refused, "drift": found.drift}
     numbers["seconds"] = time.perf_counter() - started
     return {"chosen": found.chosen} | {name: np.asarray(value) for name, value in numbers.items()}
+
+
+def finalists_bytes(run: RunSize, asked: Preselection) -> PassBytes:
+    """Return what the statistics of a batch and of the finalists need, which follow each other.
+
+    Of a batch a Gram of the sample a group of threads, and one that is read; on disk those of each process, twice while
+    they are replaced, and what is committed.
+    """
+    n_columns, share = run.n_columns, asked.share
+    gram, of_finalists = 8 * n_columns**2, statistics_bytes(run, asked.n_finalists)
+    sampling = max(block_pass_bytes(run, n_columns, gram, share=share), 2 * gram)
+    blocks = row_grid("train", run.shape.n_train, n_columns, gram, share)
+    disk = max(2 * run.workers.processes * gram + gram, of_finalists.disk)
+    return PassBytes(run.pieces(blocks, n_columns), max(sampling, of_finalists.memory), disk)
+
+
+def choice_bytes(run: RunSize, asked: Preselection | None) -> int:
+    """Return the memory of the choice: of the finalists of a batch, or of centers on two mapped Grams."""
+    n_columns = run.n_columns
+    gram = 8 * n_columns**2
+    if asked is not None:
+        n_finalists = asked.n_finalists
+        return max(gram + 8 * n_finalists * (n_columns + n_finalists), dropping_bytes(n_finalists))
+    return 2 * gram + selection_bytes(selection_size(run.config.solver.select), n_columns)
 
 
 def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:

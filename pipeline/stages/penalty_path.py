@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.config.parsers import penalty_path
+from pipeline.config.parsers import is_searched, penalty_path
 from pipeline.kernels.exact_sums import Each
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
@@ -20,7 +20,7 @@ from pipeline.solvers.regularization_path import (
 from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.one_vs_all import load_weights, solve_outputs, start_name
-from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
+from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import SOLVE, Workspace
 
 # Share of a draw, which is half of the working set; beyond it, more of all candidates would have a weight than fit.
@@ -93,6 +93,13 @@ def follow_penalty_path(
             "holds"
         )
     return chosen, points
+
+
+def path_bytes(run: RunSize) -> int:
+    """Return the memory of the pass that scores a path on held-out rows; 0 where there is no path."""
+    solver = run.config.solver
+    has_path = is_searched(solver.penalty) and solver.select == "none"
+    return block_pass_bytes(run, run.n_columns) if has_path else 0
 
 
 def largest_penalty_of(work: Workspace, part: str) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
+from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
@@ -26,15 +27,19 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.lbfgs import Curvature, next_point
+from pipeline.solvers.greedy_choice import most_centers
+from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
 from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights, Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import (
+    PassBytes,
     RowBlock,
     RowTask,
+    RunSize,
     block_pass,
+    block_pass_bytes,
     count_sample,
     gather_sample,
     row_grid,
@@ -373,6 +378,33 @@ class _Polish:
                 self._work.drop(name)
             return None
         return as_dataclass(checkpoint.arrays, Moving)
+
+
+def moves_bytes(run: RunSize) -> PassBytes:
+    """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
+
+    On disk are two checkpoints, a third while it is written, the sums of each process, and the samples.
+    """
+    m, d = n_moving(run), run.shape.n_features
+    if not m:
+        return PassBytes(0, 0, 0)
+    gram, centers = 8 * m**2, 4 * m * d
+    passes = max(
+        block_pass_bytes(run, m, 2 * gram, center_bytes=centers) + 4 * gram,
+        block_pass_bytes(run, m, 8 * m * d, center_bytes=centers),
+    )
+    shares = samples_of(run.shape, run.config.statistics.hold_out, m)
+    samples = int(sum(shares) * run.shape.n_train) * (4 * d + 32)
+    sums = run.workers.processes * 8 * m * (d + 2 * m)
+    return PassBytes(1, passes + descent_bytes(m * d) + samples, 3 * descent_bytes(m * d) + sums + samples)
+
+
+def n_moving(run: RunSize) -> int:
+    """Return how many centers may move: as many as are chosen at most; 0 where none are moved."""
+    solver, n_columns = run.config.solver, run.n_columns
+    if not solver.polish_centers or solver.select == "none":
+        return n_columns if solver.polish_centers else 0
+    return min(most_centers(selection_size(solver.select), n_columns), n_columns)
 
 
 def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:

@@ -16,15 +16,19 @@ from scipy.linalg import LinAlgError
 from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit, with_ridge
+from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit, ridge_bytes, with_ridge
+from pipeline.solvers.solve import solve_bytes
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.solvers.working_set_rules import seed_candidates
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
+from pipeline.stages.filled_settings import is_in_rounds, preselection_of
 from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
-from pipeline.stages.greedy_selection import AT_ONCE, select_centers
+from pipeline.stages.greedy_selection import AT_ONCE, choice_bytes, select_centers
 from pipeline.stages.grow_candidates import RIDGES
 from pipeline.stages.one_vs_all import load_weights, solve_outputs
+from pipeline.stages.out_of_core.correlation_pass import correlation_bytes
 from pipeline.stages.out_of_core.path_on_subset import follow_path_on_subset
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
@@ -34,11 +38,12 @@ from pipeline.stages.out_of_core.working_set_loop import (
     grow_until_certified,
     summaries_over_all,
 )
-from pipeline.stages.penalty_path import follow_penalty_path, largest_penalty_of
+from pipeline.stages.penalty_path import follow_penalty_path, largest_penalty_of, path_bytes
 from pipeline.stages.polish_centers import NAME as POLISH
-from pipeline.stages.polish_centers import polish_centers
+from pipeline.stages.polish_centers import moves_bytes, polish_centers
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.temperature import find_temperature
+from pipeline.stages.temperature import find_temperature, temperature_bytes
+from pipeline.stages.training_rows import PassBytes, RunSize
 from pipeline.stages.workspace import SOLVE, Workspace
 
 
@@ -169,6 +174,29 @@ def _parts(work: Workspace, solved: Solved) -> Parts:
         return solved.statistics - held_out, held_out
     fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
     return fit, held_out
+
+
+def solving_bytes(run: RunSize) -> PassBytes:
+    """Return what the weights need: solves, then moves of the centers; out of core, the pass of correlations."""
+    n_outputs, asked, moves = run.shape.n_outputs, preselection_of(run.config, run.shape.n_train), moves_bytes(run)
+    memory = max(_weights_bytes(run, asked), moves.memory)
+    if asked is None and is_in_rounds(run.config, run.shape.n_train):
+        pricing = correlation_bytes(run)
+        return PassBytes(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
+    n_columns = run.n_columns if asked is None else asked.n_finalists
+    pieces = n_outputs if run.config.solver.select == "none" else 1
+    return PassBytes(pieces, memory, 16 * n_outputs * n_columns + moves.disk)
+
+
+def _weights_bytes(run: RunSize, asked: Preselection | None) -> int:
+    """Return the memory of the solves: the mapped Gram, a centred one, active sets; of passes that score a path."""
+    solver, gram, scoring = run.config.solver, 8 * run.n_columns**2, max(path_bytes(run), temperature_bytes(run))
+    if solver.select != "none":
+        return max(choice_bytes(run, asked), scoring)
+    if solver.penalty == NO_PENALTY:
+        return max(ridge_bytes(run.n_columns), scoring)
+    beside_each_other = min(run.workers.threads, run.shape.n_outputs) * solve_bytes(run.n_columns)
+    return gram + (gram if solver.intercept else 0) + max(beside_each_other, scoring)
 
 
 @contextmanager

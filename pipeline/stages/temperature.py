@@ -20,7 +20,9 @@ from pipeline.solvers.weights import CalibrationWeights, RidgeFit
 from pipeline.stages.training_rows import (
     RowBlock,
     RowTask,
+    RunSize,
     block_pass,
+    block_pass_bytes,
     count_held_out,
     row_grid,
     run_length,
@@ -53,6 +55,12 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     task = block_pass(rows, grid, partial(_block_of_slopes, rows, given), BlockValues, (NAME,), features="held-out")
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))
+
+
+def temperature_bytes(run: RunSize) -> int:
+    """Return the memory of the pass over the held-out rows; 0 where there is none."""
+    has_pass = run.shape.task != "regression" and run.config.statistics.hold_out > 0
+    return block_pass_bytes(run, run.n_columns) if has_pass else 0
 
 
 def _has_few_rows(work: Workspace) -> bool:

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from features.row_draws import draw_held_out, draw_sample, held_out_limit
 from features.source import Part
 from features.targets import balanced_factors
-from pipeline.config.parsers import NO_PENALTY
+from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
-from pipeline.kernels.kernel_functions import Kernel
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
-from pipeline.runtime.row_pass import AddPiece, RowPass, S
+from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
@@ -373,6 +374,76 @@ def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
     features: Any = SampledRows(sample, open_features(task.features).dtype)  # no pass asks for more of them
     shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]))
     return replace(task, features=features, shape=shape)
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What the bytes of a pass depend on: settings that are filled in, the data, who computes."""
+
+    config: TrainConfig
+    shape: FeatureShape
+    workers: Workers
+
+    @property
+    def n_columns(self) -> int:
+        """Columns whose Gram is in memory at once."""
+        return self.config.centers.working_set or 0
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a kernel value."""
+        return 8 if self.config.kernel.precision == "float64" else 4
+
+    def pieces(self, blocks: RowGrid, n_columns: int) -> int:
+        """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
+        tiles = -(-n_columns // GRAM_TILE) if self.workers.in_one_process else 1
+        return blocks.n_blocks * tiles * (tiles + 1) // 2
+
+
+class PassBytes(NamedTuple):
+    """What a pass needs: memory beside that of the processes, of all of them, and disk.
+
+    pieces : of its work that do not wait for each other: as many workers find something to do
+    """
+
+    pieces: int
+    memory: int
+    disk: int
+
+
+def block_pass_bytes(
+    run: RunSize,
+    n_columns: int,
+    sums_bytes: int = 0,
+    *,
+    blocks: RowGrid | None = None,
+    center_bytes: int | None = None,
+    n_rows: int | None = None,
+    share: float | None = None,
+) -> int:
+    """Return the memory of a pass over the rows: centers of each process; sums, blocks and features of each group.
+
+    Parameters
+    ----------
+    sums_bytes : of the sums of a group of threads; 0: each block gives values of its own
+    blocks, center_bytes : None: those of `row_grid`; of the centers as they are read, and as they are computed with
+    n_rows, share : None: all training rows; of the fit rows that are sampled as they are read, as of `row_grid`
+    """
+    d, workers = run.shape.n_features, run.workers
+    if center_bytes is None:
+        center_bytes = n_columns * d * (12 if run.value_bytes == 8 else 4)
+    rows = run.shape.n_train if n_rows is None else n_rows
+    grid = blocks or row_grid("train", rows, n_columns, sums_bytes, share or 1.0)
+    block, read = min(grid.block_rows, rows), read_rows(run.shape, run.config.statistics.block_rows)
+    used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
+    n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
+    features = 4 * d * n_read * (2 if learns_scales(run.config.kernel.scale) else 1)
+    in_double = 8 * d * used if run.value_bytes == 8 else 0
+    group = sums_bytes + 8 * used * n_columns + features + in_double
+    tile = used * run.value_bytes * min(COLUMNS_TILE, n_columns)
+    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if sums_bytes else 0
+    n_groups = workers.groups(sums_bytes, grid.n_blocks, -(-n_columns // COLUMNS_TILE) if sums_bytes else 1)
+    return workers.processes * center_bytes + n_groups * group + workers.threads * tile
 
 
 def block_pass(

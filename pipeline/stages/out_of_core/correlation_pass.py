@@ -20,9 +20,11 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored
+from pipeline.stages.filled_settings import count_candidates
+from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowTask, row_weights
+from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.zarr_arrays import Block
 
@@ -121,13 +123,23 @@ def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.f
     return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
-def tile_bytes(n_rows: int, n_features: int, value_bytes: int) -> int:
-    """Return the bytes of a thread: both sides of a tile, a line of its values."""
-    side, line = min(TILE_ROWS, n_rows), min(LINE_ROWS, n_rows)
-    n_bytes = 2 * 4 * side * n_features + 12 * line * side
-    if value_bytes == 8:
-        n_bytes += 8 * (side + line) * n_features + 4 * line * side
-    return n_bytes
+def correlation_bytes(run: RunSize) -> PassBytes:
+    """Return what the pass needs beside the Gram that it prices with; then residuals are made of the kept columns.
+
+    Each thread has both sides of a tile and a line of its values, each group of threads sums of all candidates; on disk
+    are those of each process, and what is committed.
+    """
+    n, d, workers, n_columns = run.shape.n_train, run.shape.n_features, run.workers, run.n_columns
+    side, line = min(TILE_ROWS, n), min(LINE_ROWS, n)
+    tile = 2 * 4 * side * d + 12 * line * side
+    if run.value_bytes == 8:
+        tile += 8 * (side + line) * d + 4 * line * side
+    values = 8 * max(n, count_candidates(run.config, n)) * (run.shape.n_outputs + 1)
+    tiles = -(-n // TILE_ROWS)
+    groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
+    kept = (8 + run.value_bytes) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
+    memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
+    return PassBytes(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

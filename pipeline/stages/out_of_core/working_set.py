@@ -27,9 +27,16 @@ from pipeline.stages.accumulate_statistics import (
     statistics_to_arrays,
 )
 from pipeline.stages.one_vs_all import load_weights
-from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
+from pipeline.stages.out_of_core.kept_columns import (
+    KeptColumns,
+    KeptFiles,
+    OpenedColumns,
+    kept_blocks,
+    kept_files,
+    nothing_kept,
+)
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowBlock, block_pass
+from pipeline.stages.training_rows import PassBytes, RowBlock, RunSize, block_pass, block_pass_bytes
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.folder_layouts import MANIFEST_NAME
 
@@ -197,10 +204,18 @@ def _open_weights(files: KeptFiles, given: Stored) -> AddPiece[BlockValues]:
     return add
 
 
-def growth_bytes(gram_bytes: int, *, on_demand: bool) -> tuple[int, int]:
-    """Return the bytes of the Gram rows that come in at once, and of joining them to the Gram.
+def growth_bytes(run: RunSize) -> PassBytes:
+    """Return what a larger working set needs: Gram rows of what comes in, in each group, or the old Gram and the new.
 
-    At most half of the working set comes in at once, on demand all of it.
+    At most half of the working set comes in at once, on demand all of it. Each thread has a block of the columns, as
+    the files have them. On disk are the Grams of the last round, the new one, and the sums of each process; columns are
+    kept where there is room beside these.
     """
-    rows = gram_bytes if on_demand else gram_bytes // 2
-    return rows, gram_bytes + gram_bytes // 4 + rows
+    n_columns, workers = run.n_columns, run.workers
+    gram, blocks = 8 * n_columns**2, kept_blocks(run.shape.n_train, n_columns)
+    rows = gram if run.config.centers.on_demand else gram // 2
+    kept = run.value_bytes * workers.threads * blocks.block_rows * n_columns
+    streaming = gram // 4 + block_pass_bytes(run, n_columns, rows, blocks=blocks) + kept
+    joining = gram + gram // 4 + rows
+    disk = (2 + workers.processes) * gram + (gram if run.config.solver.intercept else 0)
+    return PassBytes(run.pieces(blocks, n_columns), max(streaming, joining), disk)

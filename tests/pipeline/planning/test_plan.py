@@ -14,8 +14,7 @@ from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.planning import plan as plans
-from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan
-from pipeline.planning.stage_memory import rows_bytes
+from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan, rows_bytes
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import OWN_SUMS_BYTES
 from pipeline.stages import fit
