@@ -43,12 +43,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.example_files import Asked
     from pipeline.prediction.labelled_scores import score_examples
-    from pipeline.prediction.streamed_prediction import (
-        category_warnings,
-        far_warnings,
-        locate,
-        open_examples,
-    )
+    from pipeline.prediction.streamed_prediction import locate, open_examples, warnings_of
 
     located = locate(arguments.model)
     asked = Asked(arguments.data, labelled=True, **data_options(arguments))
@@ -68,7 +63,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         "labels": list(model.labels) or None,
         "weighted": any(piece.weights is not None for piece in examples.pieces),
         "n_far": n_far,
-        "warnings": far_warnings(model, n_far, examples.n_rows) + category_warnings(examples),
+        "warnings": warnings_of(model, examples, n_far),
         "seconds": seconds,
         "rows_per_second": examples.n_rows / seconds,
     }

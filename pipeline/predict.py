@@ -48,13 +48,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     # Bring numpy and numba, which --help does without.
     from features.table_paths import is_table, table_files
     from pipeline.prediction.example_files import Asked
-    from pipeline.prediction.streamed_prediction import (
-        category_warnings,
-        far_warnings,
-        locate,
-        open_examples,
-        predictions,
-    )
+    from pipeline.prediction.streamed_prediction import locate, open_examples, predictions, warnings_of
     from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
@@ -87,13 +81,13 @@ def _predict(arguments: argparse.Namespace) -> None:
         write_all(csv_writer(sys.stdout.write, (*names, *classes), regression=model.task == "regression"))
         if examples.header is not None and not arguments.quiet:
             print(f"{examples.name}: {examples.n_rows} rows{examples.header_words}", file=sys.stderr)
-        _warn(far_warnings(model, n_far, examples.n_rows) + category_warnings(examples))
+        _warn(warnings_of(model, examples, n_far))
         return
     spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes)
     with stopping.working(), writing(out, spec, replace=arguments.force) as write:
         write_all(write)
         stopping.check()
-    _warn(far_warnings(model, n_far, examples.n_rows) + category_warnings(examples))
+    _warn(warnings_of(model, examples, n_far))
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
     if not arguments.quiet:

@@ -241,15 +241,15 @@ def load_into(machine: Any, folder: Path) -> None:
 def model_of(machine: Any) -> SparseKernelModel:
     """Return the model as the commands use it. Raises as `KernelMachine.to_model`."""
     check_is_fitted(machine, "centers_")
-    points, expansion = machine._model.centers, machine._model.expansion
+    points = machine._model.centers
     with np.errstate(over="ignore", invalid="ignore"):
         centers = points.astype(np.float32)
-        moved = (np.linalg.norm(centers - points, axis=1) / np.sqrt(expansion.sigma2)).max(initial=0.0)
+        moved = (np.linalg.norm(centers - points, axis=1) / np.sqrt(machine._model.sigma2)).max(initial=0.0)
     if not moved <= MOST_MOVED:
         raise ValueError(
             f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "
             "(standardise=True) and fit again"
         )
-    model = replace(machine._model, expansion=replace(expansion, centers=centers))
+    model = replace(machine._model, centers=centers)
     model.check()
     return model

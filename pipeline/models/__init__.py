@@ -1,1 +1,1 @@
-"""What a trained model is in numbers, whatever its inputs and labels mean: kernel expansion, probabilities, scores."""
+"""Decision values against labels, in numbers alone: probabilities, their temperature, scores."""

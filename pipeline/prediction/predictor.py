@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from features.encoding import unknown_words
 from features.errors import DataError
 from features.table_parts import MixedColumnError, Table, cells_as_table
 from pipeline.prediction.example_files import Asked, Examples, Piece
-from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
+from pipeline.prediction.streamed_prediction import check_shape, locate, predictions
 from pipeline.prediction.table_examples import table_examples
 from pipeline.prediction.trained_model import SparseKernelModel
 
@@ -31,7 +32,7 @@ class Predictor:
         """Return decision values (rows, outputs) f8."""
         examples = _examples_of(X, self.machine)
         blocks = [block.decision for block in predictions(self.machine, examples)]
-        for line in category_warnings(examples):
+        for line in unknown_words(examples.unknown):
             warnings.warn(line, stacklevel=2)
         return np.concatenate([np.empty((0, len(self.machine.intercept))), *blocks])
 

@@ -24,10 +24,9 @@ from pipeline.datasets.feature_request import describe, fill_in_features, source
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.kernels.scaled_rows import first_non_finite_row
-from pipeline.models.kernel_expansion import FAR_VALUE
 from pipeline.prediction.example_files import Asked, Examples, Piece, open_arrays, parts_asked
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout
@@ -143,23 +142,23 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
             yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
 
 
-def far_warnings(model: SparseKernelModel, n_far: int, n_rows: int) -> list[str]:
-    """Return a line where most rows are so far from every center that the model knows nothing of them."""
+def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
+    """Return what a user should know of the rows that were read, of which so many are far from every center.
+
+    That most are, so that the model knows nothing of them, and that cells held categories which it does not know.
+    """
+    unknown, n_rows = list(unknown_words(examples.unknown)), examples.n_rows
     if 2 * n_far <= n_rows:
-        return []
+        return unknown
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"
     if not model.n_centers:
-        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty"]
+        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *unknown]
     return [
         f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
         f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
-        + ("" if model.intercept.any() else " or --intercept")
+        + ("" if model.intercept.any() else " or --intercept"),
+        *unknown,
     ]
-
-
-def category_warnings(examples: Examples) -> list[str]:
-    """Return a line where cells of the rows that were read held categories that the model does not know."""
-    return list(unknown_words(examples.unknown))
 
 
 def _decide(

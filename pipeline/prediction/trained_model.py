@@ -1,9 +1,10 @@
-"""The trained model: a kernel expansion, and what its inputs and outputs mean; its halves for JSON and for arrays."""
+"""The trained model: a sum of kernel columns, and what its inputs and outputs mean; its halves for JSON and arrays."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
-from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.models.scores import probabilities
 
 FORMAT_VERSION = 1
@@ -27,6 +27,7 @@ LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
+FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -42,10 +43,11 @@ class ModelFormatError(InvalidDataError):
 
 @dataclass(frozen=True, eq=False)
 class SparseKernelModel:
-    """A sparse kernel machine with all that prediction needs.
+    """A sparse kernel machine f(x) = Σ_m w_m k(x, x_m) + b (mathematics.md, eq. 6) with all that prediction needs.
 
     task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none for
-    regression). expansion: centers with non-zero weights. center_index (m,) i8: their training rows, -1 for others;
+    regression). kernel, sigma2: of all columns, and its width; centers (m, d) f4, the features of rows with a weight
+    that is not zero; weights (m, T) f8, intercept (T,) f8. center_index (m,) i8: their training rows, -1 for others;
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
     input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
     None. temperature: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
@@ -55,7 +57,11 @@ class SparseKernelModel:
     task: str
     labels: tuple[Any, ...]
     features: FeatureSpec
-    expansion: KernelExpansion
+    kernel: type[Kernel]
+    sigma2: float
+    centers: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
     center_index: NDArray[np.int64]
     selection_order: NDArray[np.int64]
     standardisation: Standardisation | None = None
@@ -70,34 +76,9 @@ class SparseKernelModel:
         """Number of centers of the model."""
         return len(self.centers)
 
-    @property
-    def kernel(self) -> type[Kernel]:
-        """The kernel of its columns."""
-        return self.expansion.kernel
-
-    @property
-    def centers(self) -> NDArray[np.float32]:
-        """Features of the centers, (m, d) f4."""
-        return self.expansion.centers
-
-    @property
-    def sigma2(self) -> float:
-        """The width of its kernel."""
-        return self.expansion.sigma2
-
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """Weights of the centers for each output, (m, T) f8."""
-        return self.expansion.weights
-
-    @property
-    def intercept(self) -> NDArray[np.float64]:
-        """The intercept of each output, (T,) f8."""
-        return self.expansion.intercept
-
-    def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "SparseKernelModel":
-        """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
-        return replace(self, expansion=replace(self.expansion, weights=weights, intercept=intercept))
+    @cached_property
+    def _columns(self) -> Kernel:
+        return self.kernel(self.centers, self.sigma2)
 
     def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
@@ -112,12 +93,20 @@ class SparseKernelModel:
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)
 
+    def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""
+        return self._columns.block(X, out_dtype=np.float64)
+
     def decide(self, X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
-        Of a regression they are predictions in the units of the targets.
+        Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
+        of the targets. Costs rows·m·(d + T)·2 operations.
         """
-        return self.expansion.decide(X)
+        if not len(self.centers):
+            return np.tile(self.intercept, (len(X), 1)), np.ones(len(X), bool)
+        columns = self.columns(X)
+        return columns @ self.weights + self.intercept, columns.max(axis=1) < FAR_VALUE
 
     def decision_function(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
@@ -198,13 +187,11 @@ class SparseKernelModel:
                 task=description["task"],
                 labels=_labels(description["labels"]),
                 features=_feature_spec(description["features"]),
-                expansion=KernelExpansion(
-                    _kernel(description["kernel"], arrays.get(SCALES)),
-                    arrays["centers"],
-                    description["kernel"]["sigma2"],
-                    arrays["weights"],
-                    arrays["intercept"],
-                ),
+                kernel=_kernel(description["kernel"], arrays.get(SCALES)),
+                sigma2=description["kernel"]["sigma2"],
+                centers=arrays["centers"],
+                weights=arrays["weights"],
+                intercept=arrays["intercept"],
                 center_index=arrays["center_index"],
                 selection_order=arrays["selection_order"],
                 standardisation=standardisation if standardise else None,
@@ -272,7 +259,8 @@ class SparseKernelModel:
 
     def _check_decisions(self) -> None:
         """Raise ModelFormatError where a decision value could overflow."""
-        most = self.expansion.largest_decisions()
+        with np.errstate(over="ignore"):
+            most = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
         if not most.max() <= LARGEST_DECISION:
             raise ModelFormatError(
                 f"weights and intercept allow decision values up to {most.max():.1g}, more than {LARGEST_DECISION:g}; "

@@ -11,7 +11,6 @@ from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
-from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.models.scores import Sums, r_squared
 from pipeline.prediction.labelled_scores import (
     error_numbers,
@@ -113,7 +112,11 @@ def assemble_model(
     return SparseKernelModel(
         task=work.shape.task,
         labels=work.shape.classes,
-        expansion=KernelExpansion(work.kernel, points, sigma2, final.weights, final.intercept),
+        kernel=work.kernel,
+        sigma2=sigma2,
+        centers=points,
+        weights=final.weights,
+        intercept=final.intercept,
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
         temperature=temperature and temperature["temperature"],
@@ -146,9 +149,9 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
     if final.points is not None:
         chosen = task.centers.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)
-        before = replace(model, expansion=replace(model.expansion, centers=points))
+        before = replace(model, centers=points)
     if refitted or before is not model:
-        before = before.with_weights(final.penalised_weights, final.penalised_intercept)
+        before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept)
     prefixes = tuple(load_prefixes(layout)) if selected else ()
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
@@ -161,7 +164,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         penalised = of_model if before is model else score(before.decision_function(block.X))
         values = of_model | {PENALISED + name: value for name, value in penalised.items()}
         if prefixes:
-            columns, error = before.expansion.columns(block.X), "wrong" if n_classes else "squared_error"
+            columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
             values[PREFIXES] = np.array([score(of_first)[error] for of_first in decided])
         ranked = ranked_rows(decision, block.y, block.weights, block.start, n_test) if n_classes else {}

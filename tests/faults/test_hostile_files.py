@@ -14,7 +14,6 @@ import pytest
 
 from features.descriptors.extraction import FeatureSpec
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from runs import python
@@ -51,12 +50,18 @@ def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
 
 def save(folder: Path, task: Literal["binary", "regression"], weight: float, intercept: float) -> Path:
     """Save a model of two centers."""
-    order = np.arange(2)
-    weights, centers = np.full((2, 1), weight), X[:2].astype(np.float32)
-    expansion = KernelExpansion(GaussianKernel, centers, 3.0, weights, np.full(1, intercept))
-    labels = (0, 1) if task == "binary" else ()
     saved = SparseKernelModel(
-        task, labels, FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)
+        task=task,
+        labels=(0, 1) if task == "binary" else (),
+        features=FeatureSpec("raw"),
+        kernel=GaussianKernel,
+        sigma2=3.0,
+        centers=X[:2].astype(np.float32),
+        weights=np.full((2, 1), weight),
+        intercept=np.full(1, intercept),
+        center_index=np.arange(2),
+        selection_order=np.arange(2),
+        input_shape=(3,),
     )
     save_model(folder, saved)
     return folder

@@ -48,7 +48,7 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
     onnx.checker.check_model(onnx.load(path), full_check=True)
     decision = model.decision_function(model.features_of(inputs))
     # Ours are float32 columns, theirs float64: weights carry the rounding into the decision values.
-    largest = model.expansion.columns(model.features_of(inputs)).max()
+    largest = model.columns(model.features_of(inputs)).max()
     rounding = 2 * np.finfo(np.float32).eps * largest * np.abs(model.weights).sum(axis=0).max()
     for name, evaluate in evaluators(path).items():
         taken = model.features_of(inputs) if input_name(model) == "features" else np.asarray(inputs, np.float64)

@@ -193,7 +193,7 @@ def test_columns_without_names_are_matched_by_position(header, order, target, wo
 def test_rows_far_from_every_center_are_told_of(prices, tmp_path, capsys, intercept):
     """Other units: almost every row is far, and gets nothing but the intercept."""
     run = load_model(prices / "model")
-    save_model(tmp_path / "model", run.with_weights(run.weights, np.array([intercept])))
+    save_model(tmp_path / "model", replace(run, intercept=np.array([intercept])))
     near = write(tmp_path / "near.csv", ROWS)
     far = write(tmp_path / "far.csv", [[f"{row[0]}e3", *row[1:]] for row in ROWS[:100]] + ROWS[100:])
     found = {}

@@ -15,7 +15,6 @@ from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
-from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
 from pipeline.runtime.answers import describe
@@ -44,13 +43,11 @@ def make(task: str = "multiclass", name: str = "raw", m: int = 4) -> SparseKerne
         task=task,
         labels=TASKS[task],
         features=spec,
-        expansion=KernelExpansion(
-            GaussianKernel,
-            rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
-            3.0,
-            rng.normal(size=(m, n_outputs)),
-            rng.normal(size=n_outputs),
-        ),
+        kernel=GaussianKernel,
+        sigma2=3.0,
+        centers=rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
+        weights=rng.normal(size=(m, n_outputs)),
+        intercept=rng.normal(size=n_outputs),
         center_index=np.arange(m),
         selection_order=rng.permutation(m),
         standardisation=Standardisation(rng.normal(size=6), rng.random(6) + 0.5) if scored else None,
@@ -261,12 +258,12 @@ def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel:
     model = make("regression")
     weights = np.full((4, 1), LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)
-    strong = replace(model, expansion=KernelExpansion(kernel, centers, 3.0, weights, np.zeros(1)))
+    strong = replace(model, kernel=kernel, centers=centers, weights=weights, intercept=np.zeros(1))
     strong.check()
     decision = strong.decision_function(np.full((3, 6), 1e-3, np.float32))
     assert np.isfinite(decision.T @ decision).all()
     with pytest.raises(ModelFormatError, match="train again"):
-        strong.with_weights(weights * 2, strong.intercept).check()
+        replace(strong, weights=weights * 2).check()
 
 
 def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path, monkeypatch):
@@ -291,5 +288,5 @@ def test_a_manifest_that_names_less_does_not_vouch_for_a_model_and_one_that_does
     with pytest.raises(CorruptDataError, match="not in its manifest"):
         load_model(tmp_path / "model")
     with pytest.raises(ModelFormatError, match="weights"):
-        save_model(tmp_path / "broken", model.with_weights(model.weights * np.nan, model.intercept))
+        save_model(tmp_path / "broken", replace(model, weights=model.weights * np.nan))
     assert not (tmp_path / "broken").exists()

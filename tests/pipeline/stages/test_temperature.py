@@ -61,7 +61,7 @@ def unseen_temperature(place: Path, run: Path, centers: np.ndarray) -> float | N
     """
     X, y, held_out = rows_of(place, run)
     model, Y = load_model(run / "model"), np.where(y[:, None] == np.arange(3), 1.0, -1.0)
-    squares = np.sum(model.expansion.columns(X) ** 2) / model.n_centers
+    squares = np.sum(model.columns(X) ** 2) / model.n_centers
     K = model.kernel(X[centers], 4.0).block(X, out_dtype=np.float64)
     # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
     ridge = report_of(run)["hold_out"]["ridge"] / squares * np.sum(K[~held_out] ** 2) / len(centers)
