@@ -1,13 +1,50 @@
-"""Training of sparse, certified kernel machines: columns, statistics, solvers, and the run itself."""
+"""Training of sparse, certified kernel machines: columns, statistics, solvers, and the run itself.
 
+The import checks that the package can work here, and says where numba keeps compiled loops.
+"""
+
+import importlib.util
 import logging
 import os
 import stat
+import sys
 from pathlib import Path
-
-from pipeline import own_packages
+from typing import NoReturn
 
 __version__ = "1.0.0"
+USAGE = 2  # as in `pipeline.errors`
+
+
+def check_own_packages() -> None:
+    """Raise ImportError where the package cannot work here; end a command with that line and 2.
+
+    A folder called `features` or `storage` where Python is started would be imported instead of ours.
+    """
+    if sys.platform == "win32":
+        _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
+    for name in ("features", "storage"):
+        file, ours = _found(name), Path(__file__).parents[1] / name
+        if file is None or os.path.realpath(file) == os.path.realpath(ours / "__init__.py"):
+            continue
+        theirs = file.parent if file.name == "__init__.py" else file
+        listed = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        advice = "start from another folder, or with python -P; the command slkl works here too"
+        if theirs.resolve().parent in listed:
+            advice = "take its folder out of PYTHONPATH"
+        _refuse(f"{theirs} is imported instead of slkl's own package {name} ({ours}); rename it, or {advice}", name)
+
+
+def _found(name: str) -> Path | None:
+    """Return the file that `import name` reads; None where there is none, which the import itself says best."""
+    spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _refuse(line: str, name: str) -> NoReturn:
+    if sys.argv[:1] == ["-m"] or Path(sys.argv[0]).stem == "slkl":  # while Python looks for the module of a command
+        print(f"error: {line}", file=sys.stderr)
+        raise SystemExit(USAGE)
+    raise ImportError(line, name=name)
 
 
 def keep_compiled_code() -> None:
@@ -37,5 +74,5 @@ def keep_compiled_code() -> None:
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
 
 
-own_packages.check()
+check_own_packages()
 keep_compiled_code()

@@ -46,7 +46,7 @@ MODULES = {name_of(path): path for package in PACKAGES for path in sorted((ROOT 
 
 
 def room_of(module: str) -> str:
-    package, *inside = module.removesuffix(".own_packages").split(".")  # a part of pipeline/__init__.py
+    package, *inside = module.split(".")
     return f"pipeline.{inside[0]}" if package == "pipeline" and inside else package
 
 

@@ -1,25 +1,27 @@
-"""The folder of a run: taking it, its lock, and the configuration frozen in it."""
+"""The folder of a run: taking it, its lock, the configuration frozen in it, and what the run was computed with."""
 
 import hashlib
 import os
+import platform
 import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pipeline import __version__
 from pipeline.config.command_line import program
 from pipeline.config.parsers import is_address
 from pipeline.config.settings import flag_of, from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
-from pipeline.runtime.environment import environment, environment_warnings
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, make_folder, remove_file, write_file
 from storage.folder_layouts import RunLayout
@@ -28,6 +30,9 @@ from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
 FORMAT_VERSION = 1
+LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
+DECISIVE = ("numpy", "scipy", "numba")  # those whose code the numbers come out of
+_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
 _REMEDY = "restore it, or start a new run"
 
 
@@ -109,20 +114,18 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 
 def _is_unused(layout: RunLayout) -> bool:
     """Return whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
-    written = {layout.environment.name, layout.config.name}
     for entry in layout.root.iterdir():
         aside = aside_of(entry.name)
-        left = entry.is_file() and aside is not None and not aside.replaced and aside.name in written
-        if not (left or entry.name == layout.lock.name or (entry == layout.environment and _is_record(entry))):
+        if aside and not aside.replaced and aside.name in ("env.json", "config.toml") and entry.is_file():
+            continue
+        if entry == layout.lock:
+            continue
+        try:
+            if entry != layout.environment or "features" not in read_record(entry):
+                return False
+        except (CorruptDataError, UnavailableStoreError):
             return False
     return True
-
-
-def _is_record(path: Path) -> bool:
-    try:
-        return "features" in read_record(path)
-    except (CorruptDataError, UnavailableStoreError):
-        return False
 
 
 def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
@@ -220,3 +223,61 @@ def finished_report(layout: RunLayout) -> dict[str, Any]:
 def environment_changes(layout: RunLayout) -> list[str]:
     """Return a warning for each difference to the first start that may change the last bits of the model."""
     return environment_warnings(read_record(layout.environment, remedy=_REMEDY), environment())
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, processor, BLAS and thread settings, as recorded in env.json."""
+    # Slow to import, and only then is the BLAS of its own that scipy carries loaded, and seen.
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    pools = [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in threadpool_info()]
+    return {
+        "slkl": __version__,
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "blas": pools,
+        "processors": os.cpu_count(),
+    }
+
+
+def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a line for each difference between two environments that may change the last bits of a model.
+
+    `stored`: of a run's first start (env.json); `now`: of a resumption. Unknown facts are not compared.
+    """
+    before, after = _decisive(stored), _decisive(now)
+    return [
+        f"{what} is {after[what]} here, the run was started with {before[what]}: "
+        "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "
+        "if they matter"
+        for what in before
+        if what in after and after[what] != before[what]
+    ]
+
+
+def _decisive(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the bits of a model depend on, as {what: value}."""
+    pools = [pool for pool in environment.get("blas") or [] if pool.get("internal_api") in _BLAS]
+    libraries = environment.get("libraries") or {}
+    facts = {
+        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
+        "the kind of processor": environment.get("machine"),
+        "slkl": environment.get("slkl"),
+        **{name: libraries.get(name) for name in DECISIVE},
+        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
+    }
+    return {what: str(value) for what, value in facts.items() if value}
+
+
+def _joined(words: Iterable[str | None]) -> str:
+    return ", ".join(sorted({word for word in words if word}))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.runtime.environment import environment, environment_warnings
+from pipeline.runtime.run_folder import environment, environment_warnings
 from runs import python
 
 
@@ -33,7 +33,7 @@ def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
 
 
 def test_a_core_type_that_the_user_chooses_is_warned_of(stored: dict[str, Any]) -> None:
-    code = "import json; from pipeline.runtime.environment import environment; print(json.dumps(environment()))"
+    code = "import json; from pipeline.runtime.run_folder import environment; print(json.dumps(environment()))"
     found = python("-c", code, env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, check=True)
     now = json.loads(found.stdout)
     if not any(pool["architecture"] == "Nehalem" for pool in now["blas"]):
