@@ -39,7 +39,7 @@ MOST_BLOCK_ROWS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class Located:
+class ModelLocation:
     """A model, and the layout and configuration of the run it is in, where it is in one."""
 
     model: SparseKernelModel
@@ -63,24 +63,24 @@ class Predicted:
     weights: NDArray[np.float64] | None = None
 
 
-def locate(path: Path) -> Located:
+def locate(path: Path) -> ModelLocation:
     """Load a model folder, or the model of a run. Raises MissingRunError, CorruptDataError, ModelFormatError."""
     if not path.is_dir():
         sweep_output(path)  # what took its place may have been killed amid two renames
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
     if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():
-        return Located(load_model(path))
+        return ModelLocation(load_model(path))
     layout = RunLayout(path)
     if not layout.model.is_dir():
         problem = "is a run without a model yet; train it to its end" if layout.config.exists() else "holds no model"
         raise MissingRunError(f"{path}: {problem}; name a model folder, or the folder of a finished run")
     model = load_model(layout.model)
     config = run_folder.frozen_config(layout) if layout.config.exists() else None
-    return Located(model, layout, config)
+    return ModelLocation(model, layout, config)
 
 
-def open_examples(asked: Asked, located: Located) -> Examples:
+def open_examples(asked: Asked, located: ModelLocation) -> Examples:
     """Open the data that were asked for, and check that the model fits their inputs.
 
     Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
@@ -189,7 +189,7 @@ def check_shape(piece: Piece, model: SparseKernelModel) -> None:
         raise DataError(f"{piece.name}: inputs have shape {shape} each, the model wants {wanted}")
 
 
-def _source_of_run(config: TrainConfig, located: Located) -> Source:
+def _source_of_run(config: TrainConfig, located: ModelLocation) -> Source:
     """Return the data of a run, after checking that they are those it was trained on."""
     assert located.layout is not None
     spec = source_spec(config)

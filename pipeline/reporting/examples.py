@@ -10,7 +10,7 @@ from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.example_files import Asked, Piece
 from pipeline.prediction.labelled_scores import true_targets
-from pipeline.prediction.streamed_prediction import Located, open_examples, predictions
+from pipeline.prediction.streamed_prediction import ModelLocation, open_examples, predictions
 from pipeline.reporting.plots import Axis, Figure, picture, plot
 
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
@@ -29,7 +29,7 @@ def needs_download(config: TrainConfig) -> str:
     return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"
 
 
-def mistakes(located: Located) -> dict[str, Any]:
+def mistakes(located: ModelLocation) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
     Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
@@ -75,7 +75,7 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
     return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
-def centers(located: Located) -> list[dict[str, Any]] | None:
+def centers(located: ModelLocation) -> list[dict[str, Any]] | None:
     """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
     model = located.model
     if len(model.input_shape) != 2 or not model.n_centers:

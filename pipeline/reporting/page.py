@@ -17,7 +17,7 @@ import jinja2
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
-from pipeline.prediction.streamed_prediction import Located, locate
+from pipeline.prediction.streamed_prediction import ModelLocation, locate
 from pipeline.reporting import examples, plots, result_table, run_facts
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
@@ -94,7 +94,7 @@ def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | 
         return None
 
 
-def _labels(located: Located | None) -> list[str] | None:
+def _labels(located: ModelLocation | None) -> list[str] | None:
     """Return the name of every output, None where there is no model to ask."""
     if located is None:
         return None
@@ -114,7 +114,7 @@ def _records(layout: RunLayout) -> list[dict[str, Any]]:
     return list(latest.values())
 
 
-def _pictures(located: Located | None, notes: list[str]) -> dict[str, Any]:
+def _pictures(located: ModelLocation | None, notes: list[str]) -> dict[str, Any]:
     """Return the examples that the model is wrong about, and its centers as pictures."""
     empty: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if located is None or located.config is None:
