@@ -46,6 +46,11 @@ def test_a_run_agrees_with_its_report(digits: Path, rings: dict[str, Path], caps
             assert found[key] == report[key]
         assert found["auc"] == (None if report["auc"] is None else pytest.approx(report["auc"], abs=1e-3))
         assert found["n_centers"] == report["model_n_centers"]
+        if report["probabilities"]:
+            for key in ("log_loss", "brier_score", "calibration_error"):
+                assert found["probabilities"][key] == pytest.approx(report["probabilities"][key], rel=1e-3)
+        else:
+            assert found["probabilities"] is None
         for key in ("mse", "rmse", "r2"):
             assert found[key] == (None if report[key] is None else pytest.approx(report[key], rel=1e-5))
         assert found["rows_per_second"] == pytest.approx(found["n_rows"] / found["seconds"])
@@ -121,7 +126,9 @@ def test_the_table_for_people(digits: Path, rings: dict[str, Path], capsys: Capt
     assert f"mean squared error: {report_of(rings['regression'])['mse']:.4g}"[:-1] in shown
     assert "R2 " in shown
     assert main([str(rings["words"])]) == 0
-    assert all(word in capsys.readouterr().out for word in WORDS[:1])
+    shown = capsys.readouterr().out
+    assert WORDS[0] in shown
+    assert f"probabilities: log loss {report_of(rings['words'])['probabilities']['log_loss']:.3g}" in shown
 
 
 # Whose model, an .npz or the text of a .csv, options and what is said.

@@ -87,8 +87,9 @@ def test_the_numbers_are_those_of_the_report(trained: Callable[..., Path], capsy
     assert (run / "config.toml").read_text().strip() in texts(found, "pre")
     assert "deskew" in text
     titles = texts(found, "title")
-    for words in ("objective against sweeps", "relative gap against sweeps", "active candidates against sweeps"):
+    for words in ("objective against", "relative gap against", "active candidates against", "share that is right"):
         assert any(title.startswith(words) for title in titles)
+    assert f"calibration error {100 * report['probabilities']['calibration_error']:.2f} %" in " ".join(text.split())
     assert "Not shown" not in text
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     made, full = sum(record["visited"] for record in records), 60 * len(records)

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
-from pipeline.models.scores import best_temperature, loss_slopes, probabilities
+from pipeline.models.scores import best_temperature, loss_slopes
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
 from pipeline.stages import solve_weights
@@ -128,28 +127,6 @@ def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, 
     found = best_temperature(loss_slopes(decision[held_out], y[held_out]))
     assert model.temperature == pytest.approx(found, rel=1e-4)
     assert told(run)["seen"] is False
-
-
-def test_run_evaluate_and_page_tell_the_same_as_scikit_learn(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = place / "refitted"
-    model = load_model(run / "model")
-    with np.load(place / "three.npz") as data:
-        decision, y = model.decision_function(model.features_of(data["X_test"])), data["y_test"]
-    assert model.temperature is not None
-    expected = log_loss(y, probabilities(decision, model.temperature))
-    assert expected < min(log_loss(y, probabilities(decision, factor * model.temperature)) for factor in (0.5, 2))
-    assert evaluate([str(run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["probabilities"]
-    for one in (found, told(run)):
-        assert one["log_loss"] == pytest.approx(expected, rel=1e-5)
-        assert one["calibration_error"] < 0.08
-        assert one["calibration_error"] == pytest.approx(found["calibration_error"], rel=1e-3)
-    assert evaluate([str(run)]) == 0
-    assert f"probabilities: log loss {expected:.4g}, Brier score " in capsys.readouterr().out
-    assert write_report([str(run)]) == 0
-    page = (run / "report.html").read_text()
-    assert "share that is right against largest probability" in page
-    assert f"expected\ncalibration error {100 * found['calibration_error']:.2f} %" in page
 
 
 @pytest.mark.parametrize(("data", "more"), [("values.npz", ()), ("three.npz", ("--set", "statistics.hold_out=0"))])
