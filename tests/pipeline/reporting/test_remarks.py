@@ -1,4 +1,4 @@
-"""What a run tells beside its error: of classes, also rare ones, of outliers, few candidates, and gaps that are left."""
+"""What a run tells beside its error: of classes, also rare ones, outliers, few candidates, and gaps that are left."""
 
 from pathlib import Path
 from types import SimpleNamespace
