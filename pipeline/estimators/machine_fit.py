@@ -33,10 +33,10 @@ from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
-from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
+from pipeline.stages.penalised_solves import REACHED
 from pipeline.stages.preparation import compile_told, loops_to_compile
-from pipeline.stages.task_checkpoints import REACHED
+from pipeline.stages.workspace import FinalWeights
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more

@@ -20,8 +20,7 @@ from pipeline.estimators.parameters import in_parameters
 from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.stages.choose_kernel import SCALES
-from pipeline.stages.task_checkpoints import note_of
-from pipeline.stages.workspace import Item, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import Item, TaskCheckpoints, Workspace, note_of
 
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 

@@ -13,8 +13,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
-from pipeline.stages import final_weights
-from pipeline.stages.run_workspace import Run
+from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import held_out_rows, target_blocks
 from storage.arrays import read_arrays
 
@@ -36,7 +35,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
     in the model, `penalised` has their test errors.
     """
     config, shape, solver = run.config, run.shape, run.config.solver
-    final = final_weights.load(run.layout)
+    final = load_final(run.layout)
     summary = final.summary
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None

@@ -102,7 +102,7 @@ def _latest_solve(layout: RunLayout, state: str) -> str | None:
     paths = list(layout.solutions.glob("*.jsonl"))
     if not paths:
         return None
-    from pipeline.stages.task_checkpoints import latest_note  # brings numba, which takes longer than all else here
+    from pipeline.stages.run_workspace import latest_note  # brings numba, which takes longer than all else here
 
     note = latest_note(paths)
     return (note if state == "running" else f"{note} when it ended") if note else None

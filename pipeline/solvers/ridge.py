@@ -98,6 +98,13 @@ def refit(
     return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
 
 
+def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
+    """Return what the report says of the ridge of a refit, and of those tried."""
+    if refitted is None:
+        return {"ridge": None, "ridges": None}
+    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.held_out_errors]}
+
+
 def with_ridge(
     fit: GramStatistics,
     final: GramStatistics,

@@ -15,7 +15,6 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.stages.final_weights import final_of
 from pipeline.stages.training_rows import (
     PassBytes,
     RowBlock,
@@ -35,7 +34,7 @@ STORING = "storing the sums of all rows"
 def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.stage(STATISTICS):
-        if final_of(work) is not None:
+        if work.final is not None:
             return  # nothing reads them any more, and a finished run has none
         if work.in_rounds or work.preselection is not None:
             return  # the solve stage computes them, for the columns it needs

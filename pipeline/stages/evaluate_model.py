@@ -23,14 +23,12 @@ from pipeline.prediction.labelled_scores import (
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.stages import final_weights
 from pipeline.stages.choose_kernel import SCALES
-from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.polish_centers import n_moving
-from pipeline.stages.run_workspace import Run
+from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
-from pipeline.stages.workspace import EVALUATE, Workspace
+from pipeline.stages.workspace import EVALUATE, FinalWeights, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
 from storage.records import write_marker
@@ -60,7 +58,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
-    solver, n_centers, rows = run.config.solver, len(final_weights.load(run.layout).active), run.row_task
+    solver, n_centers, rows = run.config.solver, len(load_final(run.layout).active), run.row_task
     opened = partial(
         _block_of_scores,
         rows,
@@ -130,7 +128,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
     is_image = len(source.input_shape) > 1
     return assemble_model(
         run,
-        final_weights.load(run.layout),
+        load_final(run.layout),
         features=run.request.features,
         standardisation=open_features(run.features).standardisation() if run.request.standardise else None,
         input_shape=source.input_shape,
@@ -145,7 +143,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
     Of classes, with the rows of the block that are ranked by the model's decision values.
     """
     model = before = load_model(layout.model)
-    final = final_weights.load(layout)
+    final = load_final(layout)
     if final.points is not None:
         chosen = task.centers.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)

@@ -17,12 +17,11 @@ from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_kernel import PASS, choose_kernel, trials_bytes
 from pipeline.stages.filled_settings import count_candidates, grows
-from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
 from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.solve_weights import solve_weights
 from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
-from pipeline.stages.workspace import CENTERS, Workspace
+from pipeline.stages.workspace import CENTERS, FinalWeights, Workspace
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:

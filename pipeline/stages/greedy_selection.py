@@ -35,7 +35,7 @@ from pipeline.solvers.greedy_choice import (
     prefix_weights,
     selection_bytes,
 )
-from pipeline.solvers.ridge import Refit, refit
+from pipeline.solvers.ridge import Refit, refit, ridge_summary
 from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import (
     FIT,
@@ -51,9 +51,8 @@ from pipeline.stages.accumulate_statistics import (
     statistics_pass,
     statistics_to_arrays,
 )
-from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
-from pipeline.stages.workspace import SOLVE, STATISTICS, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import SOLVE, STATISTICS, FinalWeights, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
 from storage.folder_layouts import RunLayout

@@ -21,7 +21,6 @@ from pipeline.stages.accumulate_statistics import (
     statistics_pass,
     statistics_to_arrays,
 )
-from pipeline.stages.final_weights import final_of
 from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CENTERS, STATISTICS, Workspace
 
@@ -35,7 +34,7 @@ def grow_candidates(work: Workspace) -> None:
     With the candidates are then committed the ridges that were tried on so many, and their held-out errors.
     """
     with work.stage(STATISTICS):
-        if final_of(work) is not None:
+        if work.final is not None:
             return  # nothing reads the statistics any more
         if RIDGES not in work.centers:
             size, errors = _grown(work)

@@ -29,10 +29,9 @@ from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
-from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit
+from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit, ridge_summary
 from pipeline.solvers.weights import CalibrationWeights, Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import (
     PassBytes,
     RowBlock,
@@ -45,7 +44,7 @@ from pipeline.stages.training_rows import (
     row_grid,
     task_on_sample,
 )
-from pipeline.stages.workspace import SOLVE, Workspace
+from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
 VERSION = 1  # of the state that is checkpointed

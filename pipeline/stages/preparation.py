@@ -22,7 +22,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
 from pipeline.stages.kernel_settings import kernels_of
-from pipeline.stages.one_vs_all import solver_options
+from pipeline.stages.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.errors import CannotWriteError, LockedError

@@ -6,6 +6,7 @@ these before it ends; a greedy selection keeps every 256 centers. STATE.json has
 of each stage, over all sessions of the run.
 """
 
+import json
 import os
 import threading
 import time
@@ -38,11 +39,12 @@ from pipeline.runtime.row_pass import (
     take_over,
 )
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
-from pipeline.stages.task_checkpoints import CheckpointsOnDisk, latest_note, records_in
-from pipeline.stages.workspace import STAGES, Workspace
+from pipeline.stages.workspace import FINAL, STAGES, FinalWeights, TaskCheckpoints, Workspace, note_of
+from storage import checkpoints as checkpoint_files
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
-from storage.files import make_folder, remove_file
+from storage.checkpoints import Checkpoint
+from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
+from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
 from storage.folders import check_folder, remove_folder
 from storage.records import read_markers, read_record, write_record
@@ -101,6 +103,75 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
 def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
     """Return the mapping by the order of the stages: the keys of records are sorted."""
     return {name: stages[name] for name in (READ, COMPILE, *STAGES) if name in stages}
+
+
+@dataclass
+class CheckpointsOnDisk(TaskCheckpoints):
+    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block.
+
+    every : seconds between checkpoints
+    """
+
+    folder: Path
+    records: Path
+    every: float
+    warnings: tuple[str, ...] = ()
+    _saved: float = field(default_factory=time.monotonic, init=False)
+    _file: LineFile | None = field(default=None, init=False)
+
+    def __enter__(self) -> "CheckpointsOnDisk":
+        """Open the file of records, empty."""
+        self._saved, self._file = time.monotonic(), LineFile(self.records, fresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+
+    def load(self) -> Checkpoint | None:
+        """Return the last whole checkpoint; None where there is none. Raises CorruptDataError where none is whole."""
+        checkpoint = checkpoint_files.load(self.folder)
+        self.warnings = () if checkpoint is None else checkpoint.warnings
+        return checkpoint
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Make a checkpoint."""
+        checkpoint_files.save(self.folder, step, arrays, facts)
+        self._saved = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Return whether it is time for a checkpoint, or the run is to stop."""
+        return bool(stopping.requested()) or time.monotonic() - self._saved >= self.every
+
+    def record(self, facts: Mapping[str, Any]) -> None:
+        """Append the record of an iteration."""
+        assert self._file is not None
+        self._file.append(json.dumps(facts))
+
+
+def records_in(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records in a file; none where it is gone."""
+    if path.exists():
+        yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def latest_note(paths: Sequence[Path], penalties: Sequence[float] = (), number: int | None = None) -> str:
+    """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
+
+    Where it is one of several penalties, or the one of a `number`, they say which. The driver removes the records of a
+    finished solve while another thread may ask: a file may be gone at any step.
+    """
+    written = []
+    for path in paths:
+        with suppress(OSError):
+            written.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(written, reverse=True):
+        with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
+            record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+            return note_of(record, penalties, number)
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,6 +425,11 @@ def _compute_item(
         write_arrays(root / name, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings
+
+
+def load_final(layout: RunLayout) -> FinalWeights:
+    """Return the committed weights of a run. Raises CorruptDataError where they are missing or damaged."""
+    return FinalWeights.of_arrays(read_arrays(layout.root / FINAL, remedy=ANEW))
 
 
 def is_whole(part: Path) -> bool:

@@ -8,9 +8,11 @@ What a step commits has a name with slashes, such as `statistics/fit` or `soluti
 below the run's folder.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.runtime.row_pass import RowPass, S
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.weights import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
 from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
@@ -29,7 +32,46 @@ from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
+FINAL, SUMMARY = "solutions/final.npz", "summary"
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
+
+
+@dataclass(frozen=True)
+class FinalWeights:
+    """The weights of the model, on its `active` candidates, in the order of the model's centers.
+
+    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: weights before a refit (equal without one); points (a,
+    d): moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
+    """
+
+    active: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+    penalised_weights: NDArray[np.float64]
+    penalised_intercept: NDArray[np.float64]
+    points: NDArray[np.floating] | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays) -> "FinalWeights":
+        """Return the weights that were committed."""
+        named: dict[str, Any] = dict(arrays)
+        return cls(**{**named, SUMMARY: json.loads(arrays[SUMMARY].tobytes())})
+
+    @staticmethod
+    def of(active: NDArray[np.int64], weights: Weights, summary: dict[str, Any]) -> "FinalWeights":
+        """Return weights of least squares, which are no refit of others."""
+        of_all, intercept = weights.weights, weights.intercept
+        return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
+
+    def moved_up(self, by: float) -> "FinalWeights":
+        """Return the weights with intercepts larger by the mean that was taken off the targets."""
+        return replace(self, intercept=self.intercept + by, penalised_intercept=self.penalised_intercept + by)
+
+    def arrays(self) -> Arrays:
+        """Return all of it as arrays."""
+        arrays = {name: value for name, value in vars(self).items() if value is not None}
+        return arrays | {SUMMARY: np.frombuffer(json.dumps(self.summary).encode(), np.uint8)}
 
 
 class TaskCheckpoints:
@@ -51,6 +93,18 @@ class TaskCheckpoints:
 
     def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
+
+
+def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: int | None = None) -> str:
+    """Return objective and gap of a record in a few words, and which of several penalties it is for."""
+    which = ""
+    if number is not None:
+        which = f"penalty {number + 1} ({record['penalty']:.3g}), "
+    elif len(penalties) > 1:
+        position = penalties.index(record["penalty"]) + 1
+        which = f"penalty {position} of {len(penalties)} ({record['penalty']:.3g}), "
+    gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
+    return f"{which}output {record['output']}: objective {record['objective']:.6g} gap {gap}"
 
 
 class Workspace(RowData, ABC):
@@ -158,6 +212,12 @@ class Workspace(RowData, ABC):
         found = self.committed(CENTERS, mapped=True)
         assert found is not None, "candidates are drawn first"
         return found
+
+    @property
+    def final(self) -> FinalWeights | None:
+        """The weights of the model, once they are committed."""
+        found = self.committed(FINAL)
+        return None if found is None else FinalWeights.of_arrays(found)
 
     @property
     def facts(self) -> TargetFacts:

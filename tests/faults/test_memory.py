@@ -27,11 +27,11 @@ from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit as centers
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
-from pipeline.stages.one_vs_all import solution_name
 from pipeline.stages.out_of_core.correlation_pass import correlation_errors
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
+from pipeline.stages.penalised_solves import solution_name
 from pipeline.stages.run_workspace import Run, StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main

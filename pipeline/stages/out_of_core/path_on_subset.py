@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
-from pipeline.stages.one_vs_all import start_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
@@ -25,7 +24,7 @@ from pipeline.stages.out_of_core.working_set import (
     load,
     round_name,
 )
-from pipeline.stages.penalty_path import follow_penalty_path
+from pipeline.stages.penalised_solves import follow_penalty_path, start_name
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.workspace import STATISTICS
 

@@ -26,7 +26,6 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
     KeptFiles,
@@ -35,6 +34,7 @@ from pipeline.stages.out_of_core.kept_columns import (
     kept_files,
     nothing_kept,
 )
+from pipeline.stages.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import PassBytes, RowBlock, RunSize, block_pass, block_pass_bytes
 from pipeline.stages.workspace import SOLVE, STATISTICS

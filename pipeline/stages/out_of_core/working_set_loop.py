@@ -19,7 +19,6 @@ from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_dataclass
 from pipeline.solvers.duality_gap import Certificate
 from pipeline.solvers.regularization_path import penalty_max
-from pipeline.stages.one_vs_all import solve_outputs, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -32,8 +31,8 @@ from pipeline.stages.out_of_core.working_set import (
     latest,
     round_name,
 )
+from pipeline.stages.penalised_solves import REACHED, solve_outputs, start_name
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.task_checkpoints import REACHED
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker

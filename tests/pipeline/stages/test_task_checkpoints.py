@@ -14,7 +14,8 @@ from pipeline.runtime import stopping
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.regularization_path import solve_path
 from pipeline.solvers.state import SolverOptions
-from pipeline.stages.task_checkpoints import SolveProgress, latest_note
+from pipeline.stages.penalised_solves import SolveProgress
+from pipeline.stages.run_workspace import latest_note
 from pipeline.stages.workspace import TaskCheckpoints
 from runs import train
 

@@ -2,13 +2,15 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
-from pipeline.stages import accumulate_statistics, greedy_selection
+from pipeline.stages import greedy_selection
 from runs import model_bytes, report_of, train, train_beside
 
 LINE = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
@@ -47,14 +49,14 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
     finalists(monkeypatch, 60)
     line = (*LINE, *OPTIONS[data])
     whole = train_beside(place, f"{data} whole", place / f"{data}.npz", *line)
-    add, sampled = accumulate_statistics.add_block, list[int]()
+    add, sampled = StatisticsSums.add, list[int]()
 
-    def seen(generator, parts, of_columns, blocks, sums, number, block, each) -> None:  # type: ignore[no-untyped-def]
-        if parts == ("sample",):
-            sampled.append(len(block.X))
-        add(generator, parts, of_columns, blocks, sums, number, block, each)
+    def seen(sums: StatisticsSums, columns: np.ndarray, *arguments: Any) -> None:
+        if columns.shape[1] == 400:  # all candidates; the passes after it are of finalists
+            sampled.append(len(columns))
+        add(sums, columns, *arguments)
 
-    monkeypatch.setattr(accumulate_statistics, "add_block", seen)
+    monkeypatch.setattr(StatisticsSums, "add", seen)
     pieces = train_beside(place, f"{data} pieces", place / f"{data}.npz", *line, "--set", "statistics.block_rows=7")
     assert model_bytes(pieces) == model_bytes(whole)
     assert report_of(pieces)["passes"] == report_of(whole)["passes"]
