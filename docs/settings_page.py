@@ -50,9 +50,10 @@ def _row(*cells: str) -> str:
 def _values(parse: Any) -> str:
     """Return which values a setting takes, without the word of its default."""
     parse = getattr(parse, "parse", parse)
-    if isinstance(parse, OneOf):
-        return ", ".join(f"`{one}`" for one in parse.choices)
-    return KINDS[parse.__qualname__.partition(".")[0]]
+    if not isinstance(parse, OneOf):
+        return KINDS[parse.__qualname__.partition(".")[0]]
+    others = [] if parse.otherwise is None else [_values(parse.otherwise)]
+    return ", ".join([*others, *(f"`{one}`" for one in parse.choices)])
 
 
 KINDS = {
@@ -61,13 +62,11 @@ KINDS = {
     "real": "number",
     "text": "text",
     "label": "text",
+    "address": "`tls://HOST:PORT`",
     "byte_size": "size",
     "duration": "time",
-    "share": "number from 0 to 1",
     "number_list": "numbers",
     "name_list": "names",
-    "center_count": "whole number, `all`",
-    "width": "number, `median`, `auto`",
     "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",
     "selection": "`none`, `greedy:K`, `greedy:auto`",
     "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",

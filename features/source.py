@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from features.encoding import TableEncoding
-from features.errors import DataError, UsageError
+from features.errors import DataError
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -17,7 +17,7 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """What to read; picklable and JSON-able. What is not named here is as the setting data.NAME says.
+    """What to read; picklable and JSON-able. What is not named here is as the setting data.NAME, in its range.
 
     dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
@@ -49,20 +49,6 @@ class SourceSpec:
     noise: float | None = None
     seed: int = 0
     kept: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot be used, naming the option."""
-        for option, size in (("n_train", self.n_train), ("n_test", self.n_test)):
-            if size is not None and size < 1:
-                raise UsageError(f"{option} is {size}; it must be at least 1")
-        if not 0.0 < self.test_fraction < 1.0:
-            raise UsageError(f"test_fraction is {self.test_fraction}; it must lie between 0 and 1")
-        if self.noise is not None and not 0.0 <= self.noise < float("inf"):
-            raise UsageError(f"noise is {self.noise}; it must be a variance of at least 0")
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}; it must not be negative")
-        if not self.dataset:
-            raise UsageError(f"dataset is empty; give one of {', '.join(NAMED)} or a path")
 
 
 class RowArray(Protocol):

@@ -19,36 +19,32 @@ _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
 
 def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
     """Return a parser of whole numbers between two bounds."""
+    words = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
 
     def parse(value: object) -> int:
         number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
         if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
-            bound = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
-            raise ValueError(f"must be a whole number of {bound}")
+            raise ValueError(f"must be a whole number of {words}")
         return number
 
     return parse
 
 
-def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> Callable[[Any], float]:
-    """Return a parser of finite numbers from `minimum` (excluded where `above`) up to below `maximum`."""
+def real(
+    minimum: float, maximum: float = math.inf, *, above: bool = False, closed: bool = False
+) -> Callable[[Any], float]:
+    """Return a parser of finite numbers: `minimum` is too low where `above`, `maximum` too high unless `closed`."""
+    words = f"above {minimum:g}" if above else f"of at least {minimum:g}"
+    if maximum < math.inf:
+        words += f" and {'at most' if closed else 'below'} {maximum:g}"
 
     def parse(value: object) -> float:
         number = _number(value)
-        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number >= maximum:
-            bound = f"above {minimum:g}" if above else f"at least {minimum:g}"
-            raise ValueError(f"must be a number {bound}" + (f" and below {maximum:g}" if maximum < math.inf else ""))
+        if not minimum <= number <= maximum or (above and number == minimum) or (number == maximum and not closed):
+            raise ValueError(f"must be a number {words}")
         return number
 
     return parse
-
-
-def share(value: object) -> float:
-    """Accept a number from 0 to 1, both included."""
-    number = _number(value)
-    if not 0 <= number <= 1:
-        raise ValueError("must be a number from 0 to 1")
-    return number
 
 
 def _number(value: Any) -> float:
@@ -61,15 +57,21 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A parser that accepts the listed words only."""
+    """A parser that accepts the listed words, and what `otherwise` makes of any other value."""
 
     choices: tuple[str, ...]
+    otherwise: Callable[[Any], Any] | None = None
 
-    def __call__(self, value: object) -> str:
-        """Return the word."""
-        if value not in self.choices:
+    def __call__(self, value: object) -> Any:
+        """Return the word, or the other value."""
+        if value in self.choices:
+            return value
+        if self.otherwise is None:
             raise ValueError(f"must be one of {', '.join(self.choices)}")
-        return str(value)
+        try:
+            return self.otherwise(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{', '.join([str(error), *self.choices[:-1]])}, or {self.choices[-1]}") from None
 
 
 def text(value: object) -> str:
@@ -91,15 +93,11 @@ def label(value: object) -> str:
     return text(str(value)) if not isinstance(value, bool) else text(value)
 
 
-@dataclass(frozen=True)
-class Scheduler(OneOf):
-    """A parser that accepts the listed words, and addresses: `settings.load` knows where these may come from."""
-
-    def __call__(self, value: object) -> str:
-        """Return the word or the address."""
-        if value in self.choices or (is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value))):
-            return str(value)
-        raise ValueError(f"must be {', '.join(self.choices)} or tls://HOST:PORT")
+def address(value: object) -> str:
+    """Accept the address of a dask scheduler: `settings.load` knows where it may come from."""
+    if is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value)):
+        return str(value)
+    raise ValueError("must be tls://HOST:PORT")
 
 
 def is_address(scheduler: object) -> bool:
@@ -123,26 +121,6 @@ def number_list(value: Any) -> tuple[float, ...]:
     if not numbers or not all(1 <= number < math.inf for number in numbers):
         raise ValueError("must be numbers of at least 1, separated by commas")
     return tuple(int(number) if number.is_integer() else number for number in numbers)
-
-
-def width(value: object) -> float | str:
-    """Accept a kernel width above 0, `median` or `auto`."""
-    if value in ("median", "auto"):
-        return str(value)
-    try:
-        return real(0, above=True)(value)
-    except (ValueError, TypeError):
-        raise ValueError("must be a number above 0, median or auto") from None
-
-
-def center_count(value: object) -> int | str:
-    """Accept a number of centers, or `all`."""
-    if value == "all":
-        return "all"
-    try:
-        return whole(1)(value)
-    except ValueError:
-        raise ValueError("must be a whole number of at least 1, or all") from None
 
 
 def name_list(value: Any) -> tuple[str, ...]:

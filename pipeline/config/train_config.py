@@ -12,10 +12,9 @@ from pipeline.config.parsers import (
     NO_PENALTY,
     OneOf,
     Optionally,
-    Scheduler,
+    address,
     byte_size,
     categories,
-    center_count,
     duration,
     is_searched,
     label,
@@ -25,11 +24,9 @@ from pipeline.config.parsers import (
     penalty,
     real,
     selection,
-    share,
     text,
     truth,
     whole,
-    width,
 )
 
 AUTO_KERNEL = "auto"
@@ -141,10 +138,12 @@ class FeaturesConfig:
         "images of 28 pixels, in proportion for others)",
     )
     deskew: float = option(
-        0.0, share, "shear each image upright before its features are computed: 0 not at all, 0.5 halfway, 1 fully"
+        0.0,
+        real(0, 1, closed=True),
+        "shear each image upright before its features are computed: 0 not at all, 0.5 halfway, 1 fully",
     )
     power: float | None = optional(
-        share,
+        real(0, 1, above=True, closed=True),
         "auto",
         "exponent of every histogram value: 0.5 takes square roots (default for soft-hog), 1 changes nothing "
         "(default for the others)",
@@ -156,7 +155,7 @@ class CentersConfig:
     """Which training points are candidates."""
 
     count: int | str | None = optional(
-        center_count,
+        OneOf(("all",), whole(1)),
         "auto",
         "number of candidates, drawn at random, or all (auto: 1000 for image features, with a penalty or with "
         "a selection; else as many as lower the held-out error within --budget)",
@@ -196,7 +195,7 @@ class KernelConfig:
         "--kernel",
     )
     sigma2: float | str | None = optional(
-        width,
+        OneOf(("median", "auto"), real(0, above=True)),
         "default",
         "width σ² of the kernel: a number; median of the squared distances; auto for the lowest held-out error "
         "(default: 0.25 for soft-hog, 4 for sphog and hog, 8 with a power, median with a Laplace kernel; for tables "
@@ -293,7 +292,7 @@ class Resources:
 
     scheduler: str = option(
         "threads",
-        Scheduler(("serial", "threads", "processes")),
+        OneOf(("serial", "threads", "processes"), address),
         "who computes: serial, threads or processes; tls://HOST:PORT of a dask scheduler only as a flag, and "
         "for one start",
         "--scheduler",

@@ -110,8 +110,13 @@ BAD: dict[str, tuple[object, ...]] = {
     "centers.count": ("0", "some", True),
     "statistics.hold_out": ("0.95",),
     "features.cells": ("14,0",),
+    "features.power": ("0", "1.1"),
     "features.deskew": ("-0.1", "1.01", "nan", "half", True),
     "data.standardise": ("maybe",),
+    "data.n_train": ("1",),
+    "data.n_test": ("0",),
+    "data.test_fraction": ("0", "1"),
+    "data.noise": ("-1", "inf"),
     "resources.memory_limit": ("2 potatoes",),
     "resources.workers": ("0",),
     "resources.scheduler": ("carrier-pigeon", "tls://", "tls://host", "tls://host:", "tcp://:8786"),
@@ -122,8 +127,8 @@ TOLD = [
     ("solver.penalty", "path:x:1:5", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "path:max:0.1:x", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "max:2", "must be max:F with F above 0 and below 1"),
-    ("solver.tolerance", "tiny", "must be a number at least 0 and below 1"),
-    ("features.deskew", "2", "must be a number from 0 to 1"),
+    ("solver.tolerance", "tiny", "must be a number of at least 0 and below 1"),
+    ("features.deskew", "2", "must be a number of at least 0 and at most 1"),
     ("seed", "x", "must be a whole number of at least 0"),
     ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),
 ]
@@ -166,7 +171,7 @@ VALUES = st.fixed_dictionaries(
         "features.stride": st.floats(0.1, 1.9),
         "features.gradient_scale": st.floats(0.3, 49.0),
         "features.deskew": st.floats(0, 1),
-        "features.power": st.floats(0, 1),
+        "features.power": st.floats(0.1, 1),
         "resources.memory_limit": st.one_of(st.none(), st.integers(1, 2**50)),
     }
 )

@@ -14,7 +14,7 @@ REFUSED = [
     (["--select", "best:9"], "must be none, greedy:K"),
     (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
     (["--select", "greedy:auto", "--set", "centers.working_set=400"], "choose at most 266 centers"),
-    (["--sigma2", "1,2"], "must be a number above 0, median or auto"),
+    (["--sigma2", "1,2"], "must be a number above 0, median, or auto"),
     (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
     (["--scale", "metric"], "for at most 200 features, there are"),
     (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
