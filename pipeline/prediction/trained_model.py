@@ -210,14 +210,6 @@ class SparseKernelModel:
 
     def check(self) -> None:
         """Raise ModelFormatError unless types, shapes and values fit together and every number is finite."""
-        for name, dtype in DTYPES.items():
-            array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.dtype != dtype:
-                raise ModelFormatError(
-                    f"{name} has the dtype {getattr(array, 'dtype', None)}, expected {dtype.__name__}"
-                )
-            if not np.isfinite(array).all():
-                raise ModelFormatError(f"{name} holds a value that is not finite")
         if self.input_dtype not in INPUT_DTYPES:
             raise ModelFormatError(f"input_dtype is {self.input_dtype!r:.40}, expected {INPUT_DTYPES}")
         _labels(self.labels)
@@ -232,7 +224,7 @@ class SparseKernelModel:
             raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns} and a target")
         self._check_task()
         self._check_temperature()
-        self._check_shapes()
+        self._check_arrays()
         self._check_decisions()
         if not (isinstance(self.sigma2, float) and math.isfinite(self.sigma2) and self.sigma2 > 0):
             raise ModelFormatError(f"sigma2 is {self.sigma2!r:.40}, expected a number above 0")
@@ -267,35 +259,30 @@ class SparseKernelModel:
                 "such a model predicts infinities: train again, with targets on a smaller scale"
             )
 
-    def _check_shapes(self) -> None:
-        n_outputs = len(self.labels) if self.task == "multiclass" else 1
+    def _check_arrays(self) -> None:
         try:
             d = feature_length(self.features, self.input_shape)
         except UsageError as error:
             raise ModelFormatError(f"inputs of shape {self.input_shape}: {error}") from None
-        m = len(self.centers) if self.centers.ndim else 0
-        shapes: dict[str, tuple[int, ...]] = {
-            "centers": (m, d),
-            "center_index": (m,),
-            "weights": (m, n_outputs),
-            "intercept": (n_outputs,),
-            "selection_order": (m,),
-        }
-        for name, shape in shapes.items():
-            if getattr(self, name).shape != shape:
-                raise ModelFormatError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
-        if self.feature_scales is not None:
-            _check_scales(self.feature_scales, d)
+        m, n_outputs = len(np.atleast_1d(self.centers)), len(self.labels) if self.task == "multiclass" else 1
+        shapes: dict[str, tuple[int, ...]] = {"centers": (m, d), "weights": (m, n_outputs), "intercept": (n_outputs,)}
+        for name, dtype in DTYPES.items():
+            _check_array(name, getattr(self, name), dtype, shapes.get(name, (m,)))
+        if (scales := self.feature_scales) is not None:
+            _check_array(SCALES, scales, np.float32, (d,), (d, d))
+            if (scales if scales.ndim == 1 else np.diagonal(scales)).min() < 0:
+                raise ModelFormatError(f"{SCALES} holds a value below 0")
+            if scales.ndim == 2 and not np.array_equal(scales, scales.T):
+                raise ModelFormatError(f"{SCALES} is no symmetric matrix")
 
 
-def _check_scales(scales: NDArray[np.float32], d: int) -> None:
-    if scales.shape not in ((d,), (d, d)) or scales.dtype != np.float32:
-        wanted = f"({d},) or ({d}, {d}) float32"
-        raise ModelFormatError(f"{SCALES} has shape {scales.shape} {scales.dtype}, expected {wanted}")
-    if not np.isfinite(scales).all() or (scales if scales.ndim == 1 else np.diagonal(scales)).min() < 0:
-        raise ModelFormatError(f"{SCALES} holds a value that is no finite number of at least 0")
-    if scales.ndim == 2 and not np.array_equal(scales, scales.T):
-        raise ModelFormatError(f"{SCALES} is no symmetric matrix")
+def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -> None:
+    """Raise ModelFormatError unless an array has a dtype, one of some shapes, and no number that is not finite."""
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape not in shapes:
+        found = f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', type(array).__name__)}"
+        raise ModelFormatError(f"{name} is {found}, expected {' or '.join(map(str, shapes))} {dtype.__name__}")
+    if not np.isfinite(array).all():
+        raise ModelFormatError(f"{name} holds a value that is not finite")
 
 
 def _kernel_description(kernel: type[Kernel], sigma2: float, scales: NDArray[np.float32] | None) -> dict[str, Any]:
@@ -360,13 +347,7 @@ def _labels(described: Any) -> tuple[Any, ...]:
 
 
 def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:
-    for name, values in (("mean", moments.mean), ("scale", moments.scale)):
-        n_inputs = math.prod(input_shape)
-        if values.shape != (n_inputs,) or values.dtype != np.float64:
-            raise ModelFormatError(
-                f"standardisation_{name} has shape {values.shape} {values.dtype}, expected ({n_inputs},) float64"
-            )
-        if not np.isfinite(values).all():
-            raise ModelFormatError(f"standardisation_{name} holds a value that is not finite")
+    for name in ("mean", "scale"):
+        _check_array(f"standardisation_{name}", getattr(moments, name), np.float64, (math.prod(input_shape),))
     if not moments.scale.min() > 0:
         raise ModelFormatError(f"standardisation_scale holds {moments.scale.min()}, expected numbers above 0")
