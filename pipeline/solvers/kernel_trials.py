@@ -347,11 +347,6 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(squares / squares.sum())
 
 
-def with_more(sample: Sample, trial: Trial, search: Search) -> list[Trial]:
-    """Return trials of more candidates around the width of a trial, the best first."""
-    return best_width(sample, replace(trial, n_centers=search.n_centers), search)
-
-
 def choose(finalists: Sequence[Trial], n_held_out: float) -> Trial:
     """Return the best of trials on equally many candidates: simple scales and the first kernels where in doubt."""
     order = sorted(finalists, key=lambda trial: SCALE_KINDS.index(trial.kind))

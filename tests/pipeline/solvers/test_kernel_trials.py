@@ -32,7 +32,6 @@ from pipeline.solvers.kernel_trials import (
     simplest,
     slopes,
     try_kernel,
-    with_more,
 )
 
 GAUSSIAN, LAPLACE, PRODUCT = KERNELS
@@ -183,7 +182,7 @@ def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tried_widths(monkeypatch, lambda sigma2: 1.0)
     given = Search(20, (DIAGONAL,), 2, sigma2=0.7)
     search_kernel(sample, GAUSSIAN, given)
-    with_more(sample, start(sample, sigma2=0.7), given)
+    best_width(sample, start(sample, sigma2=0.7), given)
     assert {width for width, _ in asked} == {0.7}
 
 

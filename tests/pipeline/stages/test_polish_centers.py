@@ -324,18 +324,3 @@ def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
     report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
     assert [level["share"] for level in report["polish"]["levels"]] == [1.0]
     assert report["polish"]["held_out_after"] <= report["polish"]["held_out_before"]
-
-
-def test_moves_that_another_version_began_are_made_anew(place: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    expected = train(tmp_path / "whole", place / "features", *MOVED, dataset=place / "smooth.npz")
-    line = [str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q", *MOVED, "--resume", "auto"]
-    line += ["--features-dir", str(place / "features")]
-    monkeypatch.setattr(stage, "VERSION", 99)
-    with monkeypatch.context() as patch:
-        patch.setattr(stage._Polish, "_with_gradient", lambda *_: (_ for _ in ()).throw(StoppedError("a test")))
-        assert main(line) == 75
-    monkeypatch.undo()
-    assert main(line) == 0
-    assert report_of(tmp_path / "run")["polish"]["steps"] == expected["polish"]["steps"]
-    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
-    assert "another version" in (tmp_path / "run/log.jsonl").read_text()
