@@ -80,7 +80,7 @@ def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) 
         if remedy is None:
             raise
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        raise CorruptDataError(f"{path}: {reason}; {remedy}", file=str(path)) from None
+        raise CorruptDataError(f"{path}: {reason}; {remedy}") from None
 
 
 def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
@@ -88,9 +88,7 @@ def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarr
     manifest = read_manifest(path)
     problems = compare(path, manifest.files, contents=not mapped)
     if problems:
-        raise CorruptDataError(
-            f"{path}: damaged arrays ({problems[0]}); {remedy_at(path)}", file=problems[0].partition(":")[0]
-        )
+        raise CorruptDataError(f"{path}: damaged arrays ({problems[0]}); {remedy_at(path)}")
     names = sorted(name for name in manifest.files if name.endswith(".npy"))
     arrays = {name.removesuffix(".npy"): read_npy(path / name, mapped=mapped) for name in names}
     return arrays, manifest.metadata
@@ -159,7 +157,7 @@ def _damage_of(path: Path) -> Iterator[None]:
         RuntimeError,
     ) as error:
         reason = str(error) or type(error).__name__
-        raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}", file=str(path)) from None
+        raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def load(folder: Path) -> Checkpoint | None:
         return Checkpoint(_number(path), arrays, metadata, tuple(warnings))
     if warnings:
         raise CorruptDataError(
-            f"{folder}: no checkpoint is whole ({warnings[0]}); delete the folder to start this anew", file=str(folder)
+            f"{folder}: no checkpoint is whole ({warnings[0]}); delete the folder to start this anew"
         )
     return None
 

@@ -38,25 +38,18 @@ _REMEDIES = {  # by how the name begins; the first that fits
 
 
 class StorageError(Exception):
-    """Base of all errors of this package: one line for the user, and facts as attributes, which survive pickling.
+    """Base of all errors of this package: one line that says what was wanted, what was found and what to do.
 
-    The line says what was wanted, what was found and what to do. `exit_code` is the exit status of the process.
+    `exit_code` is the exit status of the process.
     """
 
     exit_code: int = 70
-
-    def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message)
-        vars(self).update(facts)
 
 
 class CorruptDataError(StorageError):
     """Stored data is damaged, incomplete or not in a form we accept (exit 65)."""
 
     exit_code = 65
-    file: str | None = None
-    array: str | None = None
-    block: tuple[int, int] | None = None  # rows
 
 
 class MissingDataError(StorageError):
@@ -75,15 +68,12 @@ class LockedError(StorageError):
     """Another process holds the lock of a folder (exit 73); names its host and pid."""
 
     exit_code = 73
-    host: str = ""
-    pid: int = 0
 
 
 class CannotWriteError(StorageError):
     """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error."""
 
     exit_code = 73
-    path: str | None = None
 
 
 def remedy_of(name: str) -> str:

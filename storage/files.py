@@ -100,7 +100,7 @@ def open_plain(path: Path) -> io.BufferedReader:
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
-        raise CorruptDataError(f"{path}: is a pipe, a device or a socket; name a plain file", file=str(path))
+        raise CorruptDataError(f"{path}: is a pipe, a device or a socket; name a plain file")
     return path.open("rb")
 
 
@@ -109,7 +109,7 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
     with open_plain(path) as stream:
         n_bytes = os.fstat(stream.fileno()).st_size
         if n_bytes > most_bytes:
-            raise CorruptDataError(f"{path}: larger than {most_bytes} bytes, not one of ours", file=str(path))
+            raise CorruptDataError(f"{path}: larger than {most_bytes} bytes, not one of ours")
         return stream.read(n_bytes)  # a read takes the memory that it asks for
 
 
@@ -151,7 +151,7 @@ def cannot_write(path: Path, error: OSError, wanted_bytes: int | None = None) ->
     cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
     size = "" if wanted_bytes is None else f" {wanted_bytes} bytes"
     advice = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
-    return CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}", path=str(path))
+    return CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}")
 
 
 class _AsideFile(io.FileIO):

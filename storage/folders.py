@@ -75,7 +75,7 @@ def read_manifest(root: Path) -> Manifest:
     except (CorruptDataError, ValueError, TypeError) as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
         remedy = remedy_at(root, f"delete the folder {root} and build it again")
-        raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}", file=str(path)) from None
+        raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}") from None
 
 
 def _decode(body: dict[str, Any]) -> Manifest:
@@ -138,7 +138,7 @@ def check_folder(folder: Path, *, remedy: str) -> None:
     problems = verify(folder, contents=True)
     if problems:
         reason = problems[0].partition(";")[0]
-        raise CorruptDataError(f"{folder}: damaged ({reason}); {remedy}", file=reason.partition(":")[0])
+        raise CorruptDataError(f"{folder}: damaged ({reason}); {remedy}")
 
 
 def seal(
@@ -163,7 +163,7 @@ def seal(
     }
     for name, entry in known.items():
         if name not in files or (folder / name).stat().st_size != entry.bytes:
-            raise CorruptDataError(f"{folder / name}: written, but now missing or of another size", file=name)
+            raise CorruptDataError(f"{folder / name}: written, but now missing or of another size")
     write_manifest(folder, Manifest(kind, files, metadata or {}))
 
 

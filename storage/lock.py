@@ -50,9 +50,7 @@ def hold_lock(
                 info = _holder_in(path) or _UNKNOWN
                 raise LockedError(
                     f"{path}: locked by process {info['pid'] or 'unknown'} on {info['host']} ({info['purpose']}, "
-                    f"since {info['started']}); wait for it or stop it, or use another folder",
-                    host=info["host"],
-                    pid=info["pid"],
+                    f"since {info['started']}); wait for it or stop it, or use another folder"
                 )
             on_wait()
             time.sleep(_POLL_SECONDS)

@@ -46,14 +46,9 @@ def check_output(path: Path, *, replace: bool) -> None:
     if not (path.exists() or path.is_symlink()):
         return
     if path.is_dir():
-        raise refusal(path, "is a folder; choose another name")
+        raise CannotWriteError(f"{path}: is a folder; choose another name")
     if not replace:
-        raise refusal(path, "exists; choose another name, or --force to replace it")
-
-
-def refusal(path: Path, reason: str) -> CannotWriteError:
-    """Return the error that says why an output is not written."""
-    return CannotWriteError(f"{path}: {reason}", path=str(path))
+        raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
 
 
 def sweep_output(path: Path) -> None:
@@ -110,7 +105,7 @@ def check_predictions(path: Path, *, replace: bool) -> None:
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: wanted one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise refusal(path, f"there is no folder {path.parent}; make it, or choose another")
+        raise CannotWriteError(f"{path}: there is no folder {path.parent}; make it, or choose another")
     check_output(path, replace=replace)
 
 

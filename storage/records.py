@@ -60,7 +60,7 @@ def read_json(path: Path) -> Any:
         with read_errors(path):
             return parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
     except ValueError as error:
-        raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it", file=str(path)) from None
+        raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it") from None
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
@@ -87,11 +87,11 @@ def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[s
         body = read_json(path)
         whole = isinstance(body, dict) and body.pop("digest", None) == digest_of(body)
     except CorruptDataError as error:
-        raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}", file=str(path)) from None
+        raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}") from None
     except (ValueError, RecursionError):  # values that we never write, such as NaN
         whole = False
     if not whole:
-        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}", file=str(path))
+        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}")
     return body
 
 
@@ -133,6 +133,6 @@ def read_marker(path: Path) -> dict[str, Any]:
             raise CorruptDataError("it belongs to another item")
     except CorruptDataError as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        raise CorruptDataError(f"{path}: damaged marker ({reason})", file=str(path)) from None
+        raise CorruptDataError(f"{path}: damaged marker ({reason})") from None
     payload: dict[str, Any] = body["payload"]
     return payload

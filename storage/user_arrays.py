@@ -150,12 +150,7 @@ class UserArray:
 
     def _corrupt(self, name: str, start: int, stop: int, what: str) -> CorruptDataError:
         array = self.path or "(root)"
-        return CorruptDataError(
-            f"{self.root}: array {array}, rows {start}..{stop}, chunk file {name}: {what}",
-            array=array,
-            block=(start, stop),
-            file=name,
-        )
+        return CorruptDataError(f"{self.root}: array {array}, rows {start}..{stop}, chunk file {name}: {what}")
 
 
 def open_user_arrays(

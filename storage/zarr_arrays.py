@@ -267,10 +267,7 @@ class StoredArray:
         rows, name = (chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)), self._name(chunk)
         return CorruptDataError(
             f"{self.root}: array {self.path}, rows {rows[0]}..{rows[1]}, chunk file {name}: {reason}; "
-            "remove the store and build it again",
-            array=self.path,
-            block=rows,
-            file=name,
+            "remove the store and build it again"
         )
 
 

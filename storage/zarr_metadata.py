@@ -171,4 +171,4 @@ def _names(codecs: list[Any]) -> list[str]:
 
 def invalid(where: Path, reason: str) -> CorruptDataError:
     """Return the error that says why a store or an array is refused."""
-    return CorruptDataError(f"{where}: not a store that can be read: {reason}", file=str(where))
+    return CorruptDataError(f"{where}: not a store that can be read: {reason}")

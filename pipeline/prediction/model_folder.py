@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError, StorageError, remedy_at
+from storage.errors import CannotWriteError, CorruptDataError, StorageError, remedy_at
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import new_folder, read_manifest, verify
-from storage.output_files import SILLY_NAME, refusal, sweep_output
+from storage.output_files import SILLY_NAME, sweep_output
 from storage.records import read_json, write_json
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
@@ -42,11 +42,13 @@ def _check_replaced(folder: Path) -> None:
         named = all((folder / name).is_file() for name in _PARTS)
         is_model = not folder.is_symlink() and named and read_manifest(folder).kind == "model"
     if not is_model:
-        raise refusal(folder, "exists and is no model; choose another name")
+        raise CannotWriteError(f"{folder}: exists and is no model; choose another name")
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()
         if name not in _PARTS and not re.fullmatch(SILLY_NAME, name):
-            raise refusal(folder, f"holds {name}, which is no part of a model; move it away, or choose another name")
+            raise CannotWriteError(
+                f"{folder}: holds {name}, which is no part of a model; move it away, or choose another name"
+            )
 
 
 def load_model(folder: Path) -> SparseKernelModel:
@@ -62,7 +64,7 @@ def load_model(folder: Path) -> SparseKernelModel:
         problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
         what, remedy = problems[0].partition(";")[0], remedy_at(folder, "train again or restore it")
-        raise CorruptDataError(f"model {folder} is damaged: {what}; {remedy}", file=str(folder))
+        raise CorruptDataError(f"model {folder} is damaged: {what}; {remedy}")
     description, arrays = read_json(layout.description), read_arrays(layout.arrays)
     try:
         return SparseKernelModel.from_parts(description, arrays)

@@ -60,7 +60,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
         return frozen_config(layout)
     used = root.is_dir() and not _is_unused(layout)
     if used and layout.environment.exists():
-        raise CorruptDataError(f"{layout.config}: missing; restore it, or start a new run", file=str(layout.config))
+        raise CorruptDataError(f"{layout.config}: missing; restore it, or start a new run")
     if resume == "require":
         raise MissingRunError(f"{root} holds no run to resume; start one with --resume auto")
     if used:
@@ -107,7 +107,6 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
         raise CorruptDataError(
             f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
             "start a new run with the settings you want",
-            file=str(layout.config),
         )
     return from_toml(layout.config)
 

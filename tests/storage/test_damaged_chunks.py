@@ -34,12 +34,8 @@ def assert_damage_is_named(array: StoredArray, name: str) -> None:
     ):
         with pytest.raises(CorruptDataError) as caught:
             read()
-        error = caught.value
-        assert error.exit_code == 65
-        assert (error.array, error.file) == ("train/X", name)
-        assert name in str(error)
-        assert rows[0] <= error.block[0] < error.block[1] <= rows[1]
-        assert str(error.block[0]) in str(error)
+        assert caught.value.exit_code == 65
+        assert f"array train/X, rows {rows[0]}..{rows[1]}, chunk file {name}: " in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     others = np.array([row for row in range(22) if not rows[0] <= row < rows[1]])
     np.testing.assert_array_equal(array.take(others), VALUES[others])
@@ -93,9 +89,8 @@ def test_a_valid_chunk_without_its_digest_is_not_trusted(written: tuple) -> None
     array, digests = written
     (array.root / CHUNKS[0]).write_bytes((array.root / CHUNKS[1]).read_bytes())
     for read in (lambda: array.read(0, 22, digests), lambda: array.take(np.array([0]), digests)):
-        with pytest.raises(CorruptDataError, match="sha256") as caught:
+        with pytest.raises(CorruptDataError, match=f"{CHUNKS[0]}: .* sha256"):
             read()
-        assert caught.value.file == CHUNKS[0]
     del digests[CHUNKS[3]]
     np.testing.assert_array_equal(array.read(6, 18, digests), VALUES[6:18])
     with pytest.raises(CorruptDataError, match="never committed"):

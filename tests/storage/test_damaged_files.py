@@ -154,9 +154,8 @@ def test_mapped_arrays_are_checked_by_their_sizes(tmp_path: Path) -> None:
     assert as_lists(read_arrays(tmp_path / "g", mapped=True)) == LISTS
     path = tmp_path / "g" / "x.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptDataError, match=r"x\.npy") as caught:
+    with pytest.raises(CorruptDataError, match=r"x\.npy"):
         read_arrays(tmp_path / "g", mapped=True)
-    assert caught.value.file == "x.npy"
 
 
 def test_damage_ends_with_what_to_do(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_an_error_of_any_change_is_73_and_leaves_the_old(
                 break
         assert caught.exit_code == 73
         assert CAUSES[number] in str(caught)
-        assert str(tmp_path / str(at)) in caught.path
+        assert str(tmp_path / str(at)) in str(caught)
         assert str(pickle.loads(pickle.dumps(caught))) == str(caught)
         if ("low_rename", final) in record.calls[:at]:
             assert read(final) == 2
@@ -290,9 +290,8 @@ def test_checking_a_folder_names_the_file_and_what_to_do(tmp_path: Path) -> None
     fill(tmp_path / "final", 1)
     check_folder(tmp_path / "final", remedy="do this")
     (tmp_path / "final" / "sub" / "a.bin").write_bytes(bytes([2]) * 100)
-    with pytest.raises(CorruptDataError, match=r"final: damaged \(sub/a\.bin: .*\); do this") as caught:
+    with pytest.raises(CorruptDataError, match=r"final: damaged \(sub/a\.bin: .*\); do this"):
         check_folder(tmp_path / "final", remedy="do this")
-    assert caught.value.file == "sub/a.bin"
     (tmp_path / "final" / "MANIFEST.json").unlink()
     with pytest.raises(CorruptDataError, match="MANIFEST"):
         check_folder(tmp_path / "final", remedy="do this")

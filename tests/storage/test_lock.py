@@ -62,7 +62,6 @@ def test_second_process_is_told_host_and_pid(tmp_path: Path) -> None:
     with holding(path) as (process, _):
         with pytest.raises(LockedError) as caught, hold_lock(path, "second"):
             pass
-        assert (caught.value.pid, caught.value.host) == (process.pid, socket.gethostname())
         assert caught.value.exit_code == 73
         for fact in (str(process.pid), socket.gethostname(), "test run", str(path)):
             assert fact in str(caught.value)

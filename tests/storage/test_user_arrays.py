@@ -68,9 +68,8 @@ def test_every_missing_chunk_is_an_error(tmp_path: Path) -> None:
         path.unlink()
         first = 4 * int(path.parent.name)
         for rows in (slice(None), slice(first, first + 1)):
-            with pytest.raises(CorruptDataError, match="missing") as caught:
+            with pytest.raises(CorruptDataError, match=f"array train/X, .*{path.relative_to(root)}: is missing"):
                 X[rows]
-            assert (caught.value.array, caught.value.file) == ("train/X", path.relative_to(root).as_posix())
         path.write_bytes(content)
     np.testing.assert_array_equal(X[:], VALUES)
 
