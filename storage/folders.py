@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,16 +173,14 @@ def new_folder(
     *,
     kind: str | None = "folder",
     metadata: Mapping[str, Any] | None = None,
-    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, with a manifest unless `kind` is None, when the block ends.
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
     moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. On any
-    exception the temporary folder is removed and `final` is as before. `check` is called first and just before `final`
-    is replaced, and may raise. Raises CannotWriteError naming the path and the cause.
+    exception the temporary folder is removed and `final` is as before. Raises CannotWriteError naming the path and the
+    cause.
     """
-    check()
     make_folder(final.parent)
     aside = disk.temporary_path(final)
     with write_errors(final):
@@ -193,7 +191,6 @@ def new_folder(
             yield aside
             if kind is not None:
                 seal(aside, kind=kind, metadata=metadata)
-            check()
             with write_errors(final):
                 if kind is None:
                     disk.fsync_tree(aside)
@@ -264,41 +261,33 @@ def remove_folder(path: Path, *, durable: bool = True) -> None:
         disk.low_remove_tree(aside)
 
 
-def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:
-    """Remove the files and folders that killed runs left aside (`aside_of`); return what was removed.
+def remove_stale(parent: Path, *, recursive: bool = False) -> None:
+    """Remove the files and folders that killed runs left aside (`aside_of`).
 
     Call it only while holding the lock of `parent`: another process may be filling them. A folder that was moved aside
     for a replacement that never arrived is moved back instead. Files that are open may stay for the next call. Raises
     CannotWriteError.
     """
-    removed: list[Path] = []
     with write_errors(parent), contextlib.suppress(FileNotFoundError):
         for entry in sorted(parent.iterdir()):
             if aside_of(entry.name) is not None:
-                removed += [entry] if remove_aside(entry) else []
+                remove_aside(entry)
             elif recursive and entry.is_dir() and not entry.is_symlink():
-                removed += remove_stale(entry, recursive=True)
-    return removed
+                remove_stale(entry, recursive=True)
 
 
-def remove_aside(path: Path) -> bool:
-    """Remove a file or folder with a name of `aside_of`; return whether it is gone.
-
-    A folder that was moved aside for a replacement that never arrived is moved back. Raises OSError.
-    """
+def remove_aside(path: Path) -> None:
+    """Remove a file or folder with a name of `aside_of`, as `remove_stale` does. Raises OSError."""
     aside = aside_of(path.name)
     assert aside is not None
-    if path.is_symlink() or not path.is_dir():
-        if not aside.replaced:
-            disk.low_unlink(path)
-        return not aside.replaced  # only folders are moved aside: this is somebody else's
     final = path.with_name(aside.name)
-    if not aside.replaced:
+    if path.is_symlink() or not path.is_dir():
+        if not aside.replaced:  # only folders are moved aside: else this is somebody else's
+            disk.low_unlink(path)
+    elif not aside.replaced:
         disk.low_remove_tree(path)
-        return not path.exists()
-    if final.exists():
+    elif final.exists():
         _remove_replaced(path, final)
-        return True
-    disk.low_rename(path, final)
-    fsync_folder(path.parent)
-    return False
+    else:
+        disk.low_rename(path, final)
+        fsync_folder(path.parent)

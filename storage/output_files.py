@@ -14,7 +14,6 @@ import io
 import math
 import os
 import shutil
-import stat
 import tempfile
 import time
 import zipfile
@@ -57,32 +56,22 @@ def sweep_output(path: Path) -> None:
     A writer locks its file until it ends, however it ends. What cannot be locked or removed stays: all of it where a
     file system has no locks, or none for folders.
     """
-    try:
-        entries = list(path.parent.iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        aside = aside_of(entry.name)
-        is_ours = aside is not None and aside.name in (path.name, path.name[:200])
-        if is_ours and _is_left(entry, path.suffix in SUFFIXES):
-            with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for entry in list(path.parent.iterdir()):
+            aside = aside_of(entry.name)
+            if aside is not None and aside.name in (path.name, path.name[:200]) and _is_left(entry):
                 remove_aside(entry)
 
 
-def _is_left(aside: Path, is_file: bool) -> bool:
-    """Return whether a name is that of a file (or else a folder) to which nobody writes any more."""
+def _is_left(aside: Path) -> bool:
+    """Return whether nobody writes any more to a file or folder that was written aside."""
     try:
         descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        status = os.fstat(descriptor)
-        if not (stat.S_ISREG if is_file else stat.S_ISDIR)(status.st_mode):
-            return False
-        if time.time() - status.st_ctime < _SETTLED_SECONDS:
-            return False
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
+        return time.time() - os.fstat(descriptor).st_ctime >= _SETTLED_SECONDS
     except OSError:
         return False
     finally:

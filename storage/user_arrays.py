@@ -9,9 +9,9 @@ beyond their stored bytes; what is in them is decoded by zarr.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import stat
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
-from storage.files import open_plain
 
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
 # As for .npz: numbers are not compressed a hundredfold; up to 64 MiB are always believed.
@@ -64,11 +63,6 @@ class UserArray:
         )
         return min(side_by_side, _CHUNKS_AT_ONCE) * self._chunk_bytes * (2 if self._is_compressed else 1)
 
-    @property
-    def ndim(self) -> int:
-        """Return the number of axes."""
-        return len(self.shape)
-
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -107,10 +101,8 @@ class UserArray:
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         decoded_bytes = stored_bytes = 0
         for name in self._chunk_names(start, stop):
-            stored_bytes += self._stored_bytes(name, start, stop)
+            stored_bytes += self._check_chunk(name, start, stop)
             decoded_bytes += self._chunk_bytes
-            if self._is_blosc:
-                self._check_blosc(name, start, stop)
         if decoded_bytes > max(_ALWAYS_ALLOWED_BYTES, _MAXIMUM_EXPANSION * stored_bytes):
             reason = f"promise {decoded_bytes} bytes from {stored_bytes} stored ones; rewrite it without compression"
             raise self._corrupt(next(self._chunk_names(start, stop)), start, stop, f"and those after it {reason}")
@@ -120,25 +112,21 @@ class UserArray:
             names = ", ".join(itertools.islice(self._chunk_names(start, stop), 3))
             raise self._corrupt(names, start, stop, f"cannot be decoded ({str(error)[:120]}); restore it") from error
 
-    def _stored_bytes(self, name: str, start: int, stop: int) -> int:
-        """Return the size of a chunk file, which must be a plain one."""
-        try:
-            status = (self.root / name).stat()
-        except OSError:
-            status = None
-        if status is None or not stat.S_ISREG(status.st_mode):
+    def _check_chunk(self, name: str, start: int, stop: int) -> int:
+        """Return the size of a chunk file, which must be a plain one, and as long as a blosc header claims."""
+        path, size = self.root / name, -1
+        with contextlib.suppress(OSError):
+            size = path.stat().st_size if path.is_file() else -1
+        if size < 0:
             remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"
             raise self._corrupt(name, start, stop, f"is missing; if it was left out for being all zeros, {remedy}")
-        return status.st_size
-
-    def _check_blosc(self, name: str, start: int, stop: int) -> None:
-        """Compare the size that a blosc header claims with that of the file."""
-        with open_plain(self.root / name) as stream:
-            header = stream.read(16)
-            size = stream.seek(0, 2)
-        if len(header) < 16 or int.from_bytes(header[12:16], "little") + self._trailer_bytes != size:
-            reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"
-            raise self._corrupt(name, start, stop, reason)
+        if self._is_blosc:
+            with path.open("rb") as stream:
+                header = stream.read(16)
+            if len(header) < 16 or int.from_bytes(header[12:], "little") + self._trailer_bytes != size:
+                reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"
+                raise self._corrupt(name, start, stop, reason)
+        return size
 
     def _chunk_names(self, start: int, stop: int) -> Iterator[str]:
         chunks = self._array.chunks

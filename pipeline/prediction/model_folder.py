@@ -22,12 +22,9 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
     """
     model.check()
     sweep_output(folder)
-
-    def check() -> None:
-        if not in_run:
-            _check_replaced(folder)
-
-    with new_folder(folder, kind="model", check=check) as aside:
+    if not in_run:
+        _check_replaced(folder)
+    with new_folder(folder, kind="model") as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())

@@ -64,12 +64,13 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     assert [path.name[:12] for path in left.iterdir()] == [".fuse_hidden"]  # and all else is gone
     write_arrays(keeping / "a", {"x": np.zeros(2)})
     remove_folder(keeping / "b")
-    assert remove_stale(keeping, recursive=True) == []
+    remove_stale(keeping, recursive=True)
+    assert left.exists()
     mapped.close()
     until = time.monotonic() + 5
     while list(left.iterdir()) and time.monotonic() < until:
         time.sleep(0.05)
-    assert remove_stale(keeping, recursive=True) == [left]
+    remove_stale(keeping, recursive=True)
     assert [path.name for path in keeping.iterdir()] == ["a"]
 
 
