@@ -16,9 +16,8 @@ from features.row_draws import draw_held_out, row_keys
 from features.source import Part
 from features.targets import outputs
 from pipeline.config.settings import from_toml
-from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
+from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.feature_rows import FeatureRows, open_store
-from pipeline.datasets.open_data import open_data
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -66,8 +65,7 @@ def feature_store_of(layout: RunLayout) -> FeatureRows:
     """Return the feature store that a run used."""
     config = from_toml(layout.config)
     spec = source_spec(config)
-    _, request = fill_in_features(config, spec, open_data(spec))
-    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request).digest))
+    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request_of(config, spec)).digest))
 
 
 def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from pipeline.config.command_line import parse
 from pipeline.config.settings import load
-from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
+from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.feature_rows import live, open_features
 from pipeline.datasets.open_data import open_data
+from pipeline.stages.filled_settings import fill_in_features
 from pipeline.train import main as train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -141,7 +142,7 @@ def split_of(asked: argparse.Namespace, dataset: str, *arguments: str) -> Split:
     typed = parse([dataset, *arguments, *more])
     config = load(dataset, None, typed.assignments).config
     spec = source_spec(config)
-    _, request = fill_in_features(config, spec, open_data(spec))
+    request = request_of(fill_in_features(config, open_data(spec)), spec)
     shape = describe(request)
     store = open_features(live(request, shape))
     X, y = store.read("train", 0, shape.n_train), store.targets("train", 0, shape.n_train)

@@ -285,6 +285,21 @@ class SolverConfig:
         "when a solve ends: at the relative duality gap, or by the paper's rule (needs the uniform schedule)",
     )
 
+    @property
+    def selects(self) -> bool:
+        """Whether centers are chosen greedily."""
+        return self.select != "none"
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether the penalised problem is solved."""
+        return not self.selects and self.penalty != NO_PENALTY
+
+    @property
+    def is_least_squares(self) -> bool:
+        """Whether all candidates are fitted by least squares."""
+        return not self.selects and self.penalty == NO_PENALTY
+
 
 @dataclass(frozen=True)
 class Resources:

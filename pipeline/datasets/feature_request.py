@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import targets as target_coding
-from features.descriptors.extraction import FeatureSpec, default_parameters, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
-from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
@@ -21,8 +20,6 @@ from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1
 ITEM_CHUNKS = 4  # chunks of features that one task writes
-IMAGE_SIDE = 14  # images smaller than this have no cell of every size
-ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/data.md, "Image features")
 
 
 @dataclass(frozen=True)
@@ -93,28 +90,12 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     return SourceSpec(config.dataset, **alike)
 
 
-def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
-    """Fill in task, features and whether inputs are z-scored; return the settings and the request.
-
-    That keeps the `spec` that the source was opened with: one that is filled in would open it again.
-    """
-    if config.data.positive is None:  # which makes the task another than that of the labels
-        config = with_value(config, "data.task", source.task)
-    is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
-    if config.features.name == "auto":
-        config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
-    name = config.features.name
-    defaults = {"power": ROOT if name == "soft-hog" else 1.0, **default_parameters(name, source.input_shape)}
-    for key, value in defaults.items():
-        if getattr(config.features, key) is None:
-            config = with_value(config, f"features.{key}", value)
-    asked, standardise = config.features, config.data.standardise
-    if standardise is None:
-        standardise = source.standardise and asked.name == "raw"
-        config = with_value(config, "data.standardise", standardise)
-    given = {each.name: getattr(asked, each.name) for each in fields(FeatureSpec)}
+def request_of(config: TrainConfig, spec: SourceSpec) -> FeatureRequest:
+    """Return the request of settings whose features are filled in, of the data that `source_spec` describes."""
+    given = {each.name: getattr(config.features, each.name) for each in fields(FeatureSpec)}
     features = FeatureSpec(**{key: value for key, value in given.items() if value is not None})
-    return config, FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
+    standardise = bool(config.data.standardise)
+    return FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
 
 
 def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:

@@ -23,7 +23,7 @@ from pipeline.errors import ConfigError, InvalidDataError, reworded
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
-from pipeline.stages.kernel_settings import is_chosen
+from pipeline.stages.filled_settings import is_chosen
 
 # Each parameter, the setting that it is, and what that calls None of the parameter (no entry: to be filled in).
 PARAMETERS: dict[str, str] = {

@@ -14,7 +14,7 @@ from features.table_paths import is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
+from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
@@ -37,6 +37,7 @@ from pipeline.stages.filled_settings import (
     check_used,
     count_candidates,
     fill_in,
+    fill_in_features,
     is_in_rounds,
     penalised,
     preselection_of,
@@ -165,7 +166,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
 def _prepared(
     config: TrainConfig, explicit: frozenset[str], spec: SourceSpec, source: Source, *, frozen: bool
 ) -> Prepared:
-    config, request = fill_in_features(config, spec, source)
+    config = fill_in_features(config, source)
+    request = request_of(config, spec)
     shape = describe(request, source)
     notes, asked = list(source.notes), config
     if not frozen:

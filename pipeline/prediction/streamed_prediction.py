@@ -20,7 +20,7 @@ from features.source import NAMED, Part, Source
 from features.targets import class_array
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
+from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.kernels.scaled_rows import first_non_finite_row
@@ -194,7 +194,7 @@ def _source_of_run(config: TrainConfig, located: ModelLocation) -> Source:
     assert located.layout is not None
     spec = source_spec(config)
     source = open_data(spec)
-    shape = describe(fill_in_features(config, spec, source)[1], source)
+    shape = describe(request_of(config, spec), source)
     if shape.digest != read_record(located.layout.environment)["features"]:
         names = " and ".join(filter(None, (config.dataset, config.data.test)))
         raise ConfigMismatchError(

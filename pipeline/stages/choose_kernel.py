@@ -33,8 +33,7 @@ from pipeline.solvers.kernel_trials import (
     search_kernel,
     trial_bytes,
 )
-from pipeline.stages.filled_settings import trial_sizes
-from pipeline.stages.kernel_settings import is_chosen, kernels_of
+from pipeline.stages.filled_settings import is_chosen, kernels_of, trial_sizes
 from pipeline.stages.training_rows import READ_TARGETS, RunSize, TargetFacts, key_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 

@@ -183,7 +183,7 @@ def test_a_damaged_encoding_is_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["sinc", "--test", "x.csv"], 2, "data.test has no effect on sinc"),
+        (["sinc", "--test", "x.csv"], 2, "--test has no effect on sinc"),
         (["sinc", "--set", "data.missing=median"], 2, "data.missing has no effect on sinc"),
         (["TABLE", *ENCODED, "--test", "none.csv"], 66, "none.csv: no such file"),
         (["TABLE", *ENCODED, "--test", "model.npz"], 2, "file type not known"),
