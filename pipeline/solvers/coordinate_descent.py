@@ -16,7 +16,6 @@ from pipeline.kernels.jit import read_only
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
-STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NEWTON_UNGUARDED}
 RISE = 5e-13  # F computed afresh may exceed its last value by this much, relatively: its own rounding
 REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 28)
 _FIRST_CAPACITY = 128
@@ -142,11 +141,9 @@ def run_sweep(
             fresh = factorise(problem, inverse.mu, inverse.support, capacity)
             value = objective(problem, fresh)
         except np.linalg.LinAlgError:
-            if step == "newton-unguarded":
-                raise
             value = np.inf
         factorisations += 1
-        if not value <= lowest * (1.0 + RISE) and step != "newton-unguarded":
+        if not value <= lowest * (1.0 + RISE):
             # G drifted until a step went uphill, or out of float64: take the segment back and repeat it in shorter
             # ones; a single visit that still goes uphill is rounding, and is left out.
             inverse, span = factorise(problem, mu, support, capacity), max(1, visits // 4)
@@ -168,7 +165,7 @@ def _visit(
     while True:
         a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
-            order[done:], gram, problem.kty, problem.penalty, STEPS[step], threshold, inverse.mu,
+            order[done:], gram, problem.kty, problem.penalty, step == "exact", threshold, inverse.mu,
             inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.problem import Problem
-from pipeline.solvers.solve import Solution, solve
-from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
 # Two penalties a decade, from the one at which all weights are zero downwards.
 STEP = 10.0**-0.5
@@ -126,30 +121,3 @@ def spaced(first: float, last: float, count: int) -> tuple[float, ...]:
         return (float(last),)
     inner = np.exp(np.linspace(np.log(first), np.log(last), count))[1:-1]
     return (float(first), *inner.tolist(), float(last))
-
-
-def solve_path(
-    problem: Problem,
-    penalties: Sequence[float],
-    options: SolverOptions,
-    generator: np.random.Generator,
-    *,
-    start_weights: np.ndarray | None = None,
-    start: SolverState | None = None,
-    on_record: Callable[[float, Record, SolverState], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Iterator[Solution]:
-    """Solve the problem at each penalty in turn, each started from the weights of the one before; yield as they come.
-
-    `problem.penalty` is ignored; the first solve starts from `start` (to the same bytes), else from `start_weights`
-    (M,), else from zero. `on_record(penalty, record, state)` and `should_stop` as in `solve`. Costs little more than
-    the last solve where the penalties fall, since supports grow along them.
-    """
-    for penalty in penalties:
-        if start is None and start_weights is not None:
-            start = warm_state(start_weights)
-        report = None if on_record is None else partial(on_record, penalty)
-        here = replace(problem, penalty=penalty)
-        solution = solve(here, options, generator, start=start, on_record=report, should_stop=should_stop)
-        start, start_weights = None, solution.weights
-        yield solution

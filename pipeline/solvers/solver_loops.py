@@ -18,7 +18,6 @@ from numba import int64 as i8
 from pipeline.kernels.jit import compiled
 from pipeline.kernels.kernel_loops import READ_ONLY
 
-NEWTON, EXACT, NEWTON_UNGUARDED = 0, 1, 2
 # Below DOUBT gram_mm a curvature is the small difference of two large numbers: it is believed only from a
 # fresh G. Below CURVATURE_FLOOR gram_mm it is rounding even then.
 DOUBT = 1e-7
@@ -26,7 +25,7 @@ CURVATURE_FLOOR = 1e-11
 
 
 @compiled()
-def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b):
+def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
@@ -48,7 +47,7 @@ def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, 
         s = curvature(m, gram, mu[m], position[m], G, n, a, b)
         if mu[m] == 0.0 and s < DOUBT * gram[m, m] and (moves > 0 or not fresh):
             return k, n, moves, worst
-        new = coordinate_step(mu[m], q_squared, s, nu, step)
+        new = coordinate_step(mu[m], q_squared, s, nu, is_exact)
         if new == mu[m]:
             continue
         if mu[m] == 0.0:
@@ -93,7 +92,7 @@ def curvature(m, gram, mu, p, G, n, a, b):
 
 
 @compiled()
-def coordinate_step(mu, q_squared, s, nu, step):
+def coordinate_step(mu, q_squared, s, nu, is_exact):
     """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 30 and 31).
 
     A Newton step that lowers mu_m can raise F (mathematics.md, eq. 32): the safeguarded step is the exact one there.
@@ -101,7 +100,7 @@ def coordinate_step(mu, q_squared, s, nu, step):
     if q_squared <= 0.0 or s <= 0.0:
         return 0.0
     exact = (np.sqrt(q_squared / nu) - 1.0) / s
-    if step == EXACT or (step == NEWTON and exact < 0.0):
+    if is_exact or exact < 0.0:
         return max(0.0, mu + exact)
     return max(0.0, mu + (q_squared - nu) / (2.0 * q_squared * s))
 
@@ -261,7 +260,7 @@ _GRAM, _LISTS = READ_ONLY[f8], (f8[::1], f8[::1], i8[::1])  # weights, signs, ac
 _ACTIVE_INVERSE = f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1]  # mu, active, position, n, G, u
 NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
 SIGNATURES = {
-    "sweep": [(i8[::1], _GRAM, f8[::1], f8, i8, f8, *_ACTIVE_INVERSE, b1[::1], b1, f8[::1], f8[::1])],
+    "sweep": [(i8[::1], _GRAM, f8[::1], f8, b1, f8, *_ACTIVE_INVERSE, b1[::1], b1, f8[::1], f8[::1])],
     "residual_scores": [(_GRAM, f8[::1], f8[::1], i8[::1], f8[::1])],
     "scaled_system": [(_GRAM, f8[::1], i8[::1], f8[:, ::1])],
     "inverse_rows": [(f8[:, ::1], f8[:, ::1], i8, i8)],

@@ -9,15 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.solvers.coordinate_descent import STEPS
 from pipeline.solvers.duality_gap import Certificate
 
-STATE_FORMAT_VERSION = 1
 LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
-
-
-class InvalidOptionsError(ValueError):
-    """Raised for solver options that make no sense, alone or together."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class SolverOptions:
     max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
         polish rounds, which admit the worst violators and minimise on the faces they meet.
     schedule : "shrinking" or "uniform".
-    step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
+    step : "exact", or "newton", where that does not lower a weight
     opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
     stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
     """
@@ -44,20 +38,6 @@ class SolverOptions:
     def polishes(self) -> bool:
         """Whether the solve shrinks, and ends in Newton steps."""
         return self.schedule == "shrinking"
-
-    def validate(self) -> SolverOptions:
-        """Return self, or raise InvalidOptionsError."""
-        if not (np.isfinite(self.tolerance) and self.tolerance > 0):
-            raise InvalidOptionsError(f"the tolerance must be above 0, found {self.tolerance}")
-        if self.max_sweeps < 1 or self.opening_visits < 0:
-            found = f"{self.max_sweeps}, {self.opening_visits}"
-            raise InvalidOptionsError(f"max_sweeps must be at least 1 and opening_visits at least 0, found {found}")
-        for name, words in (("schedule", ("shrinking", "uniform")), ("step", tuple(STEPS)), ("stop", ("gap", "paper"))):
-            if getattr(self, name) not in words:
-                raise InvalidOptionsError(f"{name} must be one of {', '.join(words)}, found {getattr(self, name)!r}")
-        if self.stop == "paper" and self.schedule != "uniform":
-            raise InvalidOptionsError("stop = paper needs schedule = uniform; choose both or neither")
-        return self
 
 
 @dataclass(frozen=True)
@@ -157,24 +137,18 @@ class SolverState:
     def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""
         arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
-        scalars: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in arrays}
-        # Infinities are no JSON, and repr gives back the same bits.
-        scalars |= {name: repr(float(scalars[name])) for name in _FLOATS}
-        scalars["generator_state"] = json.loads(json.dumps(self.generator_state, default=lambda value: value.tolist()))
-        scalars["records"] = [asdict(record) for record in self.records]
-        return arrays, scalars | {"state_format_version": STATE_FORMAT_VERSION}
+        arrays["floats"] = np.array([getattr(self, name) for name in _FLOATS])  # infinities are no JSON
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_ARRAYS, *_FLOATS)}
+        others["generator_state"] = json.loads(json.dumps(self.generator_state, default=lambda value: value.tolist()))
+        return arrays, others | {"records": [asdict(record) for record in self.records]}
 
     @staticmethod
     def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SolverState:
-        """Return the state that `to_arrays` wrote. Raises ValueError for another format version."""
-        values = dict(scalars)
-        version = values.pop("state_format_version", None)
-        if version != STATE_FORMAT_VERSION:
-            raise ValueError(f"solver state of format {version} found, {STATE_FORMAT_VERSION} asked for; start anew")
-        values |= {name: np.array(arrays[name]) for name in _ARRAYS}
-        values |= {name: float(values[name]) for name in _FLOATS}
-        values["records"] = tuple(Record(**record) for record in values["records"])
-        return SolverState(**values)
+        """Return the state that `to_arrays` wrote."""
+        values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
+        values |= dict(zip(_FLOATS, arrays["floats"].tolist(), strict=True))
+        records = tuple(Record(**record) for record in scalars["records"])
+        return SolverState(**{**values, **scalars, "records": records})
 
 
 _ARRAYS = [field.name for field in fields(SolverState) if field.type == "np.ndarray"]

@@ -1,15 +1,17 @@
 """Refit against scikit-learn's ridge, the path against separate solves, the intercept against a free column."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from dense_twins import problem_of, statistics_of
 from pipeline.solvers.greedy_choice import held_out_curve
-from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
+from pipeline.solvers.regularization_path import penalty_max, spaced
 from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, climb, refit, with_ridge
 from pipeline.solvers.solve import solve
-from pipeline.solvers.state import SolverOptions
+from pipeline.solvers.state import SolverOptions, warm_state
 
 
 def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -123,25 +125,13 @@ def test_a_path_meets_the_separate_solves() -> None:
     penalties = spaced(largest, 1e-4, 8)
     assert (penalties[0], penalties[-1], spaced(5.0, 2.0, 1)) == (largest, 1e-4, (2.0,))
     assert np.allclose(np.diff(np.log(penalties)), np.log(1e-4 / largest) / 7)
-    seen, states, options = [], [], SolverOptions(tolerance=1e-9)
-
-    def on_record(penalty, record, state):
-        seen.append(penalty)
-        states.append(state)
-
-    path = list(solve_path(problem, penalties, options, np.random.default_rng(0), on_record=on_record))
-    assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
-    evaluations = []
-    for penalty, solution in zip(penalties, path, strict=True):
-        alone = solve(problem_of(K, Y[:, 0], penalty), options, np.random.default_rng(0))
-        assert solution.converged
-        assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
-        evaluations.append((solution.state.evaluations, alone.state.evaluations))
+    options, weights, evaluations = SolverOptions(tolerance=1e-9), np.zeros(len(problem.kty)), []
+    for penalty in penalties:
+        here = replace(problem, penalty=penalty)
+        warm = solve(here, options, np.random.default_rng(0), start=warm_state(weights))
+        alone = solve(here, options, np.random.default_rng(0))
+        assert warm.converged
+        assert np.isclose(warm.objective, alone.objective, rtol=1e-8)
+        evaluations.append((warm.state.evaluations, alone.state.evaluations))
+        weights = warm.weights
     assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
-    # Cut off inside any of its solves, and gone on with from there, it ends with the same bytes.
-    at = seen.index(penalties[4])
-    before = [solution.weights for solution in path[: penalties.index(seen[at])]]
-    rest = solve_path(
-        problem, penalties[len(before) :], options, np.random.default_rng(9), start_weights=before[-1], start=states[at]
-    )
-    assert [s.weights.tobytes() for s in rest] == [s.weights.tobytes() for s in path[len(before) :]]

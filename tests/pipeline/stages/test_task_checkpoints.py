@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from cases import SERIAL
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.regularization_path import solve_path
+from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
 from pipeline.stages.penalised_solves import SolveProgress
 from pipeline.stages.run_workspace import latest_note
@@ -67,7 +68,7 @@ def test_a_stop_between_two_looks_loses_nothing() -> None:
     kept = Counted()
     progress = SolveProgress(kept, [0.01], {"output": 0})
     with stopping.listening(()), pytest.raises(StoppedError):
-        list(solve_path(problem, [0.01], options, generator, on_record=progress.on_record))
+        solve(problem, options, generator, on_record=partial(progress.on_record, 0.01))
     assert (kept.looks, kept.saved) == (2, 1)
 
 
