@@ -76,6 +76,11 @@ class SparseKernelModel:
         """Number of centers of the model."""
         return len(self.centers)
 
+    @property
+    def output_labels(self) -> tuple[Any, ...]:
+        """What each output is of: its class, the second of two, or y."""
+        return {"multiclass": self.labels, "binary": self.labels[1:], "regression": ("y",)}[self.task]
+
     @cached_property
     def _columns(self) -> Kernel:
         return self.kernel(self.centers, self.sigma2)

@@ -21,7 +21,7 @@ from pipeline.prediction.streamed_prediction import ModelLocation, locate
 from pipeline.reporting import examples, plots, result_table, run_facts
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
-from pipeline.stages.run_workspace import COMPILE, in_order
+from pipeline.stages.run_workspace import in_order
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json, read_plain
 from storage.folder_layouts import RunLayout
@@ -67,10 +67,10 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "report": report,
         "words": result_table,
         "palettes": (plots.LIGHT, plots.DARK),
-        "plots": defaultdict(list, plots.of_run(report, records, _labels(located))),
+        "plots": defaultdict(list, plots.of_run(report, records, located.model.output_labels if located else ())),
         "solve_records": plots.of_solves(records),
         "last_solves": plots.last_solves(records),
-        "classes": _classes(report["by_class"]) if report and report["by_class"] else None,
+        "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": located.model.n_centers if located else None,
         **_pictures(located, notes),
@@ -92,16 +92,6 @@ def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | 
             raise
         notes.append(f"{what}: {line}")
         return None
-
-
-def _labels(located: ModelLocation | None) -> list[str] | None:
-    """Return the name of every output, None where there is no model to ask."""
-    if located is None:
-        return None
-    model = located.model
-    if model.task == "multiclass":
-        return [str(label) for label in model.labels]
-    return [str(model.labels[1])] if model.task == "binary" else ["y"]
 
 
 def _records(layout: RunLayout) -> list[dict[str, Any]]:
@@ -128,12 +118,6 @@ def _pictures(located: ModelLocation | None, notes: list[str]) -> dict[str, Any]
     return {**empty, **mistakes, "centers": centers}
 
 
-def _classes(by_class: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return recall and precision of the classes; of many, those of low recall first."""
-    many = len(by_class) > MOST_SHOWN_CLASSES
-    return {"rows": [by_class[k] for k in result_table.by_recall(by_class)] if many else by_class, "folded": many}
-
-
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     """Return the confusion matrix with the shade of each cell; of many classes only the commonest confusions."""
     labels, matrix = [one["label"] for one in report["by_class"]], report["confusion"]
@@ -147,17 +131,12 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) -> list[dict[str, Any]]:
-    """Return the stages so far with their times, and each one's share of the longest but compiling."""
+def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+    """Return the times of the stages so far."""
     if report is None and not layout.state.exists():
-        return []
+        return {}
     stored = report or _tried(notes, "stages", lambda: read_record(layout.state, remedy="resume the run")) or {}
-    stages = in_order(stored.get("stages") or {})
-    longest = max((cost["wall_seconds"] for name, cost in stages.items() if name != COMPILE), default=0.0) or 1.0
-    return [
-        {"name": name, **cost, "share": 0.0 if name == COMPILE else cost["wall_seconds"] / longest}
-        for name, cost in stages.items()
-    ]
+    return in_order(stored.get("stages") or {})
 
 
 def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:

@@ -149,11 +149,11 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def of_run(
-    report: dict[str, Any] | None, records: Sequence[dict[str, Any]], labels: Sequence[str] | None
+    report: dict[str, Any] | None, records: Sequence[dict[str, Any]], labels: Sequence[object]
 ) -> dict[str, list[Figure]]:
     """Return the plots of each section of a page that has any: of the report, and of records as in metrics.jsonl.
 
-    labels: the names of the outputs, None where they are not known yet.
+    labels: what the outputs are of, () where that is not known yet.
     """
     drawn = {"solves": _solves(records, labels), "passes": _passes(records)} | (_of_report(report) if report else {})
     return {section: figures for section, plots in drawn.items() if (figures := [one for one in plots if one])}
@@ -171,13 +171,13 @@ def last_solves(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in solves if record.items() >= last.items()]
 
 
-def _solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> list[Figure | None]:
+def _solves(records: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
     """Return objective, gap and active candidates of the last solves, of MOST_LINES outputs, and the visits of all."""
     latest = last_solves(records)
     outputs, sweeps = sorted({record["output"] for record in latest}), Axis("sweeps and Newton rounds", log=False)
     drawn = {}
     for output in outputs[:MOST_LINES]:
-        name = labels[output] if labels and output < len(labels) else f"output {output}"
+        name = str(labels[output]) if output < len(labels) else f"output {output}"
         drawn[name] = [record for record in latest if record["output"] == output]
     return [
         plot(_lines(drawn, "objective"), sweeps, Axis("objective")),

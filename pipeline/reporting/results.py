@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
@@ -88,7 +87,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
-        "solves": [{**one, "output": _label(shape, one["output"])} for one in summary["solves"]],
+        "solves": [{**one, "output": model.output_labels[one["output"]]} for one in summary["solves"]],
     }
 
 
@@ -253,10 +252,3 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],
     }
-
-
-def _label(shape: FeatureShape, output: int) -> Any:
-    """Return the label that an output serves: its class, the second of two, or y."""
-    if shape.task == "multiclass":
-        return shape.classes[output]
-    return shape.classes[1] if shape.task == "binary" else "y"
