@@ -108,8 +108,9 @@ def train(
 
     given = {"dataset": dataset} | ({"test": options["test"]} if "test" in options else {})
     if any(map(_is_frame, given.values())):
-        folder = _features_dir(parse(words("frame.parquet", test=None))) / "frames"
-        given = {name: _in_file(data, folder) if _is_frame(data) else data for name, data in given.items()}
+        arguments = parse(words("frame.parquet", test=None))
+        loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
+        given = _in_files(given, Path(loaded.config.resources.features_dir, "frames"))
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
@@ -125,17 +126,11 @@ def _is_frame(data: Any) -> bool:
     return hasattr(data, "__arrow_c_stream__")
 
 
-def _features_dir(arguments: Arguments) -> Path:
-    """Return the folder of the feature stores that a run is to have."""
-    loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    return Path(loaded.config.resources.features_dir)
-
-
-def _in_file(frame: Any, folder: Path) -> Path:
-    """Return the path of a data frame that is written in a folder."""
+def _in_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return data with the paths of the data frames among them, which are written in a folder."""
     from pipeline.datasets.table_store import write_frame  # brings what reads tables
 
-    return write_frame(frame, folder)
+    return {name: write_frame(data, folder) if _is_frame(data) else data for name, data in given.items()}
 
 
 def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:
