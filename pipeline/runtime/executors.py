@@ -227,13 +227,9 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
     """Open the executor that `--scheduler` names, and close it afterwards.
 
     scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here, each
-    process bounded by worker_memory_bytes. Raises ConfigError for another word, SchedulerError where a cluster does not
-    answer or has another version of this package.
+    process bounded by worker_memory_bytes. Raises SchedulerError where a cluster does not answer or has another version
+    of this package, ConfigError where it needs a key and none is named.
     """
-    if scheduler not in ("serial", "threads", "processes") and not is_address(scheduler):
-        raise ConfigError(
-            f"resources.scheduler = {scheduler!r}: must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT"
-        )
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
@@ -364,39 +360,33 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         yield stack.enter_context(Client(cluster, set_as_default=False))
 
 
-class _Deaths(logging.Handler):
-    """Keeps what nannies say of processes that died: dask's errors do not repeat it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.latest = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one message."""
-        if (message := record.getMessage()).startswith("Worker process"):
-            self.latest = message
-
-
 @contextmanager
-def _told_by_nannies() -> Iterator[_Deaths]:
-    logger, deaths = logging.getLogger("distributed.nanny"), _Deaths()
-    level, others, propagate = logger.level, logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [deaths], False
+def _told_by_nannies() -> Iterator[list[str]]:
+    """Keep what nannies say of processes that died, and no more: dask's errors do not repeat it."""
+    logger, deaths = logging.getLogger("distributed.nanny"), list[str]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        deaths.append(record.getMessage())
+        return False  # to no handler
+
+    level = logger.level
+    logger.addFilter(keep)
     logger.setLevel(logging.INFO)
     try:
         yield deaths
     finally:
-        logger.handlers, logger.propagate = others, propagate
         logger.setLevel(level)
+        logger.removeFilter(keep)
 
 
-def _not_started(error: BaseException, deaths: _Deaths) -> PipelineError:
+def _not_started(error: BaseException, deaths: list[str]) -> PipelineError:
     """Return the message where the worker processes did not start: dask's own error says only that."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
     system = next((cause for cause in causes if isinstance(cause, (MemoryError, OSError))), None)
-    reason = deaths.latest or str(system or causes[-1]) or type(error).__name__
+    died = [words for words in deaths if words.startswith("Worker process")]
+    reason = (died or [str(system or causes[-1])])[-1] or type(error).__name__
     if isinstance(system, MemoryError) or getattr(system, "errno", 0) == errno.ENOMEM or "signal 9" in reason:
         return PlanError(
             f"a worker process did not start ({reason}), most often for lack of memory: lower --workers, or use "

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from distributed import Client
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 from cases import CASES, SERIAL
 from jobs.slurm.dask_cluster import new_key
@@ -166,22 +165,9 @@ def test_no_socket_is_open_to_other_machines(executor: tuple) -> None:
 
 def test_blas_threads_are_restored() -> None:
     before = [pool["num_threads"] for pool in threadpool_info()]
-    with open_executor("serial", 1, 1, 2**30):
-        pass
+    with open_executor("serial", 1, 1, 2**30) as executor:
+        assert [result.value[1] for result in executor.run(look, range(2))] == [1, 1]
     assert [pool["num_threads"] for pool in threadpool_info()][: len(before)] == before
-
-
-def test_the_driver_of_a_cluster_has_one_blas_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it computes itself has the bits of the other schedulers."""
-    monkeypatch.setattr("pipeline.runtime.executors.open_remote_client", lambda address: nullcontext())
-    monkeypatch.setattr("pipeline.runtime.executors.count_threads", lambda client: 1)
-    with threadpool_limits(2), open_executor("tcp://127.0.0.1:9", 1, 1, 2**30):
-        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
-
-
-def test_an_unknown_scheduler_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must be serial, threads, processes"), open_executor("mpi", 1, 1, 2**30):
-        pass
 
 
 def test_the_key_of_a_cluster_elsewhere_does_not_matter_here(cluster_key: Key, tmp_path: Path) -> None:
