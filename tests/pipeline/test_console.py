@@ -76,7 +76,3 @@ def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPa
     assert program("status") == "python -m pipeline.status"
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/slkl", "train"])
     assert program("status") == "slkl status"
-
-
-def test_python_m_pipeline_is_the_same() -> None:
-    assert runs.python("-m", "pipeline", "status", "nowhere").returncode == 66

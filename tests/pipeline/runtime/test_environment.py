@@ -25,13 +25,6 @@ def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
     assert environment_warnings(stored, stored | {"blas": [threads, *stored["blas"][::-1]]}) == []
 
 
-def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
-    assert any(pool["architecture"] for pool in stored["blas"])
-    pools = [pool | {"architecture": "Prescott"} for pool in stored["blas"]]
-    (warning,) = environment_warnings(stored, stored | {"blas": pools})
-    assert "the core type of BLAS is Prescott here" in warning
-
-
 def test_a_core_type_that_the_user_chooses_is_warned_of(stored: dict[str, Any]) -> None:
     code = "import json; from pipeline.runtime.run_folder import environment; print(json.dumps(environment()))"
     found = python("-c", code, env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, check=True)
@@ -44,11 +37,14 @@ def test_a_core_type_that_the_user_chooses_is_warned_of(stored: dict[str, Any]) 
     assert "\n" not in warning
 
 
-@pytest.mark.parametrize("name", ["numpy", "scipy", "numba"])
-def test_other_versions_of_what_computes_are_warned_of(stored: dict[str, Any], name: str) -> None:
-    libraries = {**stored["libraries"], name: "0.0.1"}
-    (warning,) = environment_warnings(stored, stored | {"libraries": libraries})
-    assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored['libraries'][name]}")
+def test_other_versions_and_another_core_type_are_warned_of(stored: dict[str, Any]) -> None:
+    for name in ("numpy", "scipy", "numba"):
+        (warning,) = environment_warnings(stored, stored | {"libraries": {**stored["libraries"], name: "0.0.1"}})
+        assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored['libraries'][name]}")
+    assert any(pool["architecture"] for pool in stored["blas"])
+    pools = [pool | {"architecture": "Prescott"} for pool in stored["blas"]]
+    (warning,) = environment_warnings(stored, stored | {"blas": pools})
+    assert "the core type of BLAS is Prescott here" in warning
 
 
 @pytest.mark.parametrize("damaged", [{}, {"blas": None, "libraries": None}, {"blas": [{}], "libraries": {}}])

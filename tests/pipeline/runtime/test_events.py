@@ -60,6 +60,8 @@ def test_the_line_stays_with_its_time_below_what_is_printed(tmp_path: Path) -> N
         redirect_stderr(stream),
     ):
         with told.stage("statistics"):
+            with told.stage("compile"):
+                pass
             with told.progress("statistics", lambda: Progress(32.0, 64.0, "rows", "residuals")):
                 wait_for("residuals", stream)
                 told.warn("a row is odd")
@@ -70,10 +72,11 @@ def test_the_line_stays_with_its_time_below_what_is_printed(tmp_path: Path) -> N
             raise OSError("full")
     text = stream.getvalue()
     lines = on_screen(text)
-    assert lines[:2] == ["warning: a row is odd", "of others"]
-    assert re.fullmatch(r"statistics +\d+\.\d s", lines[2])
-    assert re.fullmatch(r"solve +\d+\.\d s  stopped", lines[3])
-    assert len(lines) == 4
+    assert len(lines) == 5
+    assert re.fullmatch(r"compile +\d+\.\d s", lines[0])
+    assert lines[1:3] == ["warning: a row is odd", "of others"]
+    assert re.fullmatch(r"statistics +\d+\.\d s", lines[3]), "its line is back after that of the stage inside"
+    assert re.fullmatch(r"solve +\d+\.\d s  stopped", lines[4])
     assert re.search(r"statistics +\d+\.\d s  50%, 32 of 64 rows, residuals, ", text)
     assert "storing, " in text
     assert sys.stderr is not stream
@@ -120,19 +123,6 @@ def test_a_line_that_others_have_begun_is_left_alone(monkeypatch: pytest.MonkeyP
     assert "begun and ended\n" in stream.getvalue()
     assert stream.getvalue().count("under way") == 2
     assert re.search(r"begun at the end\nsolve +\d+\.\d s\n$", stream.getvalue())
-
-
-def test_a_stage_inside_another_gives_its_line_back(tmp_path: Path) -> None:
-    stream = Terminal()
-    with (
-        MemoryMeter() as meter,
-        Events(tmp_path / "log", tmp_path / "metrics", meter, quiet=False, stream=stream) as told,
-        told.stage("solve"),
-    ):
-        outer = told._line
-        with told.stage("compile"):
-            assert told._line is not outer
-        assert told._line is outer
 
 
 def test_an_error_does_not_end_what_is_repeated() -> None:

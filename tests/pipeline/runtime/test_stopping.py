@@ -6,7 +6,6 @@ import shlex
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ import pytest
 
 from cases import CASES, SERIAL
 from features.standardisation import RunningMoments
-from pipeline.config.settings import load, resumed
-from pipeline.config.train_config import Resources, TrainConfig
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease
@@ -191,11 +188,3 @@ def test_the_command_it_prints_continues_and_stops_no_more(
     command = capsys.readouterr().err.strip().partition("continue with: ")[2]
     assert command.startswith("python -m pipeline.train ")
     assert main(shlex.split(command)[3:]) == 0
-
-
-def test_a_time_limit_that_an_older_version_froze_stops_no_session(tmp_path: Path) -> None:
-    stored = replace(Resources(), time_limit=0.000001)
-    config = TrainConfig("digits", resources=stored)
-    assert resumed(config, load("digits", None, {})).resources.time_limit is None
-    asked = load("digits", None, {"resources.time_limit": ("5m", "--time-limit")})
-    assert resumed(config, asked).resources.time_limit == 300.0
