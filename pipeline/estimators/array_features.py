@@ -22,7 +22,7 @@ from features.table_parts import ArrowPart, MixedColumnError, cells_as_table, is
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
-from storage.zarr_arrays import chunk_rows_for
+from storage.zarr_arrays import chunk_rows_for, gather_rows
 
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
@@ -103,13 +103,8 @@ class Rows:
             for start in range(0, len(index), MOST_BLOCK_ROWS):  # of which float64 copies are made
                 some = index[start : start + MOST_BLOCK_ROWS]
                 out[start : start + len(some)] = self._finite(self._X[some], some)
-            return out
-        order = np.argsort(index, kind="stable")
-        ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
-        for chunk in np.unique(ordered // step).tolist():
-            inside = slice(*np.searchsorted(ordered, (chunk * step, chunk * step + step)))
-            first, last = int(ordered[inside.start]), int(ordered[inside.stop - 1])
-            out[order[inside]] = self.read(first, last + 1)[ordered[inside] - first]
+        else:
+            gather_rows(index, _chunk_rows(self._X) or MOST_BLOCK_ROWS, self.read, out)
         return out
 
     def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
@@ -133,35 +128,22 @@ def _chunk_rows(X: Any) -> int:
     return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
 
 
-class Cells:
-    """The cells of X (n, columns), a DataFrame or an array: a table whose words and gaps are not learned yet.
+def rows_of_cells(
+    X: Any, categorical: str | None, missing: str | None, counted: NDArray[np.int64]
+) -> tuple[Rows, Columns]:
+    """Return the inputs that the cells of X (n, columns), a DataFrame or an array, become, and how.
 
-    Raises ValueError for another shape, or without rows or columns.
+    They are float32, as in a feature store. Words and medians are those of the rows `counted`. Raises DataError naming
+    a cell, UsageError. `prediction.predictor` reads cells as these columns say.
     """
-
-    def __init__(self, X: Any) -> None:
-        try:
-            self._part = ArrowPart(X, "X")
-        except MixedColumnError:  # or no table; numbers and words in one column are read as texts
-            cells = check_array(X, dtype=None, ensure_all_finite=False)
-            names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
-            self._part = ArrowPart(cells_as_table(cells, list(names)), "X")
-        self.shape = (self._part.count_rows(), len(self._part.first_line()[1]))
-        if not all(self.shape):
-            raise ValueError(f"Found array with 0 sample(s) or feature(s): X has the shape {self.shape}")
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.shape[0]
-
-    def learned(self, asked: Asked, weights: NDArray[np.float64] | None) -> tuple[Rows, Columns]:
-        """Return the inputs, with float32 features as a feature store has, and the columns that they are made of.
-
-        Words and medians are those of rows of positive weight. Raises DataError naming a cell, UsageError.
-        """
-        counted = np.arange(len(self)) if weights is None else np.flatnonzero(weights > 0)
-        inputs, columns = inputs_in_memory(self._part, asked, counted)
-        return Rows(inputs, feature_dtype=np.float32), columns
+    try:
+        part = ArrowPart(X, "X")
+    except MixedColumnError:  # or no table; numbers and words in one column are read as texts
+        cells = check_array(X, dtype=None, ensure_all_finite=False)
+        names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
+        part = ArrowPart(cells_as_table(cells, list(names)), "X")
+    inputs, columns = inputs_in_memory(part, Asked.read(categorical, missing), counted)
+    return Rows(inputs, feature_dtype=np.float32), columns
 
 
 class ArrayFeatures:

@@ -4,8 +4,8 @@ It brings numba and pyarrow, which take as long to import as scikit-learn does.
 """
 
 import math
-import warnings
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +13,79 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_array, check_random_state, column_or_1d
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from features.descriptors.extraction import FeatureSpec
-from features.encoding import Asked
 from features.source import Columns
 from features.table_parts import has_numbers_only, is_frame
-from features.targets import class_array
+from features.targets import checked_weights, class_array
+from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import with_value, with_values
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.estimators import parameters
-from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
+from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced, rows_of_cells
 from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
+from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
 from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.fit import fit
+from pipeline.stages.kernel_settings import is_chosen
 from pipeline.stages.penalised_solves import REACHED
 from pipeline.stages.preparation import compile_told, loops_to_compile
 from pipeline.stages.workspace import FinalWeights
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
+LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all, centred, a factor, copies
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 
 
-def validated(machine: Any, X: Any, y: Any, *, numeric: bool) -> tuple[Rows | Cells, NDArray[Any]]:
-    """Return rows and y (n,), checked as scikit-learn does; cells, and arrays read by slices, are not read yet."""
+def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
+    """Fit an estimator in memory and set its attributes. Where that fails, it stays as it was: its last model, too."""
+    before = dict(vars(machine))
+    try:
+        with parameters.as_value_error(), threadpool_limits(1, user_api="blas"), stopping.unconcerned():
+            _fit(machine, X, y, sample_weight, groups)  # the bits depend on the number of threads of BLAS
+    except BaseException:
+        machine.__dict__ = before
+        raise
+
+
+def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
+    config, explicit = parameters.settings_of(machine)
+    X, y = _validated(machine, X, y)
+    task, classes, targets, weights = _targets_and_weights(machine, y, sample_weight)
+    rows, columns = _rows_and_columns(machine, X, config, weights)
+    features = ArrayFeatures(rows, targets, weights, groups)
+    shape = features.shape(task, classes)
+    config = with_value(config, "data.groups", None if groups is None else "groups")
+    config = _filled_in(machine, config, explicit, features, shape)
+    if config.data.standardise:
+        features.standardise(shape, balanced=config.data.class_weight is not None)
+    log = print if machine.verbose else None
+    compile_told(loops_to_compile(config, shape), log)
+    work = MemoryWorkspace(config, shape, features, machine.callback, log)
+    _store(machine, work, features, fit(work), columns)
+
+
+def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    """Return X, as `Rows` of numbers or as a table of cells, and y (n,), checked as scikit-learn does."""
+    numeric = not is_classifier(machine)
     asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
     if not is_sliced(X) and not asked and (given := _numbers(machine, X, y=y, y_numeric=numeric)) is not None:
         return Rows(given[0]), column_or_1d(given[1], warn=True)
-    with parameters.as_value_error():
-        rows = Rows(X) if is_sliced(X) else Cells(X)
+    rows = Rows(X) if is_sliced(X) else X if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
     if y is None:
         raise ValueError(f"{type(machine).__name__} requires y to be passed, but the target y is None")
     if not all(rows.shape):
@@ -79,66 +114,93 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
         raise ValueError(words + hint) from None
 
 
-def fit_machine(
-    machine: Any,
-    rows: Rows | Cells,
-    targets: NDArray[Any],
-    weights: NDArray[np.float64] | None,
-    groups: ArrayLike | None,
-    task: str,
-    classes: tuple[Any, ...] = (),
-    *,
-    balanced: bool = False,
-) -> None:
-    """Fit a task of features.targets in memory, and store the result; balanced: classes count alike."""
-    config, explicit = parameters.settings_of(machine.get_params(deep=False))
-    names, columns = getattr(machine, "feature_names_in_", None), None
-    machine._of_cells = isinstance(rows, Cells)
-    if isinstance(rows, Cells):
-        with parameters.as_value_error():
-            asked = Asked.read(config.data.categorical, config.data.missing)
-            rows, columns = rows.learned(asked, weights)
-        if names is None or tuple(names.tolist()) != columns.inputs:
-            columns = replace(columns, inputs=())  # by their places
-    elif names is not None:
-        columns = Columns(tuple(names.tolist()), None, len(names))
-    features = ArrayFeatures(rows, targets, weights, groups)
-    shape, n_different = features.shape(task, classes), len(features.first_of_equals)
-    parameters.check_size(features, shape)
-    settings: dict[str, Any] = {
-        "seed": parameters.seed_of(machine.random_state),
-        "centers.count": parameters.clipped_count(machine.n_centers, n_different),
+def _targets_and_weights(
+    machine: Any, y: NDArray[Any], sample_weight: ArrayLike | None
+) -> tuple[str, tuple[Any, ...], NDArray[Any], NDArray[np.float64] | None]:
+    """Return the task, its classes, the targets (n,) as a store has them, and the row weights (n,), None for 1 each."""
+    weights = None
+    if sample_weight is not None:
+        weights = checked_weights(np.asarray(sample_weight, np.float64), len(y), "sample_weight")
+    if not is_classifier(machine):
+        return "regression", (), y, weights
+    check_classification_targets(y)
+    machine.classes_, targets = np.unique(y, return_inverse=True)
+    if machine.class_weight is not None and not isinstance(machine.class_weight, str):
+        factors = checked_weights(compute_sample_weight(machine.class_weight, y), len(y), "class_weight")
+        weights = factors if weights is None else checked_weights(weights * factors, len(y), "sample_weight")
+    n_present = len(np.unique(targets if weights is None else targets[weights > 0]))
+    if n_present < 2:
+        raise ValueError(f"y holds {n_present} class with rows of positive weight; at least two classes are needed")
+    task = "binary" if len(machine.classes_) == 2 else "multiclass"
+    return task, tuple(machine.classes_.tolist()), targets, weights
+
+
+def _rows_and_columns(
+    machine: Any, X: Any, config: TrainConfig, weights: NDArray[np.float64] | None
+) -> tuple[Rows, Columns | None]:
+    """Return the inputs of the fit, and the columns of the table that they are made of; None where X has no names."""
+    names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
+    machine._of_cells = not isinstance(X, Rows)
+    if isinstance(X, Rows):
+        return X, Columns(names, None, len(names)) if names else None
+    counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
+    rows, columns = rows_of_cells(X, config.data.categorical, config.data.missing, counted)
+    return rows, columns if names == columns.inputs else replace(columns, inputs=())  # which go by their places
+
+
+def _filled_in(
+    machine: Any, config: TrainConfig, explicit: frozenset[str], features: ArrayFeatures, shape: FeatureShape
+) -> TrainConfig:
+    """Return the settings of a fit, with all that the data decide. Raises ConfigError, and MemoryError."""
+    count, n_different, limit = config.centers.count, len(features.first_of_equals), limit_bytes(config.resources)
+    if isinstance(count, int) and count > n_different:
+        parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
+        count = n_different
+    random = check_random_state(machine.random_state)
+    drawn = isinstance(machine.random_state, Integral)
+    values = {
+        "seed": int(machine.random_state) if drawn else int(random.randint(np.iinfo(np.int32).max)),
+        "centers.count": count,
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
-        "data.class_weight": "balanced" if balanced else None,
-        "data.groups": None if groups is None else "groups",
     }
-    limit = limit_bytes(config.resources)
-    with (
-        threadpool_limits(1, user_api="blas"),  # the bits depend on the number of threads
-        stopping.unconcerned(),
-        parameters.as_value_error(),
-    ):
-        config, _ = fill_in(with_values(config, settings), shape, explicit, Room(n_different, limit))
-        n_candidates = count_candidates(config, shape.n_train)
-        if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
-            config = with_value(config, "solver.tolerance", 0.0)
-        parameters.check_memory(config, shape, n_candidates, limit)
-        config = with_value(config, "centers.working_set", n_candidates)
-        if config.data.standardise:
-            features.standardise(shape, balanced=balanced)
-        log = print if machine.verbose else None
-        compile_told(loops_to_compile(config, shape), log)
-        work = MemoryWorkspace(config, shape, features, machine.callback, log)
-        final = fit(work)
-    _store(machine, work, features, final, columns)
+    config, _ = fill_in(with_values(config, values), shape, explicit, Room(n_different, limit))
+    n_candidates = count_candidates(config, shape.n_train)
+    if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
+        config = with_value(config, "solver.tolerance", 0.0)
+    _check_memory(config, shape, n_candidates, limit)
+    return with_value(config, "centers.working_set", n_candidates)
+
+
+def _check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, limit: int) -> None:
+    """Raise MemoryError where the Grams and the points of a fit do not fit `limit` bytes.
+
+    Where something is chosen by held-out rows, their statistics are kept beside those of the rest and of all; with an
+    intercept, a centred copy, along a path another; a factor. A greedy choice takes up to five more of the size
+    (measured); least squares on all candidates, and trials of widths on the first of them, seven in all (measured).
+    """
+    greedy, least_squares = config.solver.select != "none", config.solver.penalty == NO_PENALTY
+    searched = is_searched(config.solver.penalty) and not greedy
+    chosen = config.statistics.hold_out and what_needs_held_out_rows(config)
+    grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
+    grams += 5 if greedy else 1
+    grams = max(grams, LEAST_SQUARES_GRAMS if least_squares and not greedy else 0)
+    tries_widths = is_chosen(config.kernel)
+    n_tried = min(n_candidates, MOST_TRIED) if tries_widths else 0
+    linear = 16 * shape.n_features
+    needed = 8 * max(grams * n_candidates**2, LEAST_SQUARES_GRAMS * n_tried**2) + linear * n_candidates
+    needed += 8 * shape.n_features * min(shape.n_train, 2 * TRIAL_SIZES[-1].n_rows) if tries_widths else 0  # the sample
+    if needed > limit:
+        squared = 8 * (max(grams, LEAST_SQUARES_GRAMS) if tries_widths else grams)
+        most = int((np.sqrt(linear**2 + 4.0 * squared * limit) - linear) / (2 * squared))
+        raise MemoryError(
+            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB (Gram matrices and the points), the "
+            f"memory limit is {limit / 2**20:.1f} MiB; lower n_centers to {most} or raise memory_limit, or use "
+            "pipeline.train, which needs no whole Gram"
+        )
 
 
 def _store(
-    machine: Any,
-    work: MemoryWorkspace,
-    features: ArrayFeatures,
-    final: FinalWeights,
-    columns: Columns | None,
+    machine: Any, work: MemoryWorkspace, features: ArrayFeatures, final: FinalWeights, columns: Columns | None
 ) -> None:
     """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config
@@ -151,7 +213,7 @@ def _store(
         input_shape=(shape.n_features,),
         table_columns=columns,
     )
-    set_model(machine, model, None if machine._of_cells else np.dtype(config.kernel.precision).type)
+    _set_model(machine, model, None if machine._of_cells else np.dtype(config.kernel.precision).type)
     if final.points is None:
         machine.centers_ = features.take(work.candidates[final.active], as_given=True)
     machine.penalty_ = summary["penalty"]
@@ -166,10 +228,10 @@ def _store(
     if machine.dual_gap_ > tolerance:
         numbers = f"relative duality gap {machine.dual_gap_:.2e}, tol={tolerance:g}, {machine.n_iter_} iterations"
         words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
-        warnings.warn(words, ConvergenceWarning, stacklevel=4)
+        parameters.warn(words, ConvergenceWarning)
 
 
-def set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> None:
+def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> None:
     """Set the attributes that every model has; what only a fit knows is None, NaN or 0.
 
     dtype: of kernel values, with centers as they are; None: predictions are those of the commands.
@@ -191,36 +253,38 @@ def set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> Non
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
-    given = None if _reads_cells(machine, X) else X if is_sliced(X) else _numbers(machine, X, reset=False)
-    if given is None:
-        with parameters.as_value_error():
-            return Predictor(model_of(machine)).decision_function(X)
-    rows = Rows(given)
-    if rows.shape[1] != machine.n_features_in_:
-        raise ValueError(
-            f"X has {rows.shape[1]} features, but {type(machine).__name__} is expecting {machine.n_features_in_} "
-            "features as input"
-        )
-    model, decision = machine._model, np.empty((len(rows), len(machine._model.intercept)))
     with parameters.as_value_error():
-        if machine._dtype is None:
-            for span, block in rows.blocks(model.n_centers):
-                images = block.reshape(len(block), *model.input_shape)
-                decision[span] = model.decision_function(model.features_of(images, span.start))
-        else:
-            generator = model.kernel(model.centers, machine.sigma2_, machine._dtype)
-            for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-                columns = generator.block(block, None, np.float64)
-                decision[span] = columns @ model.weights + model.intercept
-    return decision.astype(rows.dtype, copy=False)
+        given = None if _has_cells(machine, X) else X if is_sliced(X) else _numbers(machine, X, reset=False)
+        if given is None:
+            return Predictor(model_of(machine)).decision_function(X)
+        return _decision_of_numbers(machine, Rows(given))
 
 
-def _reads_cells(machine: Any, X: Any) -> bool:
+def _has_cells(machine: Any, X: Any) -> bool:
     """Return whether X has cells of the table that the model is of, and not its inputs."""
     columns = machine._model.table_columns
     if machine._of_cells or columns is None or columns.encoding is None or not is_frame(X):
-        return machine._of_cells
+        return bool(machine._of_cells)
     return set(columns.inputs) <= set(map(str, getattr(X, "column_names", X.columns)))
+
+
+def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
+    """Return the outputs (n, T) of rows of numbers, which are the columns of a fit, or the inputs of a loaded model."""
+    n_features, model = machine.n_features_in_, machine._model
+    if rows.shape[1] != n_features:
+        raise ValueError(
+            f"X has {rows.shape[1]} features, but {type(machine).__name__} is expecting {n_features} features as input"
+        )
+    decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
+    if machine._dtype is None:
+        for span, block in rows.blocks(model.n_centers):
+            images = block.reshape(len(block), *model.input_shape)
+            decision[span] = model.decision_function(model.features_of(images, span.start))
+        return decision
+    kernel = model.kernel(model.centers, model.sigma2, machine._dtype)
+    for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
+        decision[span] = kernel.block(block, None, np.float64) @ model.weights + model.intercept
+    return decision
 
 
 def load_into(machine: Any, folder: Path) -> None:
@@ -229,7 +293,7 @@ def load_into(machine: Any, folder: Path) -> None:
     if is_classifier(machine) == (model.task == "regression"):
         fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
         raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
-    set_model(machine, model, None)
+    _set_model(machine, model, None)
     machine._of_cells = False
     machine.n_features_in_ = math.prod(model.input_shape)
     if is_classifier(machine):

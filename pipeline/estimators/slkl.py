@@ -4,21 +4,121 @@ They run the steps of `pipeline.train`: the same float32 rows, settings and seed
 ½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the Lasso that the
 paper's problem equals (mathematics.md, eqs. 37 and 38). Runs on disk, with resumption and more candidates than have a
 Gram in memory, are `pipeline.train`'s.
+
+What computes is imported at the first use, so that `import pipeline.estimators` takes as long as scikit-learn itself.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 
 from features.targets import labels_from_decision
-from pipeline.estimators.base import KernelMachine, as_before_on_error
-from pipeline.models.scores import probabilities
+
+if TYPE_CHECKING:
+    from pipeline.prediction.trained_model import SparseKernelModel
+
+
+@dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
+class KernelMachine(BaseEstimator):
+    """What the two estimators share. `parameters.PARAMETERS` says which setting each parameter is."""
+
+    n_centers: int | str | None = None
+    _: KW_ONLY
+    budget: float | str | None = None
+    standardise: bool = True
+    categorical: str | None = None
+    missing: str | None = None
+    kernel: str | None = None
+    sigma2: float | str | None = None
+    feature_scale: str | None = "auto"
+    penalty: float | str | None = None
+    refit: str | None = None
+    select: str | None = None
+    polish_centers: int = 0
+    fit_intercept: bool = True
+    tol: float | None = None
+    max_sweeps: int = 1000
+    schedule: str = "shrinking"
+    memory_limit: int | str | None = None
+    random_state: Any = None
+    callback: Callable[[dict[str, Any]], Any] | None = None
+    verbose: int = 0
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
+        """Fit X (n, n_features) to y (n,), numbers or labels, with row weights (n,) ≥ 0, and return self.
+
+        groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
+
+        Raises ValueError for parameters or data that make no sense, kernel values that would be rounding, and fewer
+        than two classes with rows of positive weight; MemoryError where the Grams do not fit `memory_limit`.
+        """
+        from pipeline.estimators.machine_fit import fit_machine  # slow to import
+
+        fit_machine(self, X, y, sample_weight, groups)
+        return self
+
+    def _decision(self, X: Any) -> NDArray[np.floating]:
+        """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
+        from pipeline.estimators.machine_fit import decision_of  # slow to import
+
+        return decision_of(self, X)
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The share of each feature in squared distances, (n_features,), after a fit with learned scales."""
+        scales = getattr(self, "feature_scales_", None)
+        if scales is None:
+            raise AttributeError("feature_importances_ is there after a fit with feature_scale='learned'")
+        from pipeline.solvers.kernel_trials import importances  # there since the fit
+
+        return importances(scales)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, replacing one there.
+
+        Raises as `to_model`; CannotWriteError, also where anything but a model is there.
+        """
+        from pipeline.prediction.model_folder import save_model  # slow to import
+
+        save_model(Path(folder), self.to_model())
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Self:
+        """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
+
+        X is a DataFrame with the columns of the model, or has images as flat rows, and categories encoded
+        (`feature_names_in_` are their names). Parameters are the defaults; `centers_` are features, z-scored and
+        scaled. Raises ValueError for a model of the other kind of task, MissingRunError, CorruptDataError or
+        ModelFormatError.
+        """
+        from pipeline.estimators.machine_fit import load_into  # slow to import
+
+        machine = cls()
+        load_into(machine, Path(folder))
+        return machine
+
+    def to_model(self) -> "SparseKernelModel":
+        """Return the model as the commands use it, with float32 centers.
+
+        Raises ValueError where that moves a center by more than a thousandth of the kernel's width, ModelFormatError
+        for labels that are neither numbers nor text.
+        """
+        from pipeline.estimators.machine_fit import model_of  # slow to import
+
+        return model_of(self)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -28,14 +128,12 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Parameters
     ----------
     n_centers : int, "all" or None
-        Number of training rows drawn as candidates, without replacement; a penalty keeps some of them. None: 500, and
-        twice as many again and again, as long as held-out rows gain and `budget` pays for them; 1000 with a penalty or
-        `select`, or all where there are fewer. More than there are rows of positive weight are clipped, with a
-        warning. The Gram of the candidates takes 8·n_centers² bytes.
+        Number of training rows drawn as candidates; more than there are different rows of positive weight are clipped.
+        None: as many as lower the held-out error within `budget`; 1000 with a penalty or `select`. Their Gram takes
+        8·n_centers² bytes.
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
-        `n_centers`; two fifths of them, at most, go into the choice of kernel, width and scales. None: 60, where
-        `n_centers` is None too.
+        `n_centers`. None: 60, where `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
     categorical : None, "auto", "onehot" or "ordinal"
@@ -44,36 +142,26 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
     kernel : None, "gaussian", "laplace", "product-laplace" or "auto"
-        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes.
-        "auto": that of the lowest error on held-out rows. None: "auto" where all candidates are fitted by least squares
-        and `sigma2` is no number, else "gaussian".
+        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lowest error on
+        held-out rows. None: "auto" where all candidates are fitted by least squares and `sigma2` is no number, else
+        "gaussian".
     sigma2 : float, "median", "auto" or None
-        σ², in squared units of X (standardised, where it is), above 0; "median": the median of the squared distances
-        between candidates (product-laplace: of squared sums of absolute differences), 1000 of them where there are
-        more; "auto": that of the lowest error on held-out rows (of classes: log loss), by least squares on a sample of
-        at most 10 000 rows and up to 2000 of the candidates. None: "auto" where all candidates are fitted by least
-        squares, "median" with a penalty or `select`.
+        σ² > 0, in squared units of X (standardised, where it is); "median": of the squared distances between
+        candidates; "auto": that of the lowest error on held-out rows (of classes: log loss). None: "auto" where all
+        candidates are fitted by least squares, "median" with a penalty or `select`.
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
-        "diagonal": a factor for each feature, found in rounds of fits to such a sample by how steep they are along it,
-        and kept as far as held-out rows gain; for tables of which some columns matter little. "metric": directions of
-        all features, likewise, for tables of which some sums of columns matter. "learned": the first, then, up to 200
-        features and with rows enough, the second where it gains more; or one common scale in place of standardised
-        columns. The certificate is that of the problem with these factors. "auto": "learned" with least squares on all
-        candidates, and `sigma2` None, else None.
+        Factors of the features, found by held-out rows: "diagonal": one for each; "metric": a matrix; "learned": the
+        simplest that these rows support. The certificate is that of the problem with these factors. "auto": "learned"
+        with least squares on all candidates and `sigma2` None, else None.
     penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
-        None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
-        √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
-        rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
-        and what None stands for below 200 rows, and with n_centers="all", `refit`, or a `tol`,
-        `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on a tenth of the rows, held
-        out, then fitted on all; a warning says where it is at an edge of those tried. "path:FROM:TO:N": N penalties
-        down to TO, each solve started from the last; FROM may be max. "none": least squares whatever else is asked for.
+        λν > 0, whose root is the l1 penalty of the Lasso above, not divided by the number of rows; "max:1e-7": this
+        fraction of the smallest at which all weights are zero; "auto", or the best of a path: of the lowest held-out
+        error. None: "none", least squares on all candidates, or "max:1e-7" (see the notes).
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
     select : None, "greedy:K" or "greedy:auto"
         Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
-        of by a penalty: tried on the rows that are not held out, then chosen on all. The weights are least squares.
-        `penalty`, `refit` and `tol` are not used then.
+        of by a penalty. The weights are least squares. `penalty`, `refit` and `tol` are not used then.
     polish_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian kernel.
@@ -91,9 +179,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     random_state : int, RandomState or None
         Draws candidates, held-out rows and the order of visits. An int draws what `--seed` does.
     callback : callable or None
-        Called once per iteration of a penalised solve with a dictionary: `output`, `penalty` and the fields of
-        `solvers.Record`; in a greedy choice once per center, with `phase`, `rows` ("fit" or "all"), `iteration`,
-        `n_active`. An error that it raises ends the fit. Never called by least squares on all candidates.
+        Called with a dictionary once per iteration of a penalised solve (`output`, `penalty` and the fields of
+        `solvers.Record`) and per center of a greedy choice (`phase`, `rows`, `iteration`, `n_active`). An error that
+        it raises ends the fit. Least squares on all candidates never calls it.
     verbose : int
         1: print what is chosen, and a line for each iteration of a penalised solve, each number of candidates that is
         tried, and each hundred centers of a greedy choice.
@@ -124,9 +212,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     kernel_ : str
         The name of the kernel in use.
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
-        The learned factors of the (standardised) columns of X, which leave the median distance what it was, or those
-        that put them on one common scale: rows are multiplied by them, or by the matrix, the symmetric root of a
-        metric. All 1 where the held-out rows gained nothing, None where none were to be learned.
+        The learned factors, or the symmetric root of a metric, by which the (standardised) rows are multiplied. All 1
+        where the held-out rows gained nothing, None where none were to be learned.
     feature_importances_ : (n_features,) float64
         Their squares, or the diagonal of the metric, over the sum: the shares of the features in squared distances, if
         X is standardised. Only after a fit that learned scales.
@@ -136,14 +223,15 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
     Notes
     -----
-    A DataFrame of numbers (pandas, polars, Arrow) is an array with names. One with words or dates, and any X where
-    `categorical` or `missing` is given, is read as the command reads a table, by blocks of rows, and gives the same
-    model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
-    whatever their order, and warn of words that no row of the fit has. `centers_`, `feature_scales_` and
-    `feature_importances_` are then of the inputs that cells become: `to_model().table_columns.input_names`.
-    X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
-    by row blocks, once for each thing that is found (equal rows, moments, candidates, a sample to choose on, statistics
-    of each number of candidates, a temperature), never whole.
+    Parameters mean what the settings of the command mean; the guide has more on penalties, kernels, scales, selections
+    and data frames. penalty=None stands for "max:1e-7" below 200 rows, and with n_centers="all", `refit`, or a `tol`,
+    `max_sweeps` or `schedule` other than the default.
+
+    X is an array, a DataFrame, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array.
+    Those are read by row blocks, once for each thing that is found, never whole. A DataFrame with words or dates, and
+    any X where `categorical` or `missing` is given, is read as the command reads a table: features are float32, and
+    `centers_`, `feature_scales_` and `feature_importances_` are of the inputs that cells become.
+
     float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
     for them; those of other fits have the precision of the rows.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
@@ -154,24 +242,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     ----------
     Machart, Peel, Anthoine, Ralaivola, Glotin (2011), Stochastic Low-Rank Kernel Learning for Regression, ICML.
     """
-
-    def fit(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> "SLKLRegressor":
-        """Fit X (n, n_features) to y (n,) numbers with row weights (n,) ≥ 0, and return self.
-
-        groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
-
-        Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
-        MemoryError where the Grams do not fit `memory_limit`.
-        """
-        from pipeline.estimators import machine_fit, parameters  # slow to import
-
-        with as_before_on_error(self):
-            rows, values = machine_fit.validated(self, X, y, numeric=True)
-            weights = parameters.row_weights(sample_weight, rows)
-            machine_fit.fit_machine(self, rows, values.astype(np.float64), weights, groups, "regression")
-        return self
 
     def predict(self, X: Any) -> NDArray[np.floating]:
         """Return f(x) (n,) of rows X (n, n_features): float32 for float32 rows, else float64. Raises ValueError."""
@@ -222,40 +292,6 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     class_weight: Any = None
 
-    def fit(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
-    ) -> "SLKLClassifier":
-        """Fit X (n, n_features) to labels y (n,), with weights and groups as in `SLKLRegressor.fit`, and return self.
-
-        Raises ValueError and MemoryError as there, also for fewer than two classes with rows of positive weight.
-        """
-        from pipeline.estimators import machine_fit, parameters  # slow to import
-
-        with as_before_on_error(self):
-            rows, labels = machine_fit.validated(self, X, y, numeric=False)
-            check_classification_targets(labels)
-            self.classes_, targets = np.unique(labels, return_inverse=True)
-            weights, balanced, factors = (
-                parameters.row_weights(sample_weight, rows),
-                False,
-                self.class_weight,
-            )
-            if isinstance(factors, str) and factors == "balanced":
-                balanced = True
-            elif factors is not None:
-                of_rows: NDArray[np.float64] = compute_sample_weight(factors, labels)
-                if not (np.isfinite(of_rows).all() and of_rows.min() >= 0):
-                    raise ValueError(f"class_weight must hold finite numbers of at least 0; found {factors!r}")
-                weights = of_rows if weights is None else weights * of_rows
-            n_present = len(np.unique(targets if weights is None else targets[weights > 0]))
-            if n_present < 2:
-                raise ValueError(
-                    f"y holds {n_present} class with rows of positive weight; at least two classes are needed"
-                )
-            task, classes = "binary" if len(self.classes_) == 2 else "multiclass", tuple(self.classes_.tolist())
-            machine_fit.fit_machine(self, rows, targets, weights, groups, task, classes, balanced=balanced)
-        return self
-
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return decision values of rows X (n, n_features): (n, n_classes), or (n,) for two classes, as `predict`."""
         decision = self._decision(X)
@@ -270,5 +306,4 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 75)."""
         decision = self._decision(X)  # which says so where nothing is fitted
-        assert self.temperature_ is not None  # or this method were not there
-        return probabilities(decision, self.temperature_)
+        return self._model.probabilities_of(decision)

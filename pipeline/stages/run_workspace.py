@@ -225,7 +225,7 @@ class Run(Workspace):
         else:
             remove_folder(path, durable=False)
 
-    def checkpoints(self, name: str) -> CheckpointsOnDisk:
+    def checkpoints(self, name: str, penalties: Sequence[float] = (), number: int | None = None) -> CheckpointsOnDisk:
         """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)

@@ -1,31 +1,33 @@
 """Storage and execution for the steps of a fit, which know neither a run folder nor an estimator.
 
-Two workspaces exist: `stages.run_workspace.Run`, a folder with an executor, which goes on after a kill; and
-`estimators.memory_workspace.MemoryWorkspace`, arrays in this process. Both run the same steps, and so compute the same
-bits.
+A `Workspace` keeps everything in this process, and computes it in this thread. `stages.run_workspace.Run` keeps it in a
+folder, has an executor compute it, and goes on after a kill. Both run the same steps, and so compute the same bits.
 
 What a step commits has a name with slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path
 below the run's folder.
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.train_config import what_needs_held_out_rows
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import KERNELS, Kernel
-from pipeline.runtime.row_pass import RowPass, S
-from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.runtime.row_pass import RowPass, S, add_up_here
+from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.weights import Weights
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
@@ -106,39 +108,47 @@ def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: 
     return f"{which}output {record['output']}: objective {record['objective']:.6g} gap {gap}"
 
 
-class Workspace(RowData, ABC):
-    """What the steps of a fit share."""
+class Workspace(RowData):
+    """What the steps of a fit share: its rows, what they commit, who computes it, and who is told."""
 
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
 
-    @abstractmethod
+    def __init__(self, config: TrainConfig, shape: FeatureShape, features: FeatureAccess, events: Any) -> None:
+        self._arrays: dict[str, Arrays] = {}
+        self.config, self.shape, self.features, self.events = config, shape, features, events
+
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
+        return self._arrays.get(name)
 
-    @abstractmethod
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name; they replace what was there."""
+        """Commit arrays under a name; they replace what was there, and become read-only."""
+        kept = {key: np.asarray(values) for key, values in arrays.items()}
+        for values in kept.values():
+            values.setflags(write=False)
+        self._arrays[name] = kept
+        return self.stored(name)
 
-    @abstractmethod
     def stored(self, name: str) -> Stored:
         """Return a reference to what is committed under a name, which tasks of any process can read."""
+        return StoredInMemory(self._arrays, name)
 
-    @abstractmethod
     def drop(self, name: str) -> None:
         """Remove what is committed under a name, and below it."""
+        for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
+            del self._arrays[key]
 
-    @abstractmethod
-    def checkpoints(self, name: str) -> TaskCheckpoints:
-        """Return the checkpoints of a task of this process."""
+    def checkpoints(self, name: str, penalties: Sequence[float] = (), number: int | None = None) -> TaskCheckpoints:
+        """Return the checkpoints of a task of this process; penalties, number: see `compute`."""
+        return TaskCheckpoints()
 
-    @abstractmethod
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
 
         These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
         """
+        return add_up_here(task)
 
-    @abstractmethod
     def compute(
         self,
         stage: str,
@@ -159,10 +169,14 @@ class Workspace(RowData, ABC):
         words : what is done, for the line of progress
         penalties, number : of a path, to tell in that line which penalty is solved for
         """
+        for name, item in items.items():
+            if name not in self._arrays:
+                self.commit(name, function(item, self.checkpoints(name, penalties, number)))
+        return [self._arrays[name] for name in items]
 
-    @abstractmethod
     def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context whose time counts as that of a stage."""
+        """Return a context whose time counts as that of a stage, with the cost, whose `items` can be set."""
+        return nullcontext(SimpleNamespace(items=0))
 
     def status(self, stage: str, words: str) -> AbstractContextManager[None]:
         """Return a context that shows what is done inside, which takes long and cannot be counted."""

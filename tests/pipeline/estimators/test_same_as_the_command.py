@@ -8,6 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers import forward_backward_selection
@@ -60,24 +61,10 @@ def products(n: int) -> Table:
     return X, np.sin(2 * X[:, 4]) * X[:, 7] + 0.05 * draw.normal(size=n)
 
 
-# Flags, and settings, that parameters of the estimators have another name for.
-FLAGS = {
-    "n_centers": "--centers",
-    "feature_scale": "--scale",
-    "fit_intercept": "solver.intercept",
-    "standardise": "data.standardise",
-    "working_set": "centers.working_set",
-}
-
-
 def line_of(asked: dict[str, Any]) -> list[str]:
-    """Return the flags of the command that parameters of an estimator stand for."""
-    line: list[str] = []
-    for name, value in asked.items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-        flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-        line += [flag, text] if flag.startswith("--") else ["--set", f"{flag}={text}"]
-    return line
+    """Return the flags of the command that parameters of an estimator, and the size of a working set, stand for."""
+    keys = PARAMETERS | {"working_set": "centers.working_set"}
+    return [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
 
 
 PRECISE = {"tol": 1e-10, "sigma2": 3.0}
@@ -134,13 +121,6 @@ QUICK = {
 }
 
 
-def machine_is_penalised(asked: dict[str, Any]) -> bool:
-    """Return whether parameters ask for the penalised problem, whose solves have a tolerance."""
-    if asked.get("penalty") == "none" or "select" in asked:
-        return False
-    return "penalty" in asked or "refit" in asked
-
-
 def trained_model(
     folder: Path, line: list[str], X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[dict[str, Any], SparseKernelModel]:
@@ -165,8 +145,8 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path) ->
     report, model = trained_model(tmp_path, ["--features", "raw", "--seed", "5", *line], X, y, row_weights)
     given = {name: value for name, value in asked.items() if name != "working_set"}
     kind = SLKLClassifier if make in (images, halves, thirds) else SLKLRegressor
-    if "tol" not in given and machine_is_penalised(given):  # else it solves small problems to the last digit
-        given["tol"] = 1e-3
+    if "select" not in given and ("refit" in given or given.get("penalty", "none") != "none"):
+        given.setdefault("tol", 1e-3)  # else it solves small problems to the last digit
     machine = kind(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]

@@ -1,13 +1,17 @@
 """Scikit-learn's own checks of the estimators, and its tools at work on them."""
 
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from pipeline.config.settings import with_values
+from pipeline.config.train_config import TrainConfig
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators.parameters import PARAMETERS, settings_of
 
 Table = tuple[np.ndarray, np.ndarray]
 
@@ -48,3 +52,16 @@ def checks() -> Iterator[Any]:
 @pytest.mark.parametrize(("estimator", "check"), [*checks()])
 def test_estimators_keep_the_conventions_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize("kind", [SLKLRegressor, SLKLClassifier])
+def test_parameters_are_settings_with_the_same_defaults_and_described(kind: type) -> None:
+    names = [*signature(kind).parameters]
+    others = {"random_state", "callback", "verbose"} | ({"class_weight"} if kind is SLKLRegressor else set())
+    assert set(names) | others == {*PARAMETERS, "random_state", "callback", "verbose"}
+    described = f"{SLKLRegressor.__doc__}{kind.__doc__}"
+    assert not [name for name in names if f"\n    {name} : " not in described]
+    config, explicit = settings_of(kind())
+    of_arrays = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
+    of_tables = {"data.standardise": True, "solver.intercept": True}
+    assert (config, explicit) == (with_values(TrainConfig("X"), of_arrays | of_tables), frozenset())

@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,29 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.preprocessing import StandardScaler
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.estimators.array_features import Rows
 
 Table = tuple[np.ndarray, np.ndarray]
-Fit = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> Table:
+    """442 standardised rows of ten features, and standardised targets."""
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X), (y - y.mean()) / y.std()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Table:
+    """1797 images of 8 x 8 pixels in [0, 1], float32, and their ten labels."""
+    X, y = load_digits(return_X_y=True)
+    return (X / 16).astype(np.float32), y
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -73,17 +86,6 @@ def test_every_kind_of_array_gives_the_same(digits: Table, tmp_path: Path, dtype
         assert machine.n_features_in_ == 64
         assert machine.penalty_ == pytest.approx(reference.penalty_)
         assert machine.temperature_ == pytest.approx(reference.temperature_, rel=1e-5)
-
-
-def test_rows_of_a_chunked_array_are_taken_without_the_rest(tmp_path: Path) -> None:
-    X = np.random.default_rng(0).normal(size=(600, 3))
-    wanted = np.array([131, 7, 590, 131, 8])
-    stored = kinds_of_array(X, tmp_path)["zarr"]  # in chunks of 130 rows
-    rows, converted = Rows(stored), list[int]()
-    convert = rows._finite
-    rows._finite = lambda values, index: converted.append(len(values)) or convert(values, index)  # type: ignore
-    np.testing.assert_array_equal(rows.take(wanted), X[wanted])
-    assert converted == [2, 1, 1]
 
 
 def test_bad_sliced_arrays(diabetes: Table, tmp_path: Path) -> None:
@@ -228,15 +230,12 @@ def test_an_interruption_leaves_the_last_model(digits: Table, options: dict[str,
     np.testing.assert_array_equal(machine.predict(X), expected)
 
 
-def test_selection_keeps_as_many_as_asked_for(digits: Table) -> None:
-    X, y = digits[0][:600], digits[1][:600]
+def test_a_selection_has_no_certificate(digits: Table) -> None:
+    X, y = digits[0][:300], digits[1][:300]
     few = SLKLClassifier(120, select="greedy:15", random_state=0).fit(X, y)
-    more = SLKLClassifier(120, select="greedy:60", random_state=0).fit(X, y)
-    assert (len(few.centers_), len(more.centers_), few.n_iter_) == (15, 60, 15)
-    assert 0.75 < few.score(X, y) < more.score(X, y)
-    assert (few.mu_, few.penalty_) == (None, None)
+    assert (len(few.centers_), few.n_iter_, few.mu_, few.penalty_) == (15, 15, None, None)
     assert np.isnan(few.dual_gap_)
-    with pytest.raises(ValueError, match="there are 20 candidates"):
+    with pytest.raises(ValueError, match="select='greedy:25': there are 20 candidates"):
         SLKLClassifier(20, select="greedy:25").fit(X, y)
 
 
@@ -260,12 +259,12 @@ def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: floa
     np.testing.assert_allclose((again.predict(of_x * X) - mean) / of_y, once.predict(X), rtol=close)
 
 
-def test_a_fit_of_few_rows_or_of_what_only_a_penalty_has_is_penalised(fitted: Fit) -> None:
+def test_a_fit_of_few_rows_or_of_what_only_a_penalty_has_is_penalised() -> None:
     X, y = smooth(220)
     assert SLKLRegressor(random_state=0).fit(X[:199], y[:199]).dual_gap_ <= 1e-3
     for asked in ({"refit": "ridge"}, {"tol": 1e-4}, {"n_centers": "all"}, {"penalty": "max:1e-7"}):
         assert SLKLRegressor(random_state=0, **asked).fit(X, y).dual_gap_ <= 1e-3
-    assert np.isnan(fitted(SLKLRegressor(random_state=0), X, y).dual_gap_)
+    assert np.isnan(SLKLRegressor(random_state=0).fit(X, y).dual_gap_)
 
 
 def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes: Table) -> None:
