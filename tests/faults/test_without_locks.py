@@ -12,12 +12,14 @@ from pipeline.train import main
 from storage.lock import hold_lock
 
 
-@pytest.mark.ci
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, *(pytest.param(number, marks=pytest.mark.ci) for number in (errno.ENOTSUP, errno.ENOSYS))]
+)
 def test_without_locks_a_run_warns_and_can_be_looked_at(
-    tmp_path: Path, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     def flock(descriptor: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
     folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]

@@ -1,7 +1,5 @@
 """Checkpoints: the newest whole step counts, damage is passed over and told, and steps never push out whole ones."""
 
-import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +7,8 @@ import pytest
 
 from commands import flip
 from storage import checkpoints
-from storage import files as disk
 from storage.checkpoints import load, save
-from storage.errors import CannotWriteError, CorruptDataError
+from storage.errors import CorruptDataError
 from storage.folders import remove_folder
 
 
@@ -48,32 +45,6 @@ def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
         load(tmp_path)
     assert caught.value.exit_code == 65
     assert str(caught.value).startswith(f"{tmp_path}: no checkpoint is whole")
-
-
-def test_what_a_killed_process_left_is_ignored(tmp_path: Path) -> None:
-    write(tmp_path, 1)
-    write(tmp_path, 2)
-    shutil.copytree(tmp_path / "step-000000002", tmp_path / ".tmp-step-000000003-00ff")
-    (tmp_path / "step-7").mkdir()
-    (tmp_path / "notes").write_text("x")
-    assert_step(tmp_path, 2)
-
-
-def test_pruning_comes_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, 1)
-    write(tmp_path, 2)
-    real = disk.low_rename
-
-    def no_room(source: Path, target: Path) -> None:
-        if re.fullmatch(r"step-\d+", target.name):
-            raise OSError(28, "No space left on device")
-        real(source, target)
-
-    monkeypatch.setattr(disk, "low_rename", no_room)
-    with pytest.raises(CannotWriteError, match="disk full"):
-        write(tmp_path, 3)
-    assert steps(tmp_path) == [1, 2]
-    assert_step(tmp_path, 2)
 
 
 def test_damaged_steps_do_not_push_out_whole_ones(tmp_path: Path) -> None:

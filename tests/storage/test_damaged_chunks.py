@@ -1,12 +1,10 @@
 """Damage to a chunk is always an error that names array, rows and file; never other numbers."""
 
-import hashlib
 import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import pytest
 
@@ -39,16 +37,6 @@ def assert_damage_is_named(array: StoredArray, name: str) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     others = np.array([row for row in range(22) if not rows[0] <= row < rows[1]])
     np.testing.assert_array_equal(array.take(others), VALUES[others])
-
-
-def test_a_chunk_file_is_its_bytes_and_their_crc(written: tuple) -> None:
-    array, digests = written
-    for chunk, name in enumerate(CHUNKS):
-        rows = np.zeros((6, 3), "float32")
-        rows[: len(VALUES[6 * chunk : 6 * chunk + 6])] = VALUES[6 * chunk : 6 * chunk + 6]
-        content = (array.root / name).read_bytes()
-        assert content == rows.tobytes() + google_crc32c.value(rows.tobytes()).to_bytes(4, "little")
-        assert digests[name] == hashlib.sha256(content).hexdigest()
 
 
 INSTEAD: dict[str, Callable[[Path], object]] = {

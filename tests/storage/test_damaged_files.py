@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import checkpoints, folders
+from storage import folders
 from storage.arrays import check_npz, read_arrays, write_arrays
 from storage.errors import CorruptDataError
 from storage.records import read_markers, read_record, write_marker, write_record
@@ -36,22 +36,6 @@ def read_marker(folder: Path) -> Any:
         assert found.keys() == {"b"}
         raise CorruptDataError(*found.warnings)
     return found["a"]
-
-
-def save_two(folder: Path) -> None:
-    for step in (1, 2):
-        checkpoints.save(folder, step, {"x": np.full(3, step / 7)}, {"step": step})
-
-
-def read_newest(folder: Path) -> Any:
-    """Read the newest step; where it is passed over for the one before, the warning becomes the error."""
-    found = checkpoints.load(folder)
-    assert found is not None
-    assert found.metadata == {"step": found.step}
-    assert found.arrays["x"].tolist() == [found.step / 7] * 3
-    if found.step == 1:
-        raise CorruptDataError(*found.warnings)
-    return found.step, found.warnings
 
 
 def as_lists(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -90,8 +74,9 @@ FORMS = {
     "arrays in a folder": Form(
         "g/x.npy", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS
     ),
-    "array of a checkpoint": Form("step-000000002/x.npy", save_two, read_newest, (2, ())),
-    "manifest of a checkpoint": Form("step-000000002/MANIFEST.json", save_two, read_newest, (2, ())),
+    "manifest of arrays": Form(
+        "g/MANIFEST.json", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS
+    ),
 }
 
 
@@ -142,11 +127,21 @@ def test_garbage_is_noticed(form: Form, tmp_path: Path, content: bytes) -> None:
     assert is_noticed(form, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if "checkpoint" in name or name == "arrays in a folder"])
-def test_a_file_that_is_gone_from_a_committed_folder_is_noticed(name: str, tmp_path: Path) -> None:
-    FORMS[name].write(tmp_path)
-    (tmp_path / FORMS[name].file).unlink()
-    assert is_noticed(FORMS[name], tmp_path)
+def test_what_is_gone_or_of_another_name_is_noticed(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "g", ARRAYS)
+    (tmp_path / "g" / "x.npy").unlink()
+    with pytest.raises(CorruptDataError, match=r"x\.npy: missing"):
+        read_arrays(tmp_path / "g")
+    assert read_markers(tmp_path / "none") == {}
+    for name in (".tmp-a.json-00", "notes.txt"):  # of a kill, or of somebody else
+        (tmp_path / name).write_text("{")
+    write_marker(tmp_path, "a", {"rows": 3})
+    (tmp_path / "a.json").rename(tmp_path / "b.json")
+    markers = read_markers(tmp_path)
+    assert (markers, len(markers.warnings)) == ({}, 1)
+    for name in ("../a", "a/b", "", ".hidden", "a\0b"):
+        with pytest.raises(ValueError, match="name"):
+            write_marker(tmp_path, name, {})
 
 
 def test_mapped_arrays_are_checked_by_their_sizes(tmp_path: Path) -> None:

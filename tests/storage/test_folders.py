@@ -3,10 +3,8 @@
 import errno
 import fcntl
 import itertools
-import json
 import os
 import pickle
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,15 +13,14 @@ import numpy as np
 import pytest
 
 from commands import without_rights
-from storage import arrays, folders, records
 from storage import files as disk
+from storage import folders
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.errors import CannotWriteError, CorruptDataError
 from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import check_folder, committed_files, new_folder, remove_folder, remove_stale, seal
 from storage.lock import hold_lock
-from storage.records import read_json, read_record, write_json, write_record
 from storage.zarr_arrays import create_arrays
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
@@ -213,23 +210,6 @@ def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Pat
             seal(tmp_path, kind="k", known=known)
 
 
-def test_json_and_records_round_trip_and_refusals(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"b": np.float64(0.25), "a": [None, "é"]})
-    assert path.read_text() == '{\n  "a": [\n    null,\n    "é"\n  ],\n  "b": 0.25\n}\n'
-    assert read_json(path) == {"a": [None, "é"], "b": 0.25}
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, {"a": float("nan")})
-    assert json.loads(path.read_text())["b"] == 0.25
-    path.write_text("{")
-    with pytest.raises(CorruptDataError):
-        read_json(path)
-    with pytest.raises(MissingDataError):
-        read_record(tmp_path / "none.json")
-    with pytest.raises(ValueError, match="digest"):
-        write_record(path, {"digest": 1})
-
-
 def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(tmp_path: Path) -> None:
     """On 1 MiB of memory as a file system."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=False).returncode:
@@ -261,21 +241,6 @@ def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
             with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:
                 action()
             assert caught.value.exit_code == 73
-
-
-def test_commits_change_the_disk_only_through_the_low_functions() -> None:
-    for module in (arrays, folders, records):
-        source = Path(module.__file__).read_text()
-        assert not re.search(r'os\.(write|fsync|rename|replace|unlink|mkdir)|rmtree|"wb"', source), module
-
-
-def test_each_file_and_its_folder_are_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
-    write_file(tmp_path / "a", b"1")
-    (file, folder) = synced
-    assert disk.aside_of(file.name) == disk.Aside("a", replaced=False)
-    assert folder == tmp_path
 
 
 def test_committed_files_are_listed_by_their_manifests(tmp_path: Path) -> None:

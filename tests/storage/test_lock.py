@@ -1,6 +1,5 @@
 """The folder lock, across processes: exclusive, named, freed by any death, not inherited."""
 
-import errno
 import fcntl
 import json
 import os
@@ -160,19 +159,3 @@ def test_a_folder_that_is_removed_and_made_again_is_locked_anew(tmp_path: Path) 
             path.unlink()
         assert not path.exists()
         assert holder(path) is None
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_without_flock_there_is_a_warning_and_the_name_of_whoever_came_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def flock(descriptor: object, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    path, said = tmp_path / "run.lock", list[str]()
-    assert holder(path) is None
-    with hold_lock(path, "first", warn=said.append):
-        assert said == [f"{path}: its file system offers no locks; start no second process in this folder"]
-        assert holder(path)["purpose"] == "first"
-    assert holder(path) is None

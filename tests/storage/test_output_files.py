@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from runs import ROOT
-from storage import files as disk
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, sweep_output
 
@@ -78,12 +77,3 @@ def test_what_a_killed_writer_left_goes_and_a_live_one_keeps_its_own(
     for path in paths:
         sweep_output(path)
     assert set(tmp_path.glob("*/*")) == others
-
-
-def test_a_folder_whose_replacement_never_arrived_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "out"
-    disk.replaced_path(path).mkdir()
-    settle(monkeypatch)
-    sweep_output(path)
-    sweep_output(tmp_path / "none" / "out.csv")  # no folder, nothing to sweep
-    assert [one.name for one in tmp_path.iterdir()] == ["out"]

@@ -84,21 +84,6 @@ def test_take_equals_fancy_indexing(shared_array: Shared, rows: list[int]) -> No
     np.testing.assert_array_equal(array.take(wanted, digests), values[wanted])
 
 
-def test_take_reads_each_touched_chunk_once(shared_array: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    array, _, _ = shared_array
-    opened = []
-    real_open = Path.open
-
-    def recording_open(path, *rest):
-        opened.append(str(path))
-        return real_open(path, *rest)
-
-    monkeypatch.setattr(Path, "open", recording_open)
-    array.take(np.array([100, 0, 99, 1, 7, 101, 0]))
-    monkeypatch.undo()
-    assert len(opened) == len(set(opened)) == 2  # rows 0, 1 and 7 lie in chunk 0, rows 99, 100 and 101 in chunk 12
-
-
 REFUSED: dict[str, tuple[str, Callable[[StoredArray], object]]] = {
     "take a row before the first": ("train/X", lambda array: array.take(np.array([-1]))),
     "take a row after the last": ("train/X", lambda array: array.take(np.array([103]))),
