@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
-from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, open_features
+from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, MEDIAN_POINTS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
@@ -26,31 +26,22 @@ from pipeline.solvers.kernel_trials import (
     Sample,
     Search,
     Trial,
+    best_width,
     choose,
     kinds_of,
     search_from,
     search_kernel,
     trial_bytes,
-    with_more,
 )
-from pipeline.stages.filled_settings import trial_sizes
-from pipeline.stages.kernel_settings import is_chosen, kernels_of
+from pipeline.stages.filled_settings import is_chosen, kernels_of, trial_sizes
 from pipeline.stages.training_rows import READ_TARGETS, RunSize, TargetFacts, key_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
-RECORD = (  # of a trial, in the arrays that are committed
-    "kernel",
-    "kind",
-    "n_centers",
-    "sigma2",
-    "error",
-    "ridge",
-    "final",
-    "typical",
-)
+# Of a trial, in the arrays that are committed.
+RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
 
 
@@ -226,8 +217,8 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     Rows that choices of the fit hold out are held out here; of few rows more are. Raises InvalidDataError where all
     rows are held out, or none.
     """
-    n, seed, features = work.shape.n_train, work.config.seed, _unscaled(work.features)
-    store = open_features(features)
+    n, seed, features = work.shape.n_train, work.config.seed, work.features
+    store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
     share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, SMALL_SAMPLE / n))
     limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
     limit = max(limit, facts.held_out_limit)
@@ -277,17 +268,14 @@ def _targets(
     return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
-def _unscaled(features: FeatureAccess) -> FeatureAccess:
-    return features.features if isinstance(features, ScaledFeatures) else features
-
-
 def search_item(task: KernelTask, start: Start, _: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
     sample, rounds = _sample_of(task), list[Trial]()
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
-        _tell(trial)
+        stopping.check()
+        progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
     search = task.search(start.kernel, sample, on_round)
     if start.scales is None:
@@ -302,14 +290,9 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, _: TaskCheckpoints
     sample, sigma2 = _sample_of(task), task.given
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
-    trial = trial if sigma2 is None else replace(trial, sigma2=sigma2)
-    tried = with_more(sample, trial, Search(n_centers, sigma2=sigma2))
+    trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
+    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
-
-
-def _tell(trial: Trial) -> None:
-    stopping.check()
-    progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
 
 def _sample_of(task: KernelTask) -> Sample:
@@ -326,13 +309,12 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
             one.sigma2,
             one.error,
             one.ridge or 0,
+            final,
+            one.typical,
         )
         for one in trials
     ]
-    typical = [one.typical for one in trials]
-    return np.array([(*row, final, t) for row, t in zip(rows, typical, strict=True)], np.float64).reshape(
-        -1, len(RECORD)
-    )
+    return np.array(rows, np.float64).reshape(-1, len(RECORD))
 
 
 def _as_arrays(trials: list[Trial]) -> Arrays:

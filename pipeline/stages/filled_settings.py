@@ -1,18 +1,23 @@
-"""Settings that the data decide are filled in before a run starts; those that make no sense for them are refused."""
+"""Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
-from collections.abc import Mapping
+`fill_in_features` knows the data, `fill_in` also how many features there are; the plan adds how many candidates have
+their Gram in memory at once (`planning.plan`). A run keeps what was filled in; nothing is filled in when it is resumed.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from features.descriptors.extraction import OWN
-from features.source import NAMED
+from features.descriptors.extraction import OWN, default_parameters
+from features.source import NAMED, Source
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import get, with_value, with_values
-from pipeline.config.train_config import AUTO_KERNEL, TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import ROOT, FeatureShape
+from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
+from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import (
     CENTERS,
@@ -26,9 +31,15 @@ from pipeline.solvers.candidate_budget import (
     candidates_within,
 )
 from pipeline.solvers.greedy_choice import SELECTION_ROOM, Preselection, preselection
+from pipeline.solvers.kernel_trials import MOST_OF_METRIC
 from pipeline.solvers.regularization_path import DEFAULT_PENALTY
-from pipeline.stages.kernel_settings import check_kernel, kernels_of
 
+IMAGE_SIDE = 14  # images smaller than this have no cell of every size
+ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/data.md, "Image features")
+IMAGE_PENALTY = 0.01
+SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
+HISTOGRAM_SIGMA2 = 4.0
+ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 PENALISED = {
     "solver.tolerance": "which has no duality gap",
@@ -37,88 +48,19 @@ PENALISED = {
     "solver.step": "which has its own steps",
     "solver.stop": "which has no such rule",
 }
-OF_ROWS = ("data.weights", "data.groups")  # what only rows of files have
-OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
 
 
-def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
-    """Raise ConfigError for a setting that was asked for and would have no effect; `path`: of the data."""
+def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
+    """Fill in task, features and whether inputs are z-scored."""
+    if config.data.positive is None:  # which makes the task another than that of the labels
+        config = with_value(config, "data.task", source.task)
+    is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
+    if config.features.name == "auto":
+        config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
     name = config.features.name
-    of_table = config.dataset not in NAMED and is_table(path)
-    unused = {
-        **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
-        "data.target": not of_table and path.suffix != ".npz",
-        **dict.fromkeys(OF_ROWS, not of_table and path.suffix not in (".npz", ".zarr")),
-        **dict.fromkeys((f"data.{key}" for key in OF_TABLES), not of_table),
-        "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
-        "data.noise": config.dataset != "sinc",
-    }
-    for key in sorted(explicit):
-        if unused.get(key):
-            raise ConfigError(f"`{key}` has no effect on {config.dataset} with {name} features; leave it out")
-    if config.solver.select != "none":
-        _check_no_penalty(config, explicit, f"`solver.select={config.solver.select}`", "solver.penalty")
-    elif config.solver.penalty == NO_PENALTY:
-        _check_no_penalty(config, explicit, f"`solver.penalty={NO_PENALTY}`")
-
-
-def _check_no_penalty(config: TrainConfig, explicit: frozenset[str], asked: str, *more: str) -> None:
-    for key in sorted(explicit & {*PENALISED, *more}):
-        why = PENALISED.get(key, "which has no penalty")
-        raise ConfigError(f"`{key}` has no effect with {asked}, {why}; leave it out")
-    if "solver.refit" in explicit and config.solver.refit == "none":
-        why = "whose weights are least squares"
-        raise ConfigError(f"`solver.refit=none` has no effect with {asked}, {why}; leave it out")
-
-
-def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> None:
-    """Raise ConfigError where settings make no sense together."""
-    solver, hold_out = config.solver, config.statistics.hold_out
-    check_kernel(config, shape.n_features)
-    size = None if solver.select == "none" else selection_size(solver.select)
-    if size is not None and size > n_candidates:
-        raise ConfigError(
-            f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
-            "candidates with `centers.count`"
-        )
-    if config.data.class_weight is not None and shape.task == "regression":
-        balanced = f"`data.class_weight={config.data.class_weight}`"
-        raise ConfigError(f"{balanced}: {shape.dataset} is a regression; leave it out")
-    if solver.stop == "paper" and solver.schedule != "uniform":
-        raise ConfigError("`solver.stop=paper` needs `solver.schedule=uniform`; choose both or neither")
-    asked = what_needs_held_out_rows(config)
-    if hold_out == 0 and asked is not None:
-        raise ConfigError(f"{asked} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1")
-
-
-def check_rounds(config: TrainConfig, n_candidates: int) -> None:
-    """Raise ConfigError for what needs the Gram of all candidates, or more of it than fits."""
-    solver, working_set = config.solver, config.centers.working_set or 0
-    if config.centers.on_demand and (
-        solver.select != "none" or is_searched(solver.penalty) or solver.penalty == NO_PENALTY
-    ):
-        raise ConfigError(
-            "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
-            "it out"
-        )
-    if solver.select != "none":
-        size = selection_size(solver.select)
-        if size is None or working_set < SELECTION_ROOM * size:
-            raise ConfigError(
-                f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at "
-                f"most {int(working_set / SELECTION_ROOM)} centers by number, or raise `resources.memory_limit`"
-            )
-    elif solver.penalty == NO_PENALTY:
-        raise ConfigError(
-            f"`solver.penalty={solver.penalty}` needs the Gram of all candidates, which does not fit; "
-            "give a number or auto, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
-        )
-
-
-IMAGE_PENALTY = 0.01
-SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
-HISTOGRAM_SIGMA2 = 4.0
-ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+    defaults = {"power": ROOT if name == "soft-hog" else 1.0, **default_parameters(name, source.input_shape)}
+    config = _with_defaults(config, {f"features.{key}": value for key, value in defaults.items()})
+    return _with_defaults(config, {"data.standardise": source.standardise and name == "raw"})
 
 
 @dataclass(frozen=True)
@@ -143,58 +85,51 @@ def fill_in(
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
         config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
     if raw:
-        config = _with_problem(config, shape, explicit, room.n_different)
+        config = _with_problem(config, explicit, room.n_different)
     else:
-        sigma2 = _image_width(config)
-        if config.kernel.name not in (None, "gaussian"):
-            sigma2 = "median"  # of other distances
-        defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
+        defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": _image_width(config), "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
-    if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
-        raise ConfigError("`kernel.scale_rounds` has no effect without `kernel.scale=learned`; add it, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
-    check_combinations(config, shape, count_candidates(config, shape.n_train))
-    return _with_precision(_with_centring(config, shape)), notes
+    _refuse(_without_sense(config, shape, explicit))
+    # Without an intercept, centred targets would be another problem.
+    centres = shape.task == "regression" and bool(config.solver.intercept)
+    return _with_precision(_with_defaults(config, {"data.centre_targets": centres})), notes
+
+
+def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
+    return with_values(config, {key: value for key, value in defaults.items() if get(config, key) is None})
 
 
 def _image_width(config: TrainConfig) -> float | str:
-    """Return the default σ² of the Gaussian kernel of image features."""
+    """Return the default width for image features: of the Gaussian kernel a number, of other distances the median."""
+    if config.kernel.name not in (None, "gaussian"):
+        return "median"
     if config.features.name == "soft-hog":
         return SOFT_SIGMA2 if config.features.power == ROOT else "median"
     return HISTOGRAM_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
 
 
-def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
-    for key, value in defaults.items():
-        config = with_value(config, key, value) if get(config, key) is None else config
-    return config
-
-
-def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], n_different: int) -> TrainConfig:
+def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: int) -> TrainConfig:
     """Fill in the penalty of a table: none, unless something asks for the penalised problem.
 
     Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
     """
-    solver, kernel = config.solver, config.kernel
-    if solver.penalty is None:
-        has_penalty = (
-            n_different < LEAST_ROWS
-            or bool(explicit & set(PENALISED))
-            or solver.refit != "none"
-            or "solver.refit" in explicit
-            or config.centers.count == "all"
-            or config.centers.on_demand
-            or config.statistics.hold_out == 0
-        )
-        config = with_value(config, "solver.penalty", DEFAULT_PENALTY if has_penalty else NO_PENALTY)
-    if not _is_simple(config):
+    asks_for_a_penalty = (
+        n_different < LEAST_ROWS
+        or bool(explicit & {*PENALISED, "solver.refit"})
+        or config.solver.refit != "none"
+        or config.centers.count == "all"
+        or config.centers.on_demand
+        or config.statistics.hold_out == 0
+    )
+    config = _with_defaults(config, {"solver.penalty": DEFAULT_PENALTY if asks_for_a_penalty else NO_PENALTY})
+    if not config.solver.is_least_squares:
         return _with_defaults(config, {"kernel.name": "gaussian", "kernel.sigma2": "median", "kernel.scale": "none"})
-    config = with_value(config, "solver.refit", "ridge")
-    free = kernel.sigma2 in (None, "auto")
-    config = _with_defaults(config, {"kernel.name": AUTO_KERNEL if free else "gaussian"})
-    scale = "learned" if kernel.sigma2 is None else "none"
-    return _with_defaults(config, {"kernel.scale": scale, "kernel.sigma2": "auto"})
+    kernel = AUTO_KERNEL if config.kernel.sigma2 in (None, "auto") else "gaussian"
+    scale = "learned" if config.kernel.sigma2 is None else "none"
+    defaults = {"kernel.name": kernel, "kernel.scale": scale, "kernel.sigma2": "auto"}
+    return _with_defaults(with_value(config, "solver.refit", "ridge"), defaults)
 
 
 def _with_precision(config: TrainConfig) -> TrainConfig:
@@ -204,30 +139,8 @@ def _with_precision(config: TrainConfig) -> TrainConfig:
     """
     if config.kernel.precision != "auto":
         return config
-    has_certificate = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
-    exact = has_certificate and config.features.name == "raw"
+    exact = config.solver.is_penalised and config.features.name == "raw"
     return with_value(config, "kernel.precision", "float64" if exact else "float32")
-
-
-def _is_simple(config: TrainConfig) -> bool:  # all candidates are fitted by least squares
-    return config.solver.penalty == NO_PENALTY and config.solver.select == "none"
-
-
-def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
-    """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
-    if not _is_simple(config):
-        return config
-    changed = {
-        "solver.penalty": DEFAULT_PENALTY,
-        "solver.refit": asked.solver.refit,
-        "kernel.precision": asked.kernel.precision,
-    }
-    return _with_precision(with_values(config, changed))
-
-
-def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
-    """Return whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
-    return _is_simple(filled) and asked.centers.count is None and asked.centers.working_set is None
 
 
 def _with_count(
@@ -235,18 +148,17 @@ def _with_count(
 ) -> tuple[TrainConfig, list[str]]:
     """Fill in the number of candidates: as many as the budget pays for, or the default."""
     centers, n = config.centers, room.n_different
-    given = [key for key in ("centers.count", "centers.budget") if key in explicit]
-    if len(given) > 1:
+    if explicit >= {"centers.count", "centers.budget"}:
         raise ConfigError("`centers.count` and `centers.budget` both say how many candidates there are; leave one out")
-    if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
+    if "centers.budget" in explicit or (centers.count is None and config.solver.is_least_squares):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
-        words = (
-            f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory"
+        note = (
+            f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory "
         )
-        words += " allow"
+        note += "allow (--budget, --centers)"
         config = with_values(config, {"centers.count": count, "centers.budget": budget})
-        return config, [f"{words} (--budget, --centers)"] if count < n else []
+        return config, [note] if count < n else []
     asked = CENTERS if centers.count is None else centers.count
     if asked == "all" or int(asked) <= n:
         return with_value(config, "centers.count", asked), []
@@ -256,15 +168,40 @@ def _with_count(
     return with_value(config, "centers.count", n), [note]
 
 
+def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
+    """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
+    if not config.solver.is_least_squares:
+        return config
+    as_asked = {key: get(asked, key) for key in ("solver.refit", "kernel.precision")}
+    return _with_precision(with_values(config, {"solver.penalty": DEFAULT_PENALTY} | as_asked))
+
+
+# What settings that are filled in say.
+
+
+def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
+    """Return the kernels that are asked for, or tried."""
+    return KERNELS if kernel.name == AUTO_KERNEL else (kernel_named(kernel.name or "gaussian"),)
+
+
+def is_chosen(kernel: KernelConfig) -> bool:
+    """Return whether kernel, width or scales are chosen by held-out rows."""
+    return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
+
+
+def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
+    """Return whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
+    return filled.solver.is_least_squares and asked.centers.count is None and asked.centers.working_set is None
+
+
 def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
     solver = config.solver
-    selected = solver.select != "none"
     return Fit(
         n_rows=shape.n_train,
         n_features=shape.n_features,
         n_outputs=shape.n_outputs,
-        penalised=not selected and solver.penalty != NO_PENALTY,
-        chosen=(selection_size(solver.select) or 0) if selected else None,
+        penalised=solver.is_penalised,
+        chosen=(selection_size(solver.select) or 0) if solver.selects else None,
         kernels=len(kernels_of(config.kernel)),
         scaled=learns_scales(config.kernel.scale),
         of_classes=shape.task != "regression",
@@ -276,7 +213,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
     if config.centers.budget is not None:
         return _fit_of(config, shape).trial_sizes(config.centers.budget)
     sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
-    chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
+    chosen = selection_size(config.solver.select) if config.solver.selects else None
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
     used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
     return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
@@ -284,21 +221,14 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
 
 def grows(config: TrainConfig) -> bool:
     """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
-    return _is_simple(config) and config.centers.budget is not None and isinstance(config.centers.count, int)
-
-
-def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
-    """Fill in whether the targets are centred: without an intercept it would be another problem."""
-    possible = shape.task == "regression" and bool(config.solver.intercept)
-    if config.data.centre_targets and not possible:
-        raise ConfigError("`data.centre_targets=true` needs a regression with `solver.intercept=true`; leave it out")
-    return _with_defaults(config, {"data.centre_targets": possible})
+    centers = config.centers
+    return config.solver.is_least_squares and centers.budget is not None and isinstance(centers.count, int)
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:
     """Return how many candidates a run has, whose data have `n_train` training rows."""
     asked = config.centers.count
-    assert asked is not None  # the plan has filled it in
+    assert asked is not None  # filled in
     return n_train if asked == "all" else int(asked)
 
 
@@ -309,8 +239,118 @@ def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
 
 def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
     """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
-    if config.solver.select == "none":
+    if not config.solver.selects:
         return None
     n_candidates = count_candidates(config, n_train)
     n_fit = n_train * (1.0 - config.statistics.hold_out)
     return preselection(n_fit, n_candidates, config.centers.working_set or 0, selection_size(config.solver.select))
+
+
+# What is refused.
+
+
+def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
+    """Raise ConfigError for a setting that was asked for and would have no effect; `path`: of the data."""
+    _refuse(_without_effect(config, explicit, path))
+
+
+def check_rounds(config: TrainConfig, n_candidates: int) -> None:
+    """Raise ConfigError for what needs the Gram of all candidates, or more of it than fits."""
+    _refuse(_without_room(config, n_candidates))
+
+
+def _refuse(faults: Iterator[str]) -> None:
+    for fault in faults:
+        raise ConfigError(fault)
+
+
+def _without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
+    """Yield what is said of settings that were asked for and would have no effect."""
+    name, solver, kind = config.features.name, config.solver, path.suffix
+    of_table = config.dataset not in NAMED and is_table(path)
+    unused = {
+        **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
+        "data.target": not of_table and kind != ".npz",
+        **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
+        **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing")},
+        "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
+        "data.noise": config.dataset != "sinc",
+    }
+    for key in sorted(explicit & unused.keys()):
+        if unused[key]:
+            yield f"`{key}` has no effect on {config.dataset} with {name} features; leave it out"
+    if not solver.selects and solver.penalty != NO_PENALTY:
+        return
+    asked = f"`solver.select={solver.select}`" if solver.selects else f"`solver.penalty={NO_PENALTY}`"
+    why_not = PENALISED | ({"solver.penalty": "which has no penalty"} if solver.selects else {})
+    for key in sorted(explicit & why_not.keys()):
+        yield f"`{key}` has no effect with {asked}, {why_not[key]}; leave it out"
+    if "solver.refit" in explicit and solver.refit == "none":
+        yield f"`solver.refit=none` has no effect with {asked}, whose weights are least squares; leave it out"
+
+
+def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> Iterator[str]:
+    """Yield what is said of settings, filled in, that make no sense together or for the data."""
+    solver, kernel, needs_rows = config.solver, config.kernel, what_needs_held_out_rows(config)
+    n_candidates, n_features = count_candidates(config, shape.n_train), shape.n_features
+    asked = f"`kernel.scale={kernel.scale}`"
+    if "kernel.scale_rounds" in explicit and not learns_scales(kernel.scale):
+        yield "`kernel.scale_rounds` has no effect without `kernel.scale=learned`; add it, or leave it out"
+    if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
+        yield f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal"
+    for one in kernels_of(kernel):
+        if kernel.scale == METRIC and not one.has_metric:
+            yield f"{asked} cannot be learned for the {one.name} kernel; choose another of them"
+    if kernel.name == AUTO_KERNEL and kernel.sigma2 != "auto":
+        yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
+    if solver.polish_centers:
+        yield from _without_moves(config)
+    if solver.selects and (selection_size(solver.select) or 0) > n_candidates:
+        yield (
+            f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
+            "candidates with `centers.count`"
+        )
+    if config.data.class_weight is not None and shape.task == "regression":
+        yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
+    if solver.stop == "paper" and solver.schedule != "uniform":
+        yield "`solver.stop=paper` needs `solver.schedule=uniform`; choose both or neither"
+    if config.statistics.hold_out == 0 and needs_rows is not None:
+        yield f"{needs_rows} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1"
+    if config.data.centre_targets and not (shape.task == "regression" and solver.intercept):
+        yield "`data.centre_targets=true` needs a regression with `solver.intercept=true`; leave it out"
+
+
+def _without_moves(config: TrainConfig) -> Iterator[str]:
+    """Yield what is said where centers cannot be moved."""
+    solver, asked = config.solver, f"`solver.polish_centers={config.solver.polish_centers}`"
+    if solver.is_least_squares:  # of a table, unless something asks for another
+        yield (
+            f"{asked} moves centers that were chosen, and with `solver.penalty=none`, given or filled in, all "
+            "candidates are centers: add `solver.select=greedy:K`, or `solver.penalty=auto` and `solver.refit=ridge`"
+        )
+    if not solver.selects and solver.refit == "none":
+        way = "add `solver.select=greedy:K` or `solver.refit=ridge`"
+        yield f"{asked} refits the weights wherever the centers are: {way}"
+    if config.kernel.name != "gaussian":
+        yield f"{asked} knows how a gaussian changes as its center moves, not a {config.kernel.name} kernel"
+
+
+def _without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
+    """Yield what is said where not all candidates have their Gram in memory."""
+    solver, working_set = config.solver, config.centers.working_set or 0
+    if config.centers.on_demand and (not solver.is_penalised or is_searched(solver.penalty)):
+        yield (
+            "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
+            "it out"
+        )
+    size = selection_size(solver.select) if solver.selects else 0
+    if size is None or working_set < SELECTION_ROOM * size:
+        yield (
+            f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
+            f"{int(working_set / SELECTION_ROOM)} centers by number, or raise `resources.memory_limit`"
+        )
+    if solver.is_least_squares:
+        yield (
+            f"`solver.penalty={solver.penalty}` needs the Gram of all candidates, which does not fit; give a number or "
+            "auto, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
+        )

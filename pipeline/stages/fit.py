@@ -16,9 +16,8 @@ from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_kernel import PASS, choose_kernel, trials_bytes
-from pipeline.stages.filled_settings import count_candidates, grows
+from pipeline.stages.filled_settings import count_candidates, grows, kernels_of
 from pipeline.stages.grow_candidates import grow_candidates
-from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.solve_weights import solve_weights
 from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
 from pipeline.stages.workspace import CENTERS, FinalWeights, Workspace

@@ -23,16 +23,10 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import (
-    ChosenPenalty,
-    TriedPenalties,
-    choose_penalty,
-    largest_penalty,
-    solve_path,
-)
+from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty, largest_penalty
 from pipeline.solvers.ridge import finalise_path
-from pipeline.solvers.solve import Solution
-from pipeline.solvers.state import Record, SolverOptions, SolverState
+from pipeline.solvers.solve import Solution, solve
+from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 from pipeline.stages.accumulate_statistics import (
     FIT,
     HELD_OUT,
@@ -153,20 +147,21 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
     started = time.perf_counter()
     try:
         problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), output, task.penalties[-1])
-        start = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, output])
+        weights = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, output])
         done = SolveProgress(checkpoints, task.penalties, {"output": output, "statistics": task.name})
         first = len(done.summaries)
         progress.advance(first)
-        for solution in solve_path(
-            problem,
-            task.penalties[first:],
-            task.options,
-            np.random.default_rng([task.seed, 3, output]),
-            start_weights=done.weights[-1] if first else start,
-            start=done.state,
-            on_record=done.on_record,
-            should_stop=done.is_exhausted if task.to_rounding else None,
-        ):
+        weights, generator = done.weights[-1] if first else weights, np.random.default_rng([task.seed, 3, output])
+        for penalty in task.penalties[first:]:
+            solution = solve(
+                replace(problem, penalty=penalty),
+                task.options,
+                generator,
+                start=done.state or (None if weights is None else warm_state(weights)),
+                on_record=partial(done.on_record, penalty),
+                should_stop=done.is_exhausted if task.to_rounding else None,
+            )
+            weights = solution.weights
             done.on_solution(solution)
             progress.advance()
     except InvalidProblemError as error:

@@ -47,7 +47,6 @@ from pipeline.stages.training_rows import (
 from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
-VERSION = 1  # of the state that is checkpointed
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
 ODD = 0.25  # parts by which a draw may miss the size that was meant
@@ -132,7 +131,11 @@ def polish_centers(
     points = open_features(work.features).take(rows).astype(np.float64)
     state = polish.finished(points)
     summary, kept, last = final.summary, 0, len(polish.shares) - 1
-    before = after = float(state.errors[0]) if last == 0 else polish.error_at(points, last)
+    before = float(state.errors[0])
+    if last:
+        parts = polish.statistics(points, last, "held-out rows where the centers were")
+        before = polish.chosen(parts, RIDGES).held_out_error
+    after = before
     if state.best_step:
         parts = polish.statistics(state.best, last, "weights at the new places")
         moved = polish.refit(parts, parts[FIT] + parts[HELD_OUT])
@@ -211,7 +214,7 @@ class _Polish:
         """Return the state before the first step of a level; `before`: the last one of the level before."""
         begun, errors = (np.empty(0, np.int64), np.empty(0)) if before is None else (before.begun, before.errors[:-1])
         parts, none = self.statistics(points, len(begun), "moving centers: where they are"), np.empty(0)
-        fit = self._chosen(parts, RIDGES)
+        fit = self.chosen(parts, RIDGES)
         return Moving(
             **vars(fit),
             **vars(Curvature.nothing(points.size)),
@@ -303,7 +306,7 @@ class _Polish:
         def make() -> Arrays:
             parts = self.statistics(points, state.level, words)
             fit = self.fitted(parts, state)
-            larger = self._chosen(parts, (10.0 * fit.fraction,)) if np.isfinite(fit.objective) else fit
+            larger = self.chosen(parts, (10.0 * fit.fraction,)) if np.isfinite(fit.objective) else fit
             better = larger if larger.held_out_error < fit.held_out_error else fit
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
@@ -320,12 +323,6 @@ class _Polish:
         self._work.drop(f"passes/{name}")
         return parts
 
-    def error_at(self, points: Points, level: int) -> float:
-        """Return the held-out error at some points, with the ridge that is best there: one pass."""
-        return self._chosen(
-            self.statistics(points, level, "held-out rows where the centers were"), RIDGES
-        ).held_out_error
-
     def fitted(self, parts: dict[str, GramStatistics], before: Fit) -> Fit:
         """Return the solution with the ridge of an earlier one."""
         try:
@@ -334,7 +331,7 @@ class _Polish:
             return replace(before, objective=np.inf, held_out_error=np.inf)
         return self._fit(parts, solved, before.ridge, before.fraction)
 
-    def _chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Fit:
+    def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Fit:
         """Return the solution with the ridge that held-out rows want, among these and larger ones."""
         found = self.refit(parts, parts[FIT], fractions)
         fraction, _ = min(found.held_out_errors, key=lambda pair: pair[1])
@@ -363,20 +360,13 @@ class _Polish:
 
     def _save(self, state: Moving) -> None:
         number = 2 * (state.step + state.level) + bool(state.gradient.size)
-        self._checkpoints.save(number, as_arrays(state), {"version": VERSION})
+        self._checkpoints.save(number, as_arrays(state), {})
 
     def _loaded(self) -> Moving | None:
         checkpoint = self._checkpoints.load()
-        if checkpoint is None:
-            return None
-        for warning in checkpoint.warnings:
+        for warning in checkpoint.warnings if checkpoint else ():
             self._work.warn(warning)
-        if checkpoint.metadata.get("version") != VERSION:
-            self._work.warn("the centers were moved by another version of this software: they are moved anew")
-            for name in (f"checkpoints/{NAME}", TRIALS):
-                self._work.drop(name)
-            return None
-        return as_dataclass(checkpoint.arrays, Moving)
+        return as_dataclass(checkpoint.arrays, Moving) if checkpoint else None
 
 
 def moves_bytes(run: RunSize) -> PassBytes:

@@ -21,7 +21,7 @@ from pipeline.kernels.jit import Loop, loops_in
 from pipeline.runtime import stopping
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
-from pipeline.stages.kernel_settings import kernels_of
+from pipeline.stages.filled_settings import kernels_of
 from pipeline.stages.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES

@@ -26,8 +26,7 @@ from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.weights import Weights
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
-from pipeline.stages.kernel_settings import kernels_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError

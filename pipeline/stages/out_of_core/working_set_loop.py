@@ -228,7 +228,7 @@ def earlier_records(run: Run, count: int) -> list[Record]:
     names = [round_name(index) for index in range(count)]
     for name in names:
         if name not in done:
-            raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}", file=str(folder))
+            raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}")
     for warning in done.warnings:  # of the marker of the round that is done again
         run.warn(warning)
     return [dict(done[name]) for name in names]
