@@ -169,15 +169,17 @@ def class_sums(
 ) -> Sums:
     """Return sums of predicted classes (rows,), indices below n_classes, against the true ones.
 
-    confusion (K, K) i8: rows [truth][predicted]; counted, wrong: the weights of the rows, and of those predicted as
-    another class; by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both.
+    confusion (K, K) i8: rows [truth][predicted]; counted: the weights of the rows; wrong, n_wrong: the weights and the
+    number of those predicted as another class; by_class (K, 3): the weights of the rows of each class, of those
+    predicted as it, and of both.
     """
     confusion = np.zeros((n_classes, n_classes), np.int64)
     np.add.at(confusion, (truth, predicted), 1)
     s, right = np.ones(len(truth)) if weights is None else weights, predicted == truth
     of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
     by_class = np.stack([np.bincount(classes, counted, n_classes) for classes, counted in of_classes], axis=1)
-    return {"confusion": confusion, "counted": s.sum(), "wrong": s @ ~right, "by_class": by_class}
+    wrong = {"wrong": s @ ~right, "n_wrong": np.int64(np.count_nonzero(~right))}
+    return {"confusion": confusion, "counted": s.sum(), **wrong, "by_class": by_class}
 
 
 def value_sums(

@@ -136,9 +136,8 @@ def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
 def error_numbers(total: Sums) -> dict[str, Any]:
     """Return the error of classes, or the errors of values; what does not apply is None."""
     nothing, counted = dict.fromkeys(("error_rate", "n_errors", "mse", "rmse", "mae", "r2")), total["counted"].item()
-    if "confusion" in total:
-        n_errors = total["confusion"].sum() - total["confusion"].trace()
-        return nothing | {"error_rate": total["wrong"].item() / counted, "n_errors": int(n_errors)}
+    if "wrong" in total:
+        return nothing | {"error_rate": total["wrong"].item() / counted, "n_errors": total["n_wrong"].item()}
     squared = total["squared_error"].item()
     mse, mae, r2 = (
         squared / counted,

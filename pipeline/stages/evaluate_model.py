@@ -160,7 +160,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         decision = model.decision_function(block.X)
         of_model = score(decision, model.temperature)
         penalised = of_model if before is model else score(before.decision_function(block.X))
-        values = of_model | {PENALISED + name: value for name, value in penalised.items()}
+        values = of_model | {PENALISED + name: value for name, value in penalised.items() if not np.ndim(value)}
         if prefixes:
             columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
