@@ -105,7 +105,7 @@ def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.nda
     if bad.size:
         raise DataError(f"{array_name}: row {bad[0]} is {values[bad[0]]:g}; a weight must be finite and at least 0")
     if not values.any():
-        raise DataError(f"{array_name}: all weights are 0; no row counts")
+        raise DataError(f"{array_name}: all weights are zero; no row counts")
     least, most = LARGEST_WEIGHT
     if not least <= values.max() <= most:
         raise DataError(f"{array_name}: the largest is {values.max():g}; rescale them to {least:g} to {most:g}")

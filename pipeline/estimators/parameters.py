@@ -94,6 +94,7 @@ def in_parameters(message: str) -> str:
     """Return a message of the steps of a fit with its settings as parameters, without those that are none."""
     for pattern, instead in _OF_TABLES:
         message = re.sub(pattern, instead, message)
+    message = message.replace(" training rows are ", " samples are ")  # the word by which scikit-learn knows a refusal
     return reworded(_ADVICE.sub("", message), _parameter)
 
 

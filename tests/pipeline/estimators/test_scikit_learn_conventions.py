@@ -65,3 +65,5 @@ def test_parameters_are_settings_with_the_same_defaults_and_described(kind: type
     of_arrays = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
     of_tables = {"data.standardise": True, "solver.intercept": True}
     assert (config, explicit) == (with_values(TrainConfig("X"), of_arrays | of_tables), frozenset())
+    asked = settings_of(kind("all", refit="ridge", tol=1e-4, schedule="uniform", sigma2=1.0))[1]
+    assert asked == {"centers.count", "solver.refit", "solver.tolerance", "solver.schedule", "kernel.sigma2"}

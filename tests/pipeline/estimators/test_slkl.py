@@ -259,14 +259,6 @@ def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: floa
     np.testing.assert_allclose((again.predict(of_x * X) - mean) / of_y, once.predict(X), rtol=close)
 
 
-def test_a_fit_of_few_rows_or_of_what_only_a_penalty_has_is_penalised() -> None:
-    X, y = smooth(220)
-    assert SLKLRegressor(random_state=0).fit(X[:199], y[:199]).dual_gap_ <= 1e-3
-    for asked in ({"refit": "ridge"}, {"tol": 1e-4}, {"n_centers": "all"}, {"penalty": "max:1e-7"}):
-        assert SLKLRegressor(random_state=0, **asked).fit(X, y).dual_gap_ <= 1e-3
-    assert np.isnan(SLKLRegressor(random_state=0).fit(X, y).dual_gap_)
-
-
 def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes: Table) -> None:
     X, y = diabetes
     machine = SLKLRegressor(30, penalty="1e12", sigma2="8").fit(X, y + 3.0)

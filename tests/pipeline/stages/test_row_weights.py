@@ -183,7 +183,7 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path: Path, capsys: 
         (-1.0, "row 3 is -1; a weight must be finite and at least 0"),
         (np.nan, "row 3 is nan; a weight must be finite and at least 0"),
         (np.inf, "row 3 is inf; a weight must be finite and at least 0"),
-        (None, "all weights are 0; no row counts"),
+        (None, "all weights are zero; no row counts"),
         (1e101, "the largest is 1e+101; rescale them to 1e-100 to 1e+100"),
     ],
 )
