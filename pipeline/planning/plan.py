@@ -44,8 +44,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit import candidates_bytes
 from pipeline.stages.greedy_selection import finalists_bytes
-from pipeline.stages.out_of_core.kept_columns import FOLDER
-from pipeline.stages.out_of_core.working_set import growth_bytes
+from pipeline.stages.out_of_core.working_set import FOLDER, growth_bytes
 from pipeline.stages.preparation import loops_to_compile
 from pipeline.stages.solve_weights import solving_bytes
 from pipeline.stages.training_rows import PassBytes, RunSize

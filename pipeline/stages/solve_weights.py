@@ -38,21 +38,17 @@ from pipeline.solvers.ridge import (
 )
 from pipeline.solvers.solve import solve_bytes
 from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights, intercept_of
-from pipeline.solvers.working_set_rules import seed_candidates
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.filled_settings import is_in_rounds, preselection_of
 from pipeline.stages.greedy_selection import AT_ONCE, choice_bytes, select_centers
 from pipeline.stages.grow_candidates import RIDGES
-from pipeline.stages.out_of_core.correlation_pass import correlation_bytes
-from pipeline.stages.out_of_core.path_on_subset import follow_path_on_subset
-from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
-from pipeline.stages.out_of_core.working_set_loop import (
-    PricingRule,
-    WorkingSetLimits,
+from pipeline.stages.out_of_core.column_generation import (
     count_columns,
-    grow_until_certified,
+    follow_path_on_subset,
+    generate_columns,
     summaries_over_all,
 )
+from pipeline.stages.out_of_core.correlations import correlation_bytes
 from pipeline.stages.penalised_solves import (
     follow_penalty_path,
     largest_penalty_of,
@@ -165,30 +161,22 @@ def _solved_at_once(work: Workspace) -> Solved:
 def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     assert isinstance(run, Run)
-    names, setting, on_demand, path = run.candidates, run.config.solver.penalty, run.config.centers.on_demand, None
-    if on_demand:
-        rule: PricingRule = OnDemand(run, names, run.config.centers.working_set or len(names))
-    else:
-        limits = WorkingSetLimits.of(run)
-        if is_searched(setting):
-            drawn = seed_candidates(len(names), limits.drawn, run.config.seed)
-            path = follow_path_on_subset(run, str(setting), names, drawn)
-        rule = AllCandidates(run, names, limits, path)
-    last, passes = grow_until_certified(rule)
-    solved = last.solved
-    active = solved.inside[solved.weights.columns]
+    setting = run.config.solver.penalty
+    path = follow_path_on_subset(run, str(setting)) if is_searched(setting) else None
+    last, passes = generate_columns(run, path.penalty if path else None)
+    active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
     summary = _summary(
-        solved.penalty,
-        summaries_over_all(last, run.config.solver.tolerance),
+        last.penalty,
+        summaries_over_all(last),
         path.points if path else [],
         passes=passes or None,
         path_candidates=path.n_candidates if path else None,
-        columns=count_columns(passes, len(names)) if on_demand else None,
+        columns=count_columns(passes, run.n_candidates) if run.config.centers.on_demand else None,
     )
-    statistics = solved.working_set.statistics.cut(solved.weights.columns[ordered])
+    statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
     of_fit = path.of_fit if path else None
-    return Solved(active[ordered], solved.weights.weights[ordered], statistics, of_fit, summary)
+    return Solved(active[ordered], last.weights.weights[ordered], statistics, of_fit, summary)
 
 
 def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

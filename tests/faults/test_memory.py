@@ -27,10 +27,8 @@ from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit as centers
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
-from pipeline.stages.out_of_core.correlation_pass import correlation_errors
-from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
-from pipeline.stages.out_of_core.kept_columns import nothing_kept
-from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
+from pipeline.stages.out_of_core.correlations import Correlations, PricedRound, correlation_errors
+from pipeline.stages.out_of_core.working_set import NO_COLUMNS, WorkingSet, active_weights, grow
 from pipeline.stages.penalised_solves import solution_name
 from pipeline.stages.run_workspace import Run, StageCost
 from pipeline.stages.workspace import STAGES
@@ -156,8 +154,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     rng, m = np.random.default_rng(0), 1500
     K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
     sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
-    columns = nothing_kept().grown(np.empty(0, np.int64), np.arange(m))
-    current = WorkingSet("round-007", columns, sums, 0)
+    columns = NO_COLUMNS.grown(np.empty(0, np.int64), np.arange(m))
+    current = WorkingSet("round-007", columns, sums)
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
@@ -165,10 +163,10 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         in_rounds.commit(solution_name(f"{current.name}-centred", output), arrays)
     scores = K.T @ (Y - K @ table)
     zeros = np.zeros_like(scores)
-    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
+    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0)
     with largest_bytes() as largest:
         weights = active_weights(in_rounds, current)
-        certificates = SolvedSet(in_rounds, np.arange(m), 1.0, current, weights).certify(scored)
+        certificates = PricedRound(in_rounds, np.arange(m), 1.0, current, weights, (), scored).certificates
     assert largest[0] < 0.2 * sums.gram.nbytes
     centred = sums.centred()
     np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
@@ -185,12 +183,11 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         errors=np.zeros((m + 1, Y.shape[1])),
         screened=np.zeros(m + 1, bool),
         evaluated=m + 1,
-        skipped=0,
         kernel_entries=0,
     )
-    of_all = SolvedSet(in_rounds, np.arange(m + 1), 1.0, current, weights)
+    of_all = PricedRound(in_rounds, np.arange(m + 1), 1.0, current, weights, (), more)
     errors = correlation_errors(in_rounds, Y)
-    for output, found in enumerate(of_all.certify(more)):
+    for output, found in enumerate(of_all.certificates):
         problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
         largest_score = float(np.abs(scores[:, output]).max())
         assert found == certify_support(*problem, largest_score, sums.rounding().beside(float(errors[output])))

@@ -1,24 +1,200 @@
-"""Correlations c_mᵀr of all candidates: exact where evaluated, else bounded; certificates over all candidates."""
+"""Correlations c_mᵀr of candidates with the residuals, which price them; bounds of those not evaluated; certificates.
 
+A pass streams tiles: a block of rows against some candidates. No column is kept. Where the candidates are all training
+rows, tile (i, j) serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which bounds
+the norms (mathematics.md, eq. 49). With row weights s, R is s times the residuals, and the column beside it is s.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
-from pipeline.solvers import working_set_rules as rules
+from pipeline.datasets.feature_rows import open_features
+from pipeline.kernels.exact_sums import Each, ExactSum
+from pipeline.kernels.gram_statistics import RowBounds
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.runtime import progress, stopping
+from pipeline.runtime.row_pass import AddPiece, RowPass
+from pipeline.runtime.stored_arrays import Stored
 from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.weights import Weights
-from pipeline.stages.out_of_core.correlation_pass import (
-    correlate,
-    correlation_errors,
-    is_symmetric,
-    pass_name,
-)
-from pipeline.stages.out_of_core.working_set import RESIDUALS, WorkingSet, compute_residuals
+from pipeline.stages.filled_settings import count_candidates
+from pipeline.stages.out_of_core.working_set import WorkingSet, compute_residuals, kept_blocks
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import positions_of
+from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, positions_of, row_weights
+from pipeline.stages.workspace import SOLVE
+from storage.zarr_arrays import Block
+
+TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
+LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
+CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when its result is committed
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How rows and candidates, in the order of their rows, are cut into tiles.
+
+    symmetric : every training row is a candidate, in order: tile (i, j) serves (j, i) as well
+    """
+
+    n_rows: int
+    n_candidates: int
+    symmetric: bool
+
+    @property
+    def n_of_rows(self) -> int:
+        """Number of blocks of rows, each of which meets every block of candidates."""
+        return -(-self.n_rows // TILE_ROWS)
+
+    @property
+    def n_tiles(self) -> int:
+        """Number of tiles."""
+        of_candidates = -(-self.n_candidates // TILE_ROWS)
+        return of_candidates * (of_candidates + 1) // 2 if self.symmetric else of_candidates * self.n_of_rows
+
+    def tile(self, piece: int) -> tuple[Block, Block]:
+        """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""
+        if self.symmetric:  # row c of a triangle has the tiles 0 to c
+            c = (math.isqrt(8 * piece + 1) - 1) // 2
+            r = piece - c * (c + 1) // 2
+        else:
+            c, r = divmod(piece, self.n_of_rows)
+        return _block(c, self.n_candidates), _block(r, self.n_rows)
+
+    def size(self, piece: int) -> int:
+        """Return the kernel entries of a tile."""
+        candidates, rows = self.tile(piece)
+        return candidates.n_rows * rows.n_rows
+
+
+def _block(index: int, n: int) -> Block:
+    return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n))
+
+
+def correlate(
+    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the kernel entries that it took.
+
+    residuals (n, T) as `compute_residuals` returns them. All training rows in order make the pass symmetric: half the
+    kernel entries.
+    """
+    name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
+    tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
+    weights, largest = row_weights(run, run.facts), run.facts.bounds()
+    counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
+    bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
+    residuals = residuals if weights is None else residuals * np.sqrt(counts)
+    with run.status(SOLVE, "storing the residuals"):
+        arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
+        given = run.commit(f"passes/{name}/input", arrays)
+    shape = tiles.n_candidates, len(bounds)
+    task = RowPass(
+        partial(_read_tiles, run.row_task, given, tiles),
+        partial(_open_tiles, run.row_task, given, tiles),
+        partial(ExactSum, shape, TILE_ROWS * np.array(bounds), _most_terms(tiles.n_rows)),
+        tiles.size,
+        tiles.n_tiles,
+        tiles.n_of_rows,
+        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds),
+        sums_bytes=8 * math.prod(shape),
+        threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
+        counts=True,
+    )
+    total = np.empty(shape)
+    total[order] = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
+    return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
+
+
+class Tile(NamedTuple):
+    """A block of rows against some candidates, whose columns the kernel computes."""
+
+    kernel: Kernel
+    candidates: Block
+    rows: Block
+
+
+def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
+    """Yield the number of each tile and the tile; tiles of the same candidates share their kernel."""
+    members, tile = given.read(mapped=True)["candidates"], None
+    for piece in pieces:
+        candidates, rows = tiles.tile(piece)
+        if tile is None or tile.candidates != candidates:
+            tile = Tile(task.generator(members[candidates.start : candidates.stop]), candidates, rows)
+        stopping.check()
+        yield piece, tile._replace(rows=rows)
+
+
+def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:
+    """Return what adds a tile.
+
+    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), in order
+    """
+    residuals = given.read(mapped=True)["residuals"]
+
+    def add(total: ExactSum, tile: Tile, each: Each) -> None:
+        """Add a tile, line by line (mathematics.md, eq. 69)."""
+        kernel, candidates, rows = tile
+        X = open_features(task.features).read("train", rows.start, rows.stop)
+        of_candidates = slice(candidates.start, candidates.stop)
+        mirrored = tiles.symmetric and rows.index != candidates.index
+        for first in range(0, rows.n_rows, LINE_ROWS):
+            line = X[first : first + LINE_ROWS]
+            start = rows.start + first
+            of_line = slice(start, start + len(line))
+            K = kernel.block(line, out_dtype=np.float64, each=each)
+            sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
+            total.add(sums, of_candidates)
+            if mirrored:
+                total.add(K @ residuals[of_candidates], of_line)
+            progress.advance(K.size)
+
+    return add
+
+
+def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
+    most = TILE_ROWS * _largest_terms(run.facts.bounds(), residuals)
+    return ExactSum(most.shape, most, _most_terms(len(residuals))).error
+
+
+def correlation_bytes(run: RunSize) -> PassBytes:
+    """Return what the pass needs beside the Gram that it prices with; then residuals are made of the kept columns.
+
+    Each thread has both sides of a tile and a line of its values, each group of threads sums of all candidates; on disk
+    are those of each process, and what is committed.
+    """
+    n, d, workers, n_columns = run.shape.n_train, run.shape.n_features, run.workers, run.n_columns
+    side, line = min(TILE_ROWS, n), min(LINE_ROWS, n)
+    tile = 2 * 4 * side * d + 12 * line * side
+    if run.value_bytes == 8:
+        tile += 8 * (side + line) * d + 4 * line * side
+    values = 8 * max(n, count_candidates(run.config, n)) * (run.shape.n_outputs + 1)
+    tiles = -(-n // TILE_ROWS)
+    groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
+    kept = (8 + run.value_bytes) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
+    memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
+    return PassBytes(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
+
+
+def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most that a row adds to c_mᵀR, of √s times √s |R|, (T,)."""
+    return np.asarray(np.sqrt(largest.weight) * np.abs(residuals).max(axis=0, initial=0.0))
+
+
+def _most_terms(n_rows: int) -> int:
+    """Return how many terms a candidate gets at most: from each line of rows, and from each tile of its row."""
+    return 2 * -(-n_rows // LINE_ROWS) + 2
+
+
+def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
+    """Return whether a pass over these candidates costs half: all training rows."""
+    return bool(np.array_equal(candidates, np.arange(run.shape.n_train)))
 
 
 @dataclass(frozen=True)
@@ -26,8 +202,7 @@ class Correlations:
     """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
-    screened (M,): zero in every solution, never evaluated again; evaluated, skipped: numbers of candidates of the last
-    pass, skipped ones outside the working set.
+    screened (M,): zero in every solution, never evaluated again; evaluated: how many candidates were this round.
     """
 
     values: NDArray[np.float64]
@@ -36,15 +211,14 @@ class Correlations:
     errors: NDArray[np.float64]
     screened: NDArray[np.bool_]
     evaluated: int
-    skipped: int
     kernel_entries: int
 
     @staticmethod
     def unknown(n_candidates: int, residuals: NDArray[np.float64]) -> "Correlations":
         """Return correlations of which nothing is known, with residuals (n, T)."""
         shape = n_candidates, residuals.shape[1]
-        infinite, nobody = np.full(n_candidates, np.inf), np.zeros(n_candidates, bool)
-        return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), nobody, 0, 0, 0)
+        infinite, none = np.full(n_candidates, np.inf), np.zeros(n_candidates, bool)
+        return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), none, 0, 0)
 
     @property
     def exact(self) -> NDArray[np.bool_]:
@@ -56,7 +230,7 @@ class Correlations:
         moved = np.linalg.norm(residuals - self.residuals, axis=0)
         with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
             errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
-        return replace(self, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0)
+        return replace(self, residuals=residuals, errors=errors)
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
         """Return the correlations with those of some candidates replaced by exact ones."""
@@ -64,16 +238,39 @@ class Correlations:
         found[which], errors[which] = values, 0.0
         return replace(self, values=found, errors=errors)
 
+    def evaluated_on(
+        self, run: Run, name: str, candidates: NDArray[np.int64], block: NDArray[np.int64]
+    ) -> "Correlations":
+        """Return the correlations, those of a block of the candidates evaluated at the residuals by a pass."""
+        values, square_bounds, kernel_entries = correlate(run, name, self.residuals, candidates[block])
+        norm_bounds = self.norm_bounds.copy()
+        norm_bounds[block] = np.minimum(norm_bounds[block], np.sqrt(square_bounds))
+        return replace(
+            self.with_values(block, values),
+            norm_bounds=norm_bounds,
+            evaluated=self.evaluated + len(block),
+            kernel_entries=self.kernel_entries + kernel_entries,
+        )
+
+    def bounded(self, tau: float) -> NDArray[np.bool_]:
+        """Return which candidates cannot violate |c_mᵀr| ≤ τ, whether evaluated or not, (M,) bool (eq. 48)."""
+        return np.asarray((np.abs(self.values) + self.errors).max(axis=1) <= tau)
+
 
 @dataclass(frozen=True)
-class SolvedSet:
-    """A working set that was solved on, at a penalty, and all candidates (M,), by row, that it is to serve."""
+class PricedRound:
+    """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row.
+
+    weights: of its active columns; summaries: of the solves of the outputs.
+    """
 
     run: Run
     candidates: NDArray[np.int64]
     penalty: float
     working_set: WorkingSet
     weights: Weights
+    summaries: Sequence[dict[str, Any]]
+    correlations: Correlations
 
     @cached_property
     def inside(self) -> NDArray[np.int64]:
@@ -85,18 +282,18 @@ class SolvedSet:
         """√penalty."""
         return float(np.sqrt(self.penalty))
 
-    def violations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return |c_mᵀr| / τ, (M, T): above 1 a candidate violates; see `working_set_rules.violations`."""
-        return rules.violations(values, self.tau)
-
     def residuals(self) -> NDArray[np.float64]:
         """Return the residuals (n, T) of all training rows."""
         current, weights = self.working_set, self.weights
         active = current.columns.cut(weights.columns)
         return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept)
 
-    def gram_correlations(self, stripe: int = 512) -> NDArray[np.float64]:
-        """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time."""
+    def of_gram(self, stripe: int = 512) -> NDArray[np.float64]:
+        """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time.
+
+        Tiles of another shape round their float32 columns otherwise, and the gap of weights that are exact for the Gram
+        would end at that rounding instead of near zero.
+        """
         statistics, weights = self.working_set.statistics, self.weights
         found = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
         for start in range(0, len(found), stripe):
@@ -104,96 +301,68 @@ class SolvedSet:
             found[rows] -= statistics.gram[rows][:, weights.columns] @ weights.weights
         return found
 
-    def certify(self, found: Correlations) -> list[Certificate]:
-        """Return the certificate of every solve over all candidates (mathematics.md, eqs. 43 and 44).
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which candidates need not be evaluated, being in the working set, evaluated or screened, (M,) bool."""
+        known = self.correlations.screened | self.correlations.exact
+        known[self.inside] = True
+        return known
 
-        A candidate that was not evaluated is bounded by τ, so it does not scale the dual point.
+    def waiting(self) -> NDArray[np.int64]:
+        """Return the candidates that may violate and are not evaluated."""
+        return np.flatnonzero(~(self.correlations.bounded(self.tau) | self.known))
+
+    def violations(self) -> NDArray[np.float64]:
+        """Return |c_mᵀr| / τ, (M, T) (mathematics.md, eq. 70): above 1 a candidate violates.
+
+        0 for candidates not evaluated now, and for solves whose gap is within the tolerance.
         """
-        weights, statistics, certificates = self.weights, self.working_set.statistics, []
+        gaps = np.array([one.relative_gap for one in self.certificates])
+        violations = np.abs(self.correlations.values) / self.tau * (gaps > self.run.config.solver.tolerance)
+        violations[~self.correlations.exact] = 0.0
+        return violations
+
+    def violators(self) -> NDArray[np.int64]:
+        """Return the candidates outside the working set that violate."""
+        return np.setdiff1d(np.flatnonzero((self.violations() > 1.0).any(axis=1)), self.inside)
+
+    @cached_property
+    def certificates(self) -> list[Certificate]:
+        """The certificate of every solve over the candidates that were evaluated (mathematics.md, eqs. 43 and 44).
+
+        Others that a bound keeps below τ do not scale the dual point.
+        """
+        weights, statistics, found = self.weights, self.working_set.statistics, self.correlations
         kty, yty = statistics.centred_targets() if self.run.intercept else (statistics.kty, statistics.yty)
-        kty, values, active = kty[weights.columns], found.values, found.values[self.inside[weights.columns]]
-        rounding, errors = statistics.rounding(), np.zeros(values.shape[1])
+        kty, active = kty[weights.columns], found.values[self.inside[weights.columns]]
+        rounding, errors = statistics.rounding(), np.zeros(len(yty))
         if len(self.inside) < len(self.candidates):
             errors = correlation_errors(self.run, found.residuals)
-        for output in range(values.shape[1]):
-            evaluated = found.errors[:, output] <= 0
-            certificates.append(
-                certify_support(
-                    weights.weights[:, output].copy(),
-                    active[:, output].copy(),
-                    kty[:, output],
-                    float(yty[output]),
-                    self.tau,
-                    float(np.abs(values[evaluated, output]).max(initial=0.0)),
-                    rounding.beside(float(errors[output])),
-                )
+        return [
+            certify_support(
+                weights.weights[:, output].copy(),
+                active[:, output].copy(),
+                kty[:, output],
+                float(yty[output]),
+                self.tau,
+                float(np.abs(found.values[found.errors[:, output] <= 0, output]).max(initial=0.0)),
+                rounding.beside(float(errors[output])),
             )
-        return certificates
+            for output in range(len(yty))
+        ]
 
-    def screened(self, found: Correlations) -> Correlations:
-        """Return the correlations with candidates marked that the Gap Safe test excludes (mathematics.md, eq. 47)."""
-        excluded = np.ones(len(found.values), bool)
-        for output, certificate in enumerate(self.certify(found)):
+    @cached_property
+    def valid_certificates(self) -> list[Certificate]:
+        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 101)."""
+        if not len(self.waiting()):
+            return self.certificates
+        nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
+        return [replace(one, gap=one.primal, **nothing) for one in self.certificates]
+
+    def screened(self) -> NDArray[np.bool_]:
+        """Return which candidates are zero in every solution by the Gap Safe test, (M,) bool (eq. 47)."""
+        found, excluded = self.correlations, np.ones(len(self.candidates), bool)
+        for output, certificate in enumerate(self.certificates):
             safe = gap_safe_screen(found.values[:, output], found.norm_bounds, certificate, self.tau)
             excluded &= safe & (found.errors[:, output] <= 0)
-        return replace(found, screened=found.screened | excluded)
-
-    def unknown(self, found: Correlations, known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
-        """Return the candidates that may be active, and how many others only a bound holds at zero.
-
-        The working set and `known` (M,) candidates are left out.
-        """
-        bounded = rules.cannot_be_active(found.values, found.errors, self.tau)
-        known = known.copy()
-        known[self.inside] = True
-        return np.flatnonzero(~(bounded | known)), int(np.count_nonzero(bounded & ~known))
-
-    def correlations(self, before: Correlations | None) -> Correlations:
-        """Return the committed correlations of all candidates, or compute what `before` does not bound."""
-
-        def make() -> Arrays:
-            residuals = self.residuals()
-            found = self._first_pass(residuals) if before is None else self._next_pass(residuals, before)
-            # Inside the working set the Gram gives them. Tiles of another shape round their float32 columns otherwise,
-            # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
-            return as_arrays(self.screened(found.with_values(self.inside, self.gram_correlations())))
-
-        found = as_dataclass(self.run.once(stored_name(self.working_set.name), make), Correlations)
-        clean(self.run, self.working_set.name)
-        return found
-
-    def _first_pass(self, residuals: NDArray[np.float64]) -> Correlations:
-        result, n = correlate(self.run, self.working_set.name, residuals, self.candidates), len(self.candidates)
-        found = Correlations.unknown(n, residuals).with_values(np.arange(n), result.values)
-        norms, entries = np.sqrt(result.square_bounds), result.kernel_entries
-        return replace(found, norm_bounds=norms, evaluated=n, kernel_entries=entries)
-
-    def _next_pass(self, residuals: NDArray[np.float64], before: Correlations) -> Correlations:
-        """Return the correlations, given those of the round before: of candidates that these do not bound."""
-        found = before.moved_to(residuals)
-        needed, skipped = self._needed(found)
-        result = correlate(self.run, self.working_set.name, residuals, self.candidates[needed])
-        found = replace(found, evaluated=len(needed), skipped=skipped, kernel_entries=result.kernel_entries)
-        return found.with_values(needed, result.values)
-
-    def _needed(self, found: Correlations) -> tuple[NDArray[np.int64], int]:
-        """Return which candidates a certificate needs evaluated, and how many a bound alone leaves out.
-
-        A pass over all candidates costs half, so some are left out only if these have half of the points.
-        """
-        waiting, skipped = self.unknown(found, found.screened)
-        n = self.run.shape.n_train
-        if is_symmetric(self.run, self.candidates) and len(np.unique(self.candidates[waiting] % n)) > n // 2:
-            return np.arange(len(self.candidates)), 0
-        return waiting, skipped
-
-
-def stored_name(name: str) -> str:
-    """Return the name under which the correlations of a round are committed."""
-    return f"scores/{name}-scores.npz"
-
-
-def clean(run: Run, name: str) -> None:
-    """Remove what the passes of a round have left."""
-    for each in (pass_name(name), f"{name}-{RESIDUALS}"):
-        run.drop(f"passes/{each}")
+        return found.screened | excluded

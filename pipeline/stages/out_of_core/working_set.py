@@ -1,11 +1,20 @@
-"""Working sets: the candidates that have a Gram, which grows by the rows of those admitted; their residuals.
+"""The working set: the candidates that have a Gram, and their kernel columns in files.
 
-A round's working set is committed under its name.
+Columns are computed when their candidates enter the working set, and read afterwards. Those that enter together are a
+group; a file has those of a block of rows, (rows, group), in the kernel's precision. A process that finds a file
+missing or damaged computes it again, to the same bits; where the disk has no room, no file is written. A group that
+most columns have left dissolves: the rest of it enters the working set again, in the next group.
 """
 
 import re
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +22,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, ExactSums
 from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
-from pipeline.kernels.kernel_functions import COLUMNS_TILE
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
@@ -26,36 +35,191 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.out_of_core.kept_columns import (
-    KeptColumns,
-    KeptFiles,
-    OpenedColumns,
-    kept_blocks,
-    kept_files,
-    nothing_kept,
-)
 from pipeline.stages.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import PassBytes, RowBlock, RunSize, block_pass, block_pass_bytes
+from pipeline.stages.training_rows import (
+    PassBytes,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    RunSize,
+    block_pass,
+    block_pass_bytes,
+    row_grid,
+    stream_blocks,
+)
 from pipeline.stages.workspace import SOLVE, STATISTICS
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import make_folder
 from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import remove_folder
 
-ENTRIES = "kernel_entries"  # the array with how many a round's statistics took
+FOLDER = "columns"  # among the passes under way, which are removed when the weights are committed
+SPARSE = 1 / 3  # of a group: where fewer columns stay, it dissolves
+FREE_GRAMS, FREE_VALUES = 8, 32  # that a disk must have room for: Grams, and values of each row and output
+LEAST_ROWS = 128  # of a block: each is a file for each group
 RESIDUALS = "residuals"
 NOTHING = np.empty(0, np.int64)
+ReadColumns = Callable[..., NDArray[np.float64]]  # see `open_columns`
+
+
+@dataclass(frozen=True)
+class KeptColumns:
+    """The columns of the candidates `members` (W,), by row, in the order of their Gram, and the groups they are in.
+
+    grouped, groups (G,): the candidates of all groups, one group after the other, and the number of the group of each.
+    """
+
+    members: NDArray[np.int64]
+    grouped: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    @staticmethod
+    def of(arrays: Arrays) -> "KeptColumns":
+        """Return the columns that `as_arrays` made arrays of, in memory; other arrays may be among them."""
+        return KeptColumns(*(np.array(arrays[field.name]) for field in fields(KeptColumns)))
+
+    def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
+        """Return some of the columns."""
+        return replace(self, members=self.members[columns])
+
+    @property
+    def last_group(self) -> NDArray[np.int64]:
+        """The candidates of the last group, in its order."""
+        return self.grouped[self.groups == self.groups.max(initial=0)]
+
+    def places(self) -> NDArray[np.int64]:
+        """Return where each column stands in `grouped`, (W,): in the last group that has it."""
+        order = np.argsort(self.grouped, kind="stable")
+        return order[np.searchsorted(self.grouped[order], self.members, side="right") - 1]
+
+    def by_group(self) -> list[tuple[NDArray[np.int64], slice | NDArray[np.int64], slice | NDArray[np.int64]]]:
+        """Return the candidates of each group, the columns that are in it, and the places of these in the group."""
+        places, found = self.places(), []
+        for group in np.unique(self.groups[places]).tolist():
+            in_group = np.flatnonzero(self.groups == group)
+            columns = np.flatnonzero(self.groups[places] == group)
+            of_columns = places[columns] - in_group[0]
+            found.append((self.grouped[in_group], _as_slice(columns), _as_slice(of_columns)))
+        return found
+
+    def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> "KeptColumns":
+        """Return the columns that stay, then the candidates admitted, in one group with those of dissolved groups."""
+        members = self.members[stay]
+        groups = self.groups[self.cut(stay).places()]
+        n_groups = int(self.groups.max(initial=-1)) + 1
+        sizes, n_stay = (np.bincount(numbers, minlength=n_groups) for numbers in (self.groups, groups))
+        dissolved = n_stay < SPARSE * sizes
+        whole = ~dissolved[self.groups]
+        entering = np.concatenate([members[dissolved[groups]], admitted])
+        return KeptColumns(
+            np.concatenate([members, admitted]),
+            np.concatenate([self.grouped[whole], entering]),
+            np.concatenate([self.groups[whole], np.full(len(entering), n_groups)]),
+        )
+
+
+NO_COLUMNS = KeptColumns(NOTHING, NOTHING, NOTHING)
+
+
+def _as_slice(increasing: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Return a slice where the indices follow each other: it needs no copy."""
+    first, last = int(increasing[0]), int(increasing[-1])
+    return slice(first, last + 1) if last - first + 1 == len(increasing) else increasing
+
+
+def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
+    """Return the one grid of all files, for working sets of at most `capacity` columns, half of them new.
+
+    The bits of a value depend on the rows of its block.
+    """
+    blocks = row_grid("train", n_rows, capacity, 8 * capacity**2 // 2)
+    return replace(blocks, block_rows=max(blocks.block_rows, LEAST_ROWS))
+
+
+@dataclass(frozen=True)
+class ColumnFiles:
+    """The files of kept columns, and what computes those that are missing. Small and picklable.
+
+    free_bytes : that stay free on the disk
+    """
+
+    rows: RowTask
+    blocks: RowGrid
+    folder: Path
+    free_bytes: int
+
+    def of_group(self, candidates: NDArray[np.int64]) -> Path:
+        """Return the folder of a group, which has a name of its candidates, so that no two groups mix."""
+        return self.folder / f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
+
+    def make_folders(self, columns: KeptColumns) -> None:
+        """Make the folders of the groups, and remove those of all others."""
+        folders = {self.of_group(candidates) for candidates, *_ in columns.by_group()}
+        for unused in set(self.folder.glob("group-*")) - folders:
+            remove_folder(unused, durable=False)
+        for folder in folders:
+            make_folder(folder)
+
+    def write(self, path: Path, columns: NDArray[np.floating[Any]]) -> None:
+        """Write columns where the disk has room: they can be computed again."""
+        with suppress(CannotWriteError, FileNotFoundError):  # a worker may come too late for a group
+            if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
+                write_arrays(path, {"columns": columns}, durable=False)
+
+
+def column_files(run: Run) -> ColumnFiles:
+    """Return where a run keeps its columns."""
+    capacity = run.config.centers.working_set or run.n_candidates
+    n, t = run.shape.n_train, run.shape.n_outputs
+    free_bytes = 8 * (FREE_GRAMS * capacity**2 + FREE_VALUES * max(n, run.n_candidates) * (t + 1))
+    return ColumnFiles(run.row_task, kept_blocks(n, capacity), run.layout.row_pass(FOLDER), free_bytes)
+
+
+def open_columns(files: ColumnFiles, columns: KeptColumns) -> ReadColumns:
+    """Open kept columns in a process, for all its threads.
+
+    Returns a function of the number of a block, of what shares out the tiles, and of the features of its rows, which
+    are read if they are not given and a file is missing. It returns the columns (rows, W) f8, C-contiguous; missing
+    ones are computed and kept.
+    """
+    groups, kernels = columns.by_group(), dict[Path, Kernel]()
+    precision = np.dtype(files.rows.precision).type
+
+    def of_group(
+        candidates: NDArray[np.int64], number: int, each: Each, X: NDArray[np.floating] | None
+    ) -> NDArray[np.floating[Any]]:
+        folder = files.of_group(candidates)
+        path = folder / f"block-{number:06d}.npz"
+        try:
+            return read_arrays(path)["columns"]
+        except (MissingDataError, CorruptDataError):
+            if X is None:
+                ((_, block),) = stream_blocks(files.rows, files.blocks, range(number, number + 1))
+                X = block.X
+            if folder not in kernels:  # two threads may both make one: they are equal
+                kernels[folder] = files.rows.generator(candidates)
+            values = kernels[folder].block(X, out_dtype=precision, each=each)
+            files.write(path, values)
+            return values
+
+    def read(number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
+        out = np.empty((int(files.blocks.size(number)), len(columns.members)))
+        for candidates, of_columns, places in groups:
+            out[:, of_columns] = of_group(candidates, number, each, X)[:, places]
+        return out
+
+    return read
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The working set of a round: its columns in the order of the Gram, and their statistics.
-
-    kernel_entries: that the new columns took.
-    """
+    """The working set of a round: its columns in the order of the Gram, and their statistics."""
 
     name: str
     columns: KeptColumns
     statistics: GramStatistics
-    kernel_entries: int
 
     @property
     def candidates(self) -> NDArray[np.int64]:
@@ -73,20 +237,6 @@ def round_name(index: int) -> str:
     return f"round-{index:03d}"
 
 
-def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...]) -> AddPiece[ExactSums]:
-    """Open the kept columns; return what adds a block."""
-    opened = OpenedColumns(files, KeptColumns.of(given.read()))
-
-    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
-        columns = opened.block(block.number, each, block.X)
-        for part in parts:
-            rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
-            weights = None if block.weights is None else block.weights[rows]
-            sums[part].add(columns[rows], block.targets[rows], weights, each)
-
-    return add
-
-
 def grow(
     run: Run, name: str, previous: WorkingSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]
 ) -> WorkingSet:
@@ -95,12 +245,12 @@ def grow(
     Costs n·m·2d operations for m admitted columns and n·m·(2k + m) for their Gram, with k that stay.
     """
     with run.timed_as(STATISTICS):
-        before = previous.columns if previous else nothing_kept()
+        before = previous.columns if previous else NO_COLUMNS
         columns, new = add_columns(run, name, before, stay, admitted, (ALL,))
         with run.status(STATISTICS, STORING):
             sums = joined(previous.statistics if previous else None, stay, new.pop(ALL))
             sums.check_range()
-            run.commit(name_of(name), statistics_to_arrays(sums) | columns_to_arrays(run, columns))
+            run.commit(name_of(name), statistics_to_arrays(sums) | as_arrays(columns))
     return load(run, name)
 
 
@@ -116,8 +266,8 @@ def add_columns(
 
     Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
-    columns, files, largest = before.grown(stay, admitted), kept_files(run), run.facts.bounds()
-    files.begin(before.next_group, columns.last_group)
+    columns, files, largest = before.grown(stay, admitted), column_files(run), run.facts.bounds()
+    files.make_folders(columns)
     given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
     n_columns, n_stay = len(columns.members), len(stay)
     task = block_pass(
@@ -132,20 +282,26 @@ def add_columns(
     return columns, statistics_by_part(run.add_up(STATISTICS, task, name))
 
 
-def columns_to_arrays(run: Run, columns: KeptColumns) -> Arrays:
-    """Return the columns of a round's statistics, of which the last group was made for it, ready to be stored."""
-    made = {ENTRIES: np.array(run.shape.n_train * len(columns.last_group))}
-    return kept_files(run).arrays(columns) | made
+def _open_columns(files: ColumnFiles, given: Stored, parts: tuple[str, ...]) -> AddPiece[ExactSums]:
+    """Open the kept columns; return what adds a block to the statistics."""
+    read = open_columns(files, KeptColumns.of(given.read()))
+
+    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+        columns = read(block.number, each, block.X)
+        for part in parts:
+            rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
+            weights = None if block.weights is None else block.weights[rows]
+            sums[part].add(columns[rows], block.targets[rows], weights, each)
+
+    return add
 
 
 def load(run: Run, name: str) -> WorkingSet:
     """Return a committed working set, its Gram mapped, and remove leftovers of its pass. Raises CorruptDataError."""
-    files, statistics = kept_files(run), statistics_of(run, name_of(name))
-    arrays = run.stored(name_of(name)).read(mapped=True)
-    columns = files.restored(arrays)
+    statistics = statistics_of(run, name_of(name))
+    columns = KeptColumns.of(run.stored(name_of(name)).read(mapped=True))
     run.drop(f"passes/{name}")
-    files.remove_unused(columns)
-    return WorkingSet(name, columns, statistics, int(arrays[ENTRIES]))
+    return WorkingSet(name, columns, statistics)
 
 
 def latest(run: Run) -> WorkingSet | None:
@@ -179,7 +335,7 @@ def compute_residuals(
     columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
     stay committed until the correlations are.
     """
-    name, files = f"{name}-{RESIDUALS}", kept_files(run)
+    name, files = f"{name}-{RESIDUALS}", column_files(run)
 
     def make() -> Arrays:
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
@@ -191,12 +347,13 @@ def compute_residuals(
     return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
 
-def _open_weights(files: KeptFiles, given: Stored) -> AddPiece[BlockValues]:
+def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
+    """Open the kept columns; return what computes the residuals of a block."""
     arrays = given.read()
-    columns, weights = OpenedColumns(files, KeptColumns.of(arrays)), arrays["weights"]
+    read, weights = open_columns(files, KeptColumns.of(arrays)), arrays["weights"]
 
     def add(values: BlockValues, block: RowBlock, each: Each) -> None:
-        residuals = block.targets - columns.block(block.number, each) @ weights - arrays["intercept"]
+        residuals = block.targets - read(block.number, each) @ weights - arrays["intercept"]
         if block.weights is not None:
             residuals *= np.sqrt(block.weights)[:, None]
         values.put(block.number, {RESIDUALS: residuals})

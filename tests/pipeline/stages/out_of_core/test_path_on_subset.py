@@ -17,9 +17,8 @@ from pipeline.solvers.regularization_path import largest_penalty
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
 from pipeline.solvers.weights import intercept_of
-from pipeline.solvers.working_set_rules import seed_candidates
 from pipeline.stages import solve_weights
-from pipeline.stages.out_of_core import path_on_subset
+from pipeline.stages.out_of_core import column_generation
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -95,7 +94,7 @@ def test_the_path_is_that_of_the_gram_of_the_draw(train: Any, place: Path, rows_
     report = train("auto", data, *arguments, *ROUNDS)
     once = train("auto-whole", data, *arguments)
     assert (once["path_candidates"], once["n_centers"]) == (N, N)
-    rows, drawn = rows_of(place / "auto-whole"), seed_candidates(N, DRAWN, 0)
+    rows, drawn = rows_of(place / "auto-whole"), np.sort(np.random.default_rng([0, 4]).permutation(N)[:DRAWN])
     held, y, K = rows.held_out, outputs(rows.y, "regression", 0), columns_of(rows.X)[:, drawn]
     fit, held_out = (statistics_of(K[part], y[part]) for part in (~held, held))
     assert report["path"][0]["penalty"] == pytest.approx(largest_penalty(fit, intercept=True), rel=1e-9)
@@ -118,12 +117,12 @@ def test_a_run_that_stops_when_the_penalty_is_chosen_goes_on_to_the_same_bytes(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(solve_weights, "grow_until_certified", interrupted)
+        patch.setattr(solve_weights, "generate_columns", interrupted)
         train("stopped", *asked, code=75, quiet=False)
     assert "penalty 0.3 reached by a path on 120 of the 600 candidates, then solved over all" in capsys.readouterr().err
     left = [path.name for path in (place / "stopped" / "statistics").glob("[!.]*")]
     assert left == ["round-000"]
-    monkeypatch.setattr(path_on_subset, "follow_penalty_path", interrupted)
+    monkeypatch.setattr(column_generation, "follow_penalty_path", interrupted)
     report = train("stopped", *asked, quiet=False)
     assert "penalties tried on 120 of the 600 candidates" in capsys.readouterr().out
     for one, other in zip(report["path"], whole["path"], strict=True):

@@ -3,6 +3,7 @@
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,18 @@ import pytest
 from cases import SERIAL
 from pipeline.kernels.exact_sums import serially
 from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
-from pipeline.stages.out_of_core import correlations, kept_columns, working_set
-from pipeline.stages.out_of_core.kept_columns import (
+from pipeline.stages.out_of_core import correlations, working_set
+from pipeline.stages.out_of_core.working_set import (
     FOLDER,
+    NO_COLUMNS,
+    NOTHING,
+    ColumnFiles,
     KeptColumns,
-    KeptFiles,
-    OpenedColumns,
-    kept_blocks,
-    nothing_kept,
+    open_columns,
 )
 from pipeline.stages.run_workspace import Run
-from runs import model_bytes, task_for
-from storage.arrays import write_arrays
+from pipeline.stages.training_rows import RowGrid
+from runs import model_bytes
 from storage.errors import CannotWriteError
 
 COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)
@@ -38,7 +39,7 @@ Train = Callable[..., dict[str, Any]]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks."""
-    monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
+    monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
 
 
 def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
@@ -81,39 +82,29 @@ def test_files_that_are_lost_or_damaged_are_made_again(
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("disk", ["without room", "with room for one file", "that is full later on"])
 def test_a_disk_without_room_keeps_none_and_changes_nothing(
-    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: str
 ) -> None:
-    found: list[int] = []
-    after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
     n = train_classes("kept", *MODES["rounds"])["n_train"]
-    assert min(found) > 0
-    found.clear()
-    room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 8 * n * 60  # 60 are drawn first
-    for free, kept in ((room - 1, False), (room, True)):
-        usage = namedtuple("usage", "free")(free)
-        monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
-        train_classes(str(free), *MODES["rounds"])
-        assert (found[0] > 0) == kept
-        assert model_bytes(tmp_path / str(free)) == model_bytes(tmp_path / "kept")
-        found.clear()
-
-
-@pytest.mark.ci
-def test_a_disk_that_is_full_later_on_changes_nothing(
-    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_classes("kept", *MODES["rounds"])
-    write = kept_columns.write_arrays
+    free = 8 * (working_set.FREE_GRAMS * 120**2 + working_set.FREE_VALUES * n * 4)
+    free += 8 * 64 * 60 if disk == "with room for one file" else 0  # of the 60 that are drawn first
+    usage = namedtuple("usage", "free")(free)
+    write, found = working_set.write_arrays, list[int]()
 
     def full(path: Path, *rest: Any, **named: Any) -> None:
         if path.name.startswith("block-"):
             raise CannotWriteError(f"{path}: no space left")
         write(path, *rest, **named)
 
-    monkeypatch.setattr(kept_columns, "write_arrays", full)
-    train_classes("full", *MODES["rounds"])
-    assert model_bytes(tmp_path / "full") == model_bytes(tmp_path / "kept")
+    if disk == "that is full later on":
+        monkeypatch.setattr(working_set, "write_arrays", full)
+    else:
+        monkeypatch.setattr(working_set.shutil, "disk_usage", lambda _: usage)
+    after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
+    train_classes("other", *MODES["rounds"])
+    assert (found[0] > 0) == (disk == "with room for one file")
+    assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")
 
 
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
@@ -149,57 +140,39 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     assert not any(values for values, _ in residuals)
 
 
-def test_a_group_of_other_columns_is_not_taken_for_one_of_the_same_number(tmp_path: Path) -> None:
-    """A growth was cut off, and goes on, or goes another way."""
-    files = KeptFiles(task_for(ROWS, 4, None), kept_blocks(ROWS, 20), tmp_path / FOLDER, room=0)
-    files.begin(1, np.array([11, 12]))
-    block = files.group(1) / "block-000000.npz"
-    write_arrays(block, {"columns": np.zeros((64, 2), np.float32)})
-    files.begin(1, np.array([11, 12]))
-    assert block.exists()
-    files.begin(1, np.array([11]))
-    assert not block.exists()
-    files.begin(0, np.array([3]))
-    files.begin(2, np.array([4]))
-    write_arrays(block, {"columns": np.zeros((64, 1), np.float32)})
-    (files.group(1) / "members.npz").write_bytes(b"cut")
-    files.begin(1, np.array([11]))
-    assert not block.exists(), "whose columns those were is not known"
-    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([3])).grown(np.arange(0), np.array([11]))
-    files.remove_unused(columns)
-    assert [files.group(number).exists() for number in range(3)] == [False, True, True], "2 may be under way"
-
-
-def test_a_worker_that_writes_late_leaves_no_columns_of_a_group_that_is_gone(tmp_path: Path) -> None:
-    """It was stopped for so long that its item ran elsewhere, and the group has other columns since."""
-    files = KeptFiles(task_for(ROWS, 4, None), kept_blocks(ROWS, 20), tmp_path / FOLDER, room=0)
-    X = np.random.default_rng(0).standard_normal((int(files.blocks.size(0)), 4)).astype(np.float32)
-    late, now = (
-        OpenedColumns(files, nothing_kept().grown(np.arange(0), np.array(names))) for names in ([3, 4], [5, 6])
-    )
-    for columns, names in ((late, [3, 4]), (now, [5, 6])):
-        files.begin(0, np.array(names))
-        assert columns._group(0)["members"].tolist() == names
-        columns._generators[0] = GaussianKernel(X[names], 1.0, np.float32)
-    late.block(0, serially, X)
+def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path: Path) -> None:
+    """A growth was cut off, and goes on, or goes another way; a worker of the first one writes when it is gone."""
+    X = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
+    rows: Any = SimpleNamespace(precision="float32", generator=lambda names: GaussianKernel(X[names], 1.0, np.float32))
+    files = ColumnFiles(rows, RowGrid("train", ROWS, ROWS), tmp_path / FOLDER, free_bytes=0)
+    first, other = (NO_COLUMNS.grown(NOTHING, np.array(names)) for names in ([3, 4], [5, 6]))
+    late, now = (open_columns(files, columns) for columns in (first, other))
+    files.make_folders(first)
+    late(0, serially, X)
+    files.make_folders(first)
+    assert len(list(files.of_group(first.members).iterdir())) == 1, "a growth that goes on finds its files"
+    files.make_folders(other)
+    late(0, serially, X)
+    assert not files.of_group(first.members).exists()
+    expected = GaussianKernel(X[[5, 6]], 1.0, np.float32).block(X, out_dtype=np.float32)
     for _ in range(2):  # made, and read
-        assert np.array_equal(
-            now.block(0, serially, X), now._generators[0].block(X, out_dtype=np.float32, each=serially)
-        )
+        assert np.array_equal(now(0, serially, X), expected)
+    assert len(list(files.of_group(other.members).iterdir())) == 1
 
 
 def test_columns_keep_their_places_as_others_leave_until_most_have_left() -> None:
-    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([5, 9, 2, 8]))
-    columns = columns.grown(np.array([0, 2]), np.array([7]))
+    def groups(columns: KeptColumns) -> list[tuple[list[int], list[int], list[int]]]:
+        n = len(columns.members)
+        return [(a.tolist(), np.arange(n)[b].tolist(), np.arange(len(a))[c].tolist()) for a, b, c in columns.by_group()]
+
+    columns = NO_COLUMNS.grown(NOTHING, np.array([5, 9, 2, 8])).grown(np.array([0, 2]), np.array([7]))
     assert columns.members.tolist() == [5, 2, 7]
-    assert columns.groups.tolist() == [0, 0, 1]
-    assert columns.places.tolist() == [0, 2, 0]
-    assert columns.sizes.tolist() == [4, 4, 1]
+    assert groups(columns) == [([5, 9, 2, 8], [0, 1], [0, 2]), ([7], [2], [0])]
     assert columns.last_group.tolist() == [7]
     columns = columns.grown(np.array([1, 2]), np.array([6, 3]))  # one of four is left of the first group
     assert columns.members.tolist() == [2, 7, 6, 3]
-    assert columns.groups.tolist() == [2, 1, 2, 2]
-    assert columns.places.tolist() == [0, 0, 1, 2]
-    assert columns.sizes.tolist() == [3, 1, 3, 3]
+    assert groups(columns) == [([7], [1], [0]), ([2, 6, 3], [0, 2, 3], [0, 1, 2])]
     assert columns.last_group.tolist() == [2, 6, 3]
-    assert columns.cut(np.array([1])).members.tolist() == [7]
+    assert groups(columns.cut(np.array([1]))) == [([7], [0], [0])]
+    again = columns.grown(np.array([1, 2, 3]), np.array([5, 2]))  # both were here before
+    assert groups(again) == [([7], [0], [0]), ([2, 6, 3], [1, 2], [1, 2]), ([5, 2], [3, 4], [0, 1])]

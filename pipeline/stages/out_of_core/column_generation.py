@@ -1,0 +1,393 @@
+"""Column generation: the weights over more candidates than a Gram in memory can hold (mathematics.md, eqs. 70 and 99).
+
+`generate_columns` is the algorithm: solve on a working set; price candidates; admit the violators; until all candidates
+are priced and the duality gap over them is below the tolerance. A round prices all candidates together, or, on demand,
+blocks of them until one violates. A penalty path is followed on the first working set alone, a random draw.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import penalty_fraction
+from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
+from pipeline.solvers.regularization_path import penalty_max
+from pipeline.solvers.weights import Weights
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
+from pipeline.stages.out_of_core.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
+from pipeline.stages.out_of_core.working_set import (
+    NO_COLUMNS,
+    NOTHING,
+    RESIDUALS,
+    WorkingSet,
+    active_weights,
+    add_columns,
+    compute_residuals,
+    drop,
+    grow,
+    latest,
+    load,
+    round_name,
+)
+from pipeline.stages.penalised_solves import REACHED, follow_penalty_path, solve_outputs, start_name
+from pipeline.stages.run_workspace import Run
+from pipeline.stages.training_rows import row_weights
+from pipeline.stages.workspace import SOLVE, STATISTICS
+from storage.errors import ANEW, CorruptDataError
+from storage.records import read_markers, write_marker
+
+Record = dict[str, Any]  # of a round, as it is committed and reported
+INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
+MARGIN = 0.98  # of τ; candidates with a larger correlation are in the working set even if they do not violate
+DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+LEAST_FREE = 0.05  # share of the capacity that must be free for another pass over all candidates to pay off
+BLOCKS = 10  # in which all candidates are priced for the first time, on demand
+LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
+GROWTH = 4  # of a block, over the one before it at the same weights
+AT_ZERO = "at-zero"  # the round before the first: candidates priced at zero weights
+MARKERS = "passes"  # the folder of the records
+FOLLOWED = "solutions/path.npz"  # of a penalty path that is done
+NO_ROOM = "the working set has no room for the candidates it lacks; raise --penalty, --memory-limit or its size"
+
+
+class Limits(NamedTuple):
+    """How many columns and candidates a round has.
+
+    capacity, drawn : the most columns of a working set, and how many of them the first one draws at random
+    per_solve : how many candidates come in at most for each solve
+    block : candidates priced together; None: all of them, in every round
+    """
+
+    capacity: int
+    drawn: int
+    per_solve: int
+    block: int | None
+
+    @staticmethod
+    def of(run: Run) -> "Limits":
+        """Return the limits of a run: at most half of the working set comes in at once, on demand all of it."""
+        capacity = run.config.centers.working_set or run.n_candidates
+        if run.config.centers.on_demand:
+            return Limits(capacity, 0, capacity, min(max(-(-run.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))
+        drawn = min(DRAWN, max(capacity // 2, 1))
+        return Limits(capacity, drawn, max(drawn // run.shape.n_outputs, 1), None)
+
+
+def generate_columns(run: Run, penalty: float | None = None) -> tuple[PricedRound, list[Record]]:
+    """Solve over all candidates; return the last round, and the records of all.
+
+    Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes. Raises
+    CorruptDataError where earlier rounds are incomplete.
+
+    penalty : that a path has chosen; None: that of the settings
+    """
+    penalty = penalty_of(run) if penalty is None else penalty
+    current = latest(run)
+    records = earlier_records(run, current.index) if current else []
+    if current is None:
+        current = grow(run, round_name(0), None, NOTHING, first_columns(run, penalty))
+    while True:
+        priced = price(solve(run, penalty, current))
+        stay, admitted = choose_columns(priced)
+        records.append(commit_record(priced, stay, admitted))
+        if not len(admitted):  # all are priced and the gap is proved, or there is no room for more
+            return priced, records
+        name = current.name
+        current = grow(run, round_name(current.index + 1), current, stay, priced.candidates[admitted])
+        del priced  # with it the Gram of this round is closed: a file that is mapped may not go
+        drop(run, name)
+
+
+def first_columns(run: Run, penalty: float) -> NDArray[np.int64]:
+    """Return the candidates of the first working set: a random draw, or on demand the violators of the first block.
+
+    The largest violators of all candidates would be bundles of nearly equal columns; a random draw spans the data.
+    """
+    limits = Limits.of(run)
+    if limits.block is None:
+        return run.candidates[draw_columns(run)]
+    found = price_at_zero(run)
+    violations = np.abs(found.values) / np.sqrt(penalty)
+    entering = violations * (violations > 1.0)
+    entering[_random_order(run) >= limits.block] = 0.0  # priced for the largest penalty alone
+    chosen = largest_violations(entering, limits.capacity, limits.capacity)
+    if not len(chosen):  # the solves need some column
+        exact = np.flatnonzero(found.exact)
+        chosen = exact[np.argsort(-violations[exact].max(axis=1), kind="stable")[:1]]
+    return run.candidates[chosen]
+
+
+def draw_columns(run: Run) -> NDArray[np.int64]:
+    """Return which candidates the first working set draws, sorted; the same for the same seed."""
+    order = np.random.default_rng([run.config.seed, 4]).permutation(run.n_candidates)
+    return np.sort(order[: Limits.of(run).drawn])
+
+
+def solve(run: Run, penalty: float, current: WorkingSet) -> PricedRound:
+    """Solve on a working set, from the weights that are committed for it; no candidates are priced yet."""
+    start, inner = start_name(current.name), INNER_TOLERANCE * run.config.solver.tolerance
+    starts_warm = current.index > 0 or run.committed(start) is not None  # by a path, before the first round
+    summaries = solve_outputs(run, current.name, [penalty], tolerance=inner, start=start if starts_warm else None)
+    weights, nothing = active_weights(run, current), Correlations.unknown(0, np.empty((0, run.shape.n_outputs)))
+    return PricedRound(run, run.candidates, penalty, current, weights, summaries, nothing)
+
+
+def price(solved: PricedRound) -> PricedRound:
+    """Evaluate blocks of candidates until one of them violates, or none is left that may."""
+    run, current, block_size = solved.run, solved.working_set, Limits.of(solved.run).block
+
+    def make() -> Arrays:
+        found, size, of_gram = known_before(solved), block_size, solved.of_gram()
+        while True:
+            priced = replace(solved, correlations=found.with_values(solved.inside, of_gram))
+            waiting, found = priced.waiting(), priced.correlations
+            if not len(waiting):
+                return as_arrays(replace(found, screened=priced.screened()))
+            if len(priced.violators()):
+                return as_arrays(found)
+            found = found.evaluated_on(run, current.name, priced.candidates, next_block(priced, waiting, size))
+            size = size and size * GROWTH
+
+    found = as_dataclass(run.once(stored_name(current.name), make), Correlations)
+    remove_passes(run, current.name)
+    if current.index:  # the last round stays, in case this one is made again; residuals of all rows are in each
+        run.drop(stored_name(round_name(current.index - 2) if current.index > 1 else AT_ZERO))
+    return replace(solved, correlations=found)
+
+
+def known_before(solved: PricedRound) -> Correlations:
+    """Return what the round before bounds at the present residuals. Raises CorruptDataError where it is lost."""
+    run, index, residuals = solved.run, solved.working_set.index, solved.residuals()
+    if index:
+        before = as_dataclass(run.stored(stored_name(round_name(index - 1))).read(), Correlations)
+        return replace(before, evaluated=0, kernel_entries=0).moved_to(residuals)
+    if Limits.of(run).block is None:
+        return Correlations.unknown(len(solved.candidates), residuals)
+    return price_at_zero(run).moved_to(residuals)  # what it took counts for the first round
+
+
+def next_block(priced: PricedRound, waiting: NDArray[np.int64], size: int | None) -> NDArray[np.int64]:
+    """Return which candidates are evaluated next, sorted (mathematics.md, eq. 100).
+
+    At most `size` of those that wait: first those not evaluated yet, in a random order, then those of the largest last
+    values, which most likely violate. Without a size all that wait; or all there are, where their norms are unknown, or
+    where a pass over all costs half, being symmetric, and more than half of them wait.
+    """
+    found, n = priced.correlations, len(priced.candidates)
+    if size is None:
+        halved = is_symmetric(priced.run, priced.candidates) and len(waiting) > n // 2
+        return np.arange(n) if halved or np.isinf(found.norm_bounds).any() else waiting
+    new = waiting[np.isinf(found.errors[waiting, 0])]
+    if len(new):
+        return np.sort(new[np.argsort(_random_order(priced.run)[new], kind="stable")][:size])
+    largest = np.argsort(-np.abs(found.values[waiting]).max(axis=1), kind="stable")[:size]
+    return np.sort(waiting[largest])
+
+
+def _random_order(run: Run) -> NDArray[np.int64]:
+    """Return the rank (M,) i8 of each candidate among those that no block has had."""
+    return np.random.default_rng([run.config.seed, 6]).permutation(run.n_candidates)
+
+
+def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the columns of the working set that stay, and the candidates admitted to it, none where none violates.
+
+    On demand the violators come in, and all columns stay where there is room for both. Else active columns stay, and
+    those nearest to violating have the rest of the room, whether they stay or come in: the residual moves as others
+    come in, and on MNIST seven in ten of those that became active later were no violators yet.
+    """
+    limits, inside, active = Limits.of(priced.run), priced.inside, priced.inside[priced.weights.columns]
+    violations, violators = priced.violations(), priced.violators()
+    fits = len(inside) + len(violators) <= limits.capacity
+    if not len(violators) or (limits.block and fits):
+        return np.arange(len(inside)), violators
+    if limits.block:
+        violations[inside] = violations[violations <= 1.0] = 0.0
+    violations[active] = 0.0
+    free = limits.capacity - len(active)
+    near = largest_violations(violations, limits.per_solve, free if free >= LEAST_FREE * limits.capacity else 0)
+    stay = np.isin(inside, np.concatenate([active, near]))
+    return np.flatnonzero(stay), np.setdiff1d(near, inside)
+
+
+def largest_violations(violations: NDArray[np.float64], per_solve: int, free: int) -> NDArray[np.int64]:
+    """Return the candidates above MARGIN, sorted: the largest `per_solve` of each solve, at most `free` in all.
+
+    violations (M, T), 0 for what shall not come in. A candidate wanted by several solves counts once; where there are
+    more than fit, the best rank decides.
+    """
+    ranks = np.full(len(violations), len(violations), np.int64)
+    for of_solve in violations.T:
+        largest = np.argsort(-of_solve, kind="stable")[:per_solve]
+        largest = largest[of_solve[largest] > MARGIN]
+        ranks[largest] = np.minimum(ranks[largest], np.arange(len(largest)))
+    wanted = np.flatnonzero(ranks < len(violations))
+    return np.sort(wanted[np.argsort(ranks[wanted], kind="stable")][:free])
+
+
+def penalty_of(run: Run) -> float:
+    """Return the penalty of the settings, which may be a fraction of the largest (mathematics.md, eq. 51).
+
+    The largest is the smallest at which all weights are zero; 1 where all correlations are zero.
+    """
+    asked = run.config.solver.penalty
+    assert asked is not None  # the plan has filled it in
+    if not isinstance(asked, str):
+        return asked
+
+    def make() -> Arrays:
+        return {"penalty": np.array(penalty_max(price_at_zero(run).values) or 1.0)}
+
+    return penalty_fraction(asked) * float(run.once("scores/largest-penalty.npz", make)["penalty"])
+
+
+def price_at_zero(run: Run) -> Correlations:
+    """Return the correlations at zero weights of the first block, or of all for a fraction of the largest penalty."""
+    n, t, block_size = run.n_candidates, run.shape.n_outputs, Limits.of(run).block
+
+    def make() -> Arrays:
+        residuals = compute_residuals(run, AT_ZERO, NO_COLUMNS, np.zeros((0, t)), np.zeros(t))
+        if run.intercept:
+            weights = row_weights(run, run.facts)
+            roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
+            residuals = residuals - roots * ((roots * residuals).sum(axis=0) / (roots**2).sum())
+        size = n if block_size is None or isinstance(run.config.solver.penalty, str) else block_size
+        block = np.flatnonzero(_random_order(run) < size)
+        return as_arrays(Correlations.unknown(n, residuals).evaluated_on(run, AT_ZERO, run.candidates, block))
+
+    found = as_dataclass(run.once(stored_name(AT_ZERO), make), Correlations)
+    remove_passes(run, AT_ZERO)
+    return found
+
+
+def stored_name(name: str) -> str:
+    """Return the name under which the correlations of a round are committed."""
+    return f"scores/{name}-scores.npz"
+
+
+def remove_passes(run: Run, name: str) -> None:
+    """Remove what the passes of a round have left."""
+    for each in (RESIDUALS, CORRELATIONS):
+        run.drop(f"passes/{name}-{each}")
+
+
+def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> Record:
+    """Commit the weights that the next round starts from, and the record of this one; return and report it."""
+    run, current, found, weights = priced.run, priced.working_set, priced.correlations, priced.weights
+    if len(admitted):
+        start = np.zeros((len(current.candidates) + len(admitted), weights.weights.shape[1]))
+        start[weights.columns] = weights.weights
+        start = start[np.append(stay, np.arange(len(current.candidates), len(start)))]
+        run.commit(start_name(round_name(current.index + 1)), {"weights": start})
+    record: Record = {
+        "round": current.index,
+        "working_set": len(current.candidates),
+        "n_active": len(weights.columns),
+        "relative_gaps": [float(one.relative_gap) for one in priced.valid_certificates],
+        "violators": len(priced.violators()),
+        "admitted": len(admitted),
+        "dropped": len(current.candidates) - len(stay),
+        "evaluated": found.evaluated,
+        "skipped": int(np.count_nonzero(found.bounded(priced.tau) & ~priced.known)),
+        "screened": int(np.count_nonzero(found.screened)),
+        "kernel_entries": found.kernel_entries + run.shape.n_train * len(current.columns.last_group),
+    }
+    write_marker(run.layout.markers(MARKERS), current.name, record)
+    run.metric(stage=SOLVE, **record)
+    words = (
+        "pass {round}: gap {gap:.1e} over {n} candidates; {working_set} in the working set, {n_active} active, "
+        "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
+        "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
+    )
+    run.log(words.format(gap=max(record["relative_gaps"]), n=len(priced.candidates), **record))
+    return record
+
+
+def earlier_records(run: Run, count: int) -> list[Record]:
+    """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
+    folder = run.layout.markers(MARKERS)
+    done, names = read_markers(folder), [round_name(index) for index in range(count)]
+    for name in names:
+        if name not in done:
+            raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}")
+    for warning in done.warnings:  # of the marker of the round that is done again
+        run.warn(warning)
+    return [dict(done[name]) for name in names]
+
+
+def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
+    """Return the summaries of the solves with objective and gap over all candidates."""
+    updated, tolerance = [], priced.run.config.solver.tolerance or REACHED
+    for summary, certificate in zip(priced.summaries, priced.valid_certificates, strict=True):
+        point = dict(summary["points"][-1])
+        converged = certificate.relative_gap <= tolerance
+        if not converged and point["converged"]:
+            point["status"] = NO_ROOM
+        point |= {"objective": certificate.objective, "relative_gap": certificate.relative_gap, "converged": converged}
+        updated.append({**summary, "points": [point]})
+    return updated
+
+
+def count_columns(records: list[Record], n_candidates: int) -> dict[str, int]:
+    """Return the counts of candidates, of columns computed and dropped, of columns with a Gram, of active ones."""
+    return {
+        "candidates": n_candidates,
+        "on_the_fly": sum(record["evaluated"] for record in records),
+        "materialised": records[0]["working_set"] + sum(record["admitted"] for record in records),
+        "active": records[-1]["n_active"],
+    }
+
+
+@dataclass(frozen=True)
+class FollowedPath:
+    """The result of a path: the penalty, the points that were tried, the weights of the fit rows there.
+
+    n_candidates: of the draw
+    """
+
+    penalty: float
+    points: list[dict[str, Any]]
+    of_fit: Weights
+    n_candidates: int
+
+
+def follow_path_on_subset(run: Run, setting: str) -> FollowedPath:
+    """Choose the penalty of a path on the first working set; commit this set, and weights that its solve starts from.
+
+    The sums of the fit rows and of the held-out rows are kept apart until the penalty is chosen. The solve at this
+    penalty, on all rows, is over all candidates.
+    """
+    drawn, first = draw_columns(run), round_name(0)
+
+    def make() -> Arrays:
+        members = run.candidates[drawn]
+        if latest(run) is None:
+            _commit_sums(run, members, first)
+        chosen, points = follow_penalty_path(run, setting, members)
+        run.commit(start_name(first), {"weights": chosen.weights})
+        of_fit = Weights.of_support(chosen.weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
+        how = "chosen" if setting == "auto" else "reached by a path"
+        run.log(
+            f"penalty {chosen.penalty:.4g} {how} on {len(drawn)} of the {run.n_candidates} candidates, "
+            "then solved over all"
+        )
+        facts = json.dumps([asdict(point) for point in points])
+        told = {"penalty": np.array(chosen.penalty), "points": np.frombuffer(facts.encode(), np.uint8)}
+        return told | vars(of_fit.named(drawn))
+
+    found = run.once(FOLLOWED, make)
+    for part in (FIT, HELD_OUT):
+        drop(run, part)
+    of_fit = Weights(found["columns"], found["weights"], found["intercept"])
+    return FollowedPath(float(found["penalty"]), json.loads(found["points"].tobytes()), of_fit, len(drawn))
+
+
+def _commit_sums(run: Run, members: NDArray[np.int64], name: str) -> None:
+    """Commit the sums of fit rows, of held-out rows, and of all as the working set of a name: one pass."""
+    with run.timed_as(STATISTICS):
+        columns, sums = add_columns(run, name, NO_COLUMNS, NOTHING, members, (FIT, HELD_OUT))
+        commit_parts(run, sums.pop(FIT), sums.pop(HELD_OUT), (FIT, HELD_OUT, name), as_arrays(columns))
+    load(run, name)
