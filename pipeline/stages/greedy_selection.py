@@ -6,20 +6,18 @@ not all candidates have a Gram at once, they come in batches, each together with
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import selection_size
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import ExactSums
 from pipeline.kernels.gram_statistics import GramStatistics, statistics_by_part
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
-from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import drop, dropping_bytes, select
 from pipeline.solvers.forward_selection import SLAB_ROWS, Selection, forward
@@ -35,7 +33,7 @@ from pipeline.solvers.greedy_choice import (
     prefix_weights,
     selection_bytes,
 )
-from pipeline.solvers.ridge import Refit, refit, ridge_summary
+from pipeline.solvers.ridge import refit, ridge_summary
 from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import (
     FIT,
@@ -57,121 +55,103 @@ from storage.arrays import read_arrays
 from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
 
-
-class StatisticsNames(NamedTuple):
-    """The names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows."""
-
-    fit: str
-    held_out: str
-    everything: str
-
-
-AT_ONCE = StatisticsNames("fit", "hold_out", "all")
-FINALISTS = StatisticsNames("finalists-fit", "finalists-hold-out", "finalists")
-
-
-@dataclass(frozen=True)
-class SelectTask:
-    """What a worker needs to choose: statistics of fit rows, held-out rows and all, and how many (None: by error).
-
-    n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
-    """
-
-    statistics: tuple[Stored, ...]
-    size: int | None
-    intercept: bool
-    n_back: int | None
-
-
-@dataclass(frozen=True)
-class Chosen(GreedyChoice):
-    """What was chosen, as committed, and how long it took."""
-
-    seconds: float
+# Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
+AT_ONCE = ("fit", "hold_out", "all")
+FINALISTS = ("finalists-fit", "finalists-hold-out", "finalists")
+Record = dict[str, Any]  # of a batch
 
 
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'.
 
-    Raises InvalidDataError where no candidate lowers the error, CorruptDataError for damaged statistics.
+    Raises InvalidDataError where no candidate lowers the error, or no ridge makes the Gram definite; CorruptDataError
+    for damaged statistics.
     """
-    asked, names, columns, records = work.preselection, AT_ONCE, work.candidates, list[dict[str, Any]]()
+    asked, columns, names, records = work.preselection, work.candidates, AT_ONCE, list[Record]()
     if asked is None:
-        chosen = _chosen(work, names, None)
+        chosen, seconds = _chosen(work, names, None)
     else:
         columns, records, batches = _finalists(work, columns, asked)
         names = FINALISTS
-        _accumulate(work, columns)
-        chosen = _chosen(work, names, asked.n_back)
-        seconds, drift = (
-            chosen.seconds + sum(float(one["seconds"]) for one in batches),
-            max(one["drift"] for one in batches),
-        )
-        chosen = replace(chosen, refused=int(batches[-1]["refused"]), drift=float(drift), seconds=seconds)
+        _accumulate_finalists(work, columns)
+        chosen, seconds = _chosen(work, names, asked.n_back)
+        drift = max(float(one["drift"]) for one in batches)
+        chosen = replace(chosen, refused=int(batches[-1]["refused"]), drift=drift)
+        seconds += sum(float(one["seconds"]) for one in batches)
     fit, held_out, everything = (statistics_of(work, name_of(name)) for name in names)
     everything = everything.cut(chosen.chosen)
-    best = refit_chosen(fit.cut(chosen.tried), held_out.cut(chosen.tried), everything, intercept=work.intercept)
+    try:
+        best = refit(fit.cut(chosen.tried), held_out.cut(chosen.tried), everything, intercept=work.intercept)
+    except np.linalg.LinAlgError as error:
+        raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
     weights, intercepts = prefix_weights(everything, chosen.sizes, best.ridge, intercept=work.intercept)
     prefixes = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
     work.commit("solutions/prefixes.npz", prefixes)
-    curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
-    selection = {
-        "n_centers": len(chosen.chosen),
-        "refused": chosen.refused,
-        "drift": chosen.drift,
-        "wall_seconds": chosen.seconds,
-        "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
-    }
-    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selection}
-    summary |= {"passes": records or None} | ridge_summary(best)
+    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "passes": records or None}
+    summary |= {"selection": _selection_summary(chosen, seconds)} | ridge_summary(best)
     active = chosen.chosen if asked is None else positions_of(work.candidates, columns[chosen.chosen])
     tried = best.of_fit.weights.named(columns[chosen.tried])
     return FinalWeights.of(active, best.weights, summary), CalibrationWeights(tried, fit=best.of_fit)
 
 
-def _chosen(work: Workspace, names: StatisticsNames, n_back: int | None) -> Chosen:
-    """Choose on the statistics of these names, or take what was chosen before."""
+def _selection_summary(chosen: GreedyChoice, seconds: float) -> dict[str, Any]:
+    """Return what the report says of a choice."""
+    curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
+    return {
+        "n_centers": len(chosen.chosen),
+        "refused": chosen.refused,
+        "drift": chosen.drift,
+        "wall_seconds": seconds,
+        "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
+    }
+
+
+def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
+    """Choose on the statistics of these names, or take what was chosen before; also return the seconds that it took."""
     with work.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
-    stored = tuple(work.stored(name_of(name)) for name in names)
-    task = SelectTask(stored, selection_size(work.config.solver.select), work.intercept, n_back)
+    size = selection_size(work.config.solver.select)
+    items = {f"solutions/{names[2]}-selection.npz": tuple(work.stored(name_of(name)) for name in names)}
     # Choosing takes a time that grows with the square of the number, and is done twice.
-    n_steps = 2 * forward_most(task.size, n_candidates) ** 2
-    (found,) = work.compute(SOLVE, choose, {_name(names): task}, unit="", size=lambda task: n_steps)
-    return as_dataclass(found, Chosen)
+    n_steps = 2 * forward_most(size, n_candidates) ** 2
+    choosing = partial(choose, size, n_back, work.intercept)
+    (found,) = work.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
+    arrays = dict(found)  # the workspace may keep what it returned
+    seconds = float(arrays.pop("seconds"))
+    return as_dataclass(arrays, GreedyChoice), seconds
 
 
-def _name(names: StatisticsNames) -> str:
-    return f"solutions/{names.everything}-selection.npz"
+def choose(
+    size: int | None, n_back: int | None, intercept: bool, stored: tuple[Stored, ...], checkpoints: TaskCheckpoints
+) -> Arrays:
+    """Choose `size` centers (None: by error) on the statistics of fit rows, held-out rows and all rows.
 
+    May raise StoppedError, up to 255 centers after the last checkpoint.
 
-def choose(task: SelectTask, checkpoints: TaskCheckpoints) -> Arrays:
-    """Choose the centers; may raise StoppedError, up to 255 centers after the last checkpoint."""
-    fit, held_out, everything = (statistics_from_arrays(stored.read(mapped=True)) for stored in task.statistics)
+    n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
+    """
+    fit, held_out, everything = (statistics_from_arrays(one.read(mapped=True)) for one in stored)
     started = time.perf_counter()
-    select = partial(_select, task, checkpoints)
-    choice = choose_greedily(fit, held_out, everything, task.size, select, intercept=task.intercept)
+
+    def select_part(part: Part, statistics: GramStatistics, size_of_part: int, enough: Enough) -> Selection:
+        """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
+        most = forward_most(size, statistics.n_centers)
+        if n_back is not None:
+            progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
+            selection = drop(statistics, size_of_part, n_back, intercept=intercept)
+            progress.advance(most**2)
+        else:
+            n_threads = available_processors()
+            way = partial(select, statistics, size_of_part, intercept=intercept, n_threads=n_threads)
+            selection = checkpointed(checkpoints, part, ROWS[part], most, way, enough)
+        if part == "fit":
+            progress.status("held-out errors of what was chosen")
+        return selection
+
+    choice = choose_greedily(fit, held_out, everything, size, select_part, intercept=intercept)
     if not len(choice.tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
-    return as_arrays(Chosen(**vars(choice), seconds=time.perf_counter() - started))
-
-
-def _select(
-    task: SelectTask, checkpoints: TaskCheckpoints, part: Part, statistics: GramStatistics, size: int, enough: Enough
-) -> Selection:
-    """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
-    most = forward_most(task.size, statistics.n_centers)
-    if task.n_back is not None:
-        progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
-        selection = drop(statistics, size, task.n_back, intercept=task.intercept)
-        progress.advance(most**2)
-    else:
-        n_threads = available_processors()
-        way = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
-        selection = checkpointed(checkpoints, part, ROWS[part], most, way, enough)
-    if part == "fit":
-        progress.status("held-out errors of what was chosen")
-    return selection
+    return as_arrays(choice) | {"seconds": np.array(time.perf_counter() - started)}
 
 
 def checkpointed(
@@ -216,20 +196,6 @@ def checkpointed(
     return selection
 
 
-def refit_chosen(
-    fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, *, intercept: bool
-) -> Refit:
-    """Return least-squares weights on `everything`, with the ridge that the held-out rows prefer.
-
-    `fit` and `held_out` are of the centers tried, `everything` of those of the model. Raises InvalidDataError where no
-    ridge makes the Gram definite.
-    """
-    try:
-        return refit(fit, held_out, everything, intercept=intercept)
-    except np.linalg.LinAlgError as error:
-        raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
-
-
 def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
     arrays = read_arrays(layout.solution("prefixes.npz"), remedy=ANEW)
@@ -239,11 +205,11 @@ def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[
 
 def _finalists(
     work: Workspace, candidates: NDArray[np.int64], asked: Preselection
-) -> tuple[NDArray[np.int64], list[dict[str, Any]], list[Arrays]]:
+) -> tuple[NDArray[np.int64], list[Record], list[Arrays]]:
     """Return the finalists of the last batch, by row and in the order chosen; records and results of all batches."""
     at_once = work.config.centers.working_set
     assert at_once is not None  # the plan has filled it in
-    finalists, records, done = np.empty(0, np.int64), list[dict[str, Any]](), list[Arrays]()
+    finalists, records, done = np.empty(0, np.int64), list[Record](), list[Arrays]()
     n_sampled = round(asked.share * (1.0 - work.config.statistics.hold_out) * work.shape.n_train)  # about
     for index, batch in enumerate(candidate_batches(len(candidates), at_once, asked.n_finalists, work.config.seed)):
         members, name = np.sort(np.concatenate([finalists, candidates[batch]])), f"round-{index:03d}"
@@ -270,8 +236,7 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
     solution = f"solutions/{name}-selection.npz"
 
     def make() -> Arrays:
-        task = _pass(work, name, members, (SAMPLE,), asked.share)
-        statistics = statistics_by_part(work.add_up(STATISTICS, task, name))[SAMPLE]
+        statistics = _add_up(work, name, members, (SAMPLE,), asked.share)[SAMPLE]
         statistics.check_range()
         return statistics_to_arrays(statistics)
 
@@ -279,12 +244,31 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
     if found is None:
         with work.timed_as(STATISTICS), work.status(STATISTICS, STORING):
             work.once(name_of(name), make, mapped=True)
-        choose_them = partial(choose_finalists, asked.n_finalists, work.intercept)
+        choosing = partial(choose_finalists, asked.n_finalists, work.intercept)
         items, n_steps = {solution: work.stored(name_of(name))}, asked.n_finalists**2
-        (found,) = work.compute(SOLVE, choose_them, items, unit="", size=lambda _: n_steps)
+        (found,) = work.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
     for dropped in (name_of(name), f"passes/{name}"):
         work.drop(dropped)
     return found
+
+
+def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None:
+    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
+    name = FINALISTS[2]
+    if work.committed(name_of(name), mapped=True) is None:
+        with work.timed_as(STATISTICS):
+            parts = _add_up(work, name, finalists, (FIT, HELD_OUT))
+            commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
+    work.drop(f"passes/{name}")
+
+
+def _add_up(
+    work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
+) -> dict[str, GramStatistics]:
+    """Return the statistics of some candidates, by part: one pass, for which the candidates are committed."""
+    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
+    task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
+    return statistics_by_part(work.add_up(STATISTICS, task, name))
 
 
 def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: TaskCheckpoints) -> Arrays:
@@ -327,22 +311,3 @@ def choice_bytes(run: RunSize, asked: Preselection | None) -> int:
         n_finalists = asked.n_finalists
         return max(gram + 8 * n_finalists * (n_columns + n_finalists), dropping_bytes(n_finalists))
     return 2 * gram + selection_bytes(selection_size(run.config.solver.select), n_columns)
-
-
-def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
-    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
-    name = FINALISTS.everything
-    if work.committed(name_of(name), mapped=True) is None:
-        with work.timed_as(STATISTICS):
-            task = _pass(work, name, finalists, (FIT, HELD_OUT))
-            parts = statistics_by_part(work.add_up(STATISTICS, task, name))
-            commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
-    work.drop(f"passes/{name}")
-
-
-def _pass(
-    work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
-) -> RowPass[ExactSums]:
-    """Return the pass over the columns of some candidates, which are committed for it."""
-    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
-    return statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)

@@ -44,7 +44,9 @@ def grow_candidates(work: Workspace) -> None:
         if work.committed(name_of(ALL), mapped=True) is None:
             size = len(work.centers["index"])
             if work.committed(name_of(FIT), mapped=True) is None:  # a finished run has none, and solves again
-                _grow_again(work, size)
+                again = None
+                for step in steps_to(size):  # the same steps, so that no bit differs
+                    again = _step(work, again, step)
             parts = [statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT)]  # a kill may leave one cut
             whole = all(part.n_centers == size for part in parts)
             fit, held_out = parts if whole else (part.cut(np.arange(size)) for part in parts)
@@ -71,21 +73,13 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
         if not gains:
             break
     if kept < steps[-1]:
-        work.log(f"{kept} of at most {steps[-1]} candidates: more gain no more than chance may")
+        work.log(f"{kept} of at most {steps[-1]} candidates: more lower the error by less than chance explains")
     return kept, errors
-
-
-def _grow_again(work: Workspace, size: int) -> None:
-    """Commit the statistics of the `size` candidates that were kept, by the same steps, so that no bit differs."""
-    parts = None
-    for step in steps_to(size):
-        parts = _step(work, parts, step)
 
 
 def _committed(work: Workspace) -> Parts | None:
     """Return the parts that an earlier session has committed, of as many columns as the last whole step had."""
-    found = [work.committed(name_of(part), mapped=True) for part in (FIT, HELD_OUT)]
-    if any(arrays is None for arrays in found):
+    if any(work.committed(name_of(part), mapped=True) is None for part in (FIT, HELD_OUT)):
         return None
     fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
     return fit, held_out.prefix(fit.n_centers)
