@@ -1,7 +1,7 @@
 """The workspace of an estimator: arrays of this process, and who hears of the iterations."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
 from pipeline.estimators import parameters
 from pipeline.stages.choose_kernel import SCALES
-from pipeline.stages.workspace import TaskCheckpoints, Workspace, note_of
+from pipeline.stages.workspace import WHICH, TaskCheckpoints, Workspace, note_of
 
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
@@ -22,13 +22,11 @@ class Listeners(TaskCheckpoints):
 
     callback: Callable[[dict[str, Any]], object]
     log: Callable[[str], object]
-    penalties: Sequence[float] = ()
-    number: int | None = None
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
-        self.log(note_of(facts, self.penalties, self.number))
-        self.callback({name: value for name, value in facts.items() if name != "statistics"})
+        self.log(note_of(facts))
+        self.callback({name: value for name, value in facts.items() if name not in ("statistics", WHICH)})
 
     def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Hand on how far a choice of centers is."""
@@ -57,9 +55,9 @@ class MemoryWorkspace(Workspace):
         if learns_scales(config.kernel.scale):
             self.features = ScaledFeatures(features, self.stored(SCALES))
 
-    def checkpoints(self, name: str, penalties: Sequence[float] = (), number: int | None = None) -> TaskCheckpoints:
+    def checkpoints(self, name: str) -> TaskCheckpoints:
         """Return checkpoints that keep nothing, and hand records on."""
-        return replace(self._listeners, penalties=penalties, number=number)
+        return self._listeners
 
     def _log(self, message: str, **facts: Any) -> None:
         self._listeners.log(message)

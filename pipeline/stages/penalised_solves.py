@@ -36,7 +36,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_to_arrays,
 )
 from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
-from pipeline.stages.workspace import SOLVE, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
@@ -52,7 +52,7 @@ class SolveTask:
     """What a worker needs to solve for any output.
 
     start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: solve as far as float64
-    goes.
+    goes. number: of the penalty, where each is a call of its own.
     """
 
     statistics: Stored
@@ -62,6 +62,7 @@ class SolveTask:
     seed: int
     start: Stored | None
     to_rounding: bool
+    number: int | None
 
 
 def solver_options(solver: SolverConfig) -> SolverOptions:
@@ -102,6 +103,7 @@ def solve_outputs(
         seed=work.config.seed,
         start=None if start is None else work.stored(start),
         to_rounding=not asked,
+        number=number,
     )
     found = work.compute(
         SOLVE,
@@ -109,8 +111,6 @@ def solve_outputs(
         {solution_name(name + _suffix(number), output): output for output in range(work.shape.n_outputs)},
         unit="solves" if len(penalties) == 1 else "penalties",
         size=lambda output: len(penalties),
-        penalties=penalties,
-        number=number,
     )
     return [json.loads(arrays[SUMMARY].tobytes()) for arrays in found]
 
@@ -148,7 +148,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
     try:
         problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), output, task.penalties[-1])
         weights = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, output])
-        done = SolveProgress(checkpoints, task.penalties, {"output": output, "statistics": task.name})
+        done = SolveProgress(checkpoints, task.penalties, {"output": output, "statistics": task.name}, task.number)
         first = len(done.summaries)
         progress.advance(first)
         weights, generator = done.weights[-1] if first else weights, np.random.default_rng([task.seed, 3, output])
@@ -210,11 +210,17 @@ class SolveProgress:
     ----------
     checkpoints : where checkpoints and records go
     penalties : what is solved at, one after the other; a checkpoint of others is left alone
-    facts : written with every record
+    facts, number : written with every record; the number of the penalty, of a solve at one of several
     """
 
-    def __init__(self, checkpoints: TaskCheckpoints, penalties: Sequence[float], facts: dict[str, Any]) -> None:
-        self._checkpoints, self._penalties, self._facts = checkpoints, list(penalties), facts
+    def __init__(
+        self,
+        checkpoints: TaskCheckpoints,
+        penalties: Sequence[float],
+        facts: dict[str, Any],
+        number: int | None = None,
+    ) -> None:
+        self._checkpoints, self._penalties, self._facts, self._number = checkpoints, list(penalties), facts, number
         self.weights: list[NDArray[np.float64]] = []
         self.summaries: list[dict[str, Any]] = []
         self.state: SolverState | None = None
@@ -274,7 +280,10 @@ class SolveProgress:
         return self._penalties[len(self.summaries)]
 
     def _line(self, penalty: float, record: Record) -> dict[str, Any]:
-        return {**self._facts, "penalty": penalty, **asdict(record)}
+        which = "" if self._number is None else str(self._number + 1)
+        if len(self._penalties) > 1:
+            which = f"{self._penalties.index(penalty) + 1} of {len(self._penalties)}"
+        return {**self._facts, "penalty": penalty, WHICH: which, **asdict(record)}
 
     def _save(self) -> None:
         assert self.state is not None
@@ -285,27 +294,12 @@ class SolveProgress:
         self._checkpoints.save(len(self._past) + self.state.iterations, arrays, facts)
 
 
-@dataclass(frozen=True)
-class PathPoint:
-    """One penalty of the path: its solves and its held-out error.
-
-    relative_gap: over the candidates that penalties are tried on; converged: within the tolerance.
-    """
-
-    penalty: float
-    objective: float
-    n_active: tuple[int, ...]
-    n_centers: int
-    relative_gap: float
-    hold_out_error: float
-    wall_seconds: float
-    converged: bool
-
-
 def follow_penalty_path(
     work: Workspace, setting: str, members: NDArray[np.int64] | None = None
-) -> tuple[ChosenPenalty, list[PathPoint]]:
+) -> tuple[ChosenPenalty, list[dict[str, Any]]]:
     """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
+
+    A point has the penalty, its solves and its held-out error.
 
     members: a draw of the candidates, by row, whose statistics of fit rows and of held-out rows there are; None: all of
     the run. `auto` then ends where more than `MOST_OF_DRAW` of the draw have a weight.
@@ -313,7 +307,7 @@ def follow_penalty_path(
     `auto` takes the penalty of the lowest held-out error (the largest of equals), a path its last. Errors are of
     refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
     """
-    points: list[PathPoint] = []
+    points = list[dict[str, Any]]()
     n_columns = work.n_candidates if members is None else len(members)
     most = n_columns if members is None else MOST_OF_DRAW * n_columns
 
@@ -328,25 +322,27 @@ def follow_penalty_path(
         for index, penalty in enumerate(penalties):
             of_outputs = [summary["points"][index] for summary in summaries]
             points.append(
-                PathPoint(
-                    penalty=penalty,
-                    objective=sum(point["objective"] for point in of_outputs),
-                    n_active=tuple(point["n_active"] for point in of_outputs),
-                    n_centers=int(np.count_nonzero(table[index].any(axis=1))),
-                    relative_gap=max(point["relative_gap"] for point in of_outputs),
-                    hold_out_error=float(errors[index]),
-                    wall_seconds=sum(point["wall_seconds"] for point in of_outputs),
-                    converged=all(point["converged"] for point in of_outputs),
-                )
+                {
+                    "penalty": penalty,
+                    "objective": sum(point["objective"] for point in of_outputs),
+                    "n_active": [point["n_active"] for point in of_outputs],
+                    "n_centers": int(np.count_nonzero(table[index].any(axis=1))),
+                    # Over the candidates that penalties are tried on.
+                    "relative_gap": max(point["relative_gap"] for point in of_outputs),
+                    "hold_out_error": float(errors[index]),
+                    "wall_seconds": sum(point["wall_seconds"] for point in of_outputs),
+                    "converged": all(point["converged"] for point in of_outputs),
+                }
             )
-        return TriedPenalties(table, errors, points[-1].converged and points[-1].n_centers <= most)
+        return TriedPenalties(table, errors, points[-1]["converged"] and points[-1]["n_centers"] <= most)
 
     chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
     if chosen.warning is not None:
         work.warn(f"`solver.penalty=auto`: {chosen.warning}")
-    if setting == "auto" and points[-1].n_centers > most:
+    last = points[-1]
+    if setting == "auto" and last["n_centers"] > most:
         work.warn(
-            f"`solver.penalty=auto`: ended at {points[-1].penalty:.3g}, where {points[-1].n_centers} of the "
+            f"`solver.penalty=auto`: ended at {last['penalty']:.3g}, where {last['n_centers']} of the "
             f"{n_columns} candidates that it tries have a weight; of all candidates more would than the working set "
             "holds"
         )

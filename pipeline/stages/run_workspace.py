@@ -157,11 +157,10 @@ def records_in(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
-def latest_note(paths: Sequence[Path], penalties: Sequence[float] = (), number: int | None = None) -> str:
+def latest_note(paths: Sequence[Path]) -> str:
     """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
 
-    Where it is one of several penalties, or the one of a `number`, they say which. The driver removes the records of a
-    finished solve while another thread may ask: a file may be gone at any step.
+    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
     """
     written = []
     for path in paths:
@@ -170,7 +169,7 @@ def latest_note(paths: Sequence[Path], penalties: Sequence[float] = (), number: 
     for _, path in sorted(written, reverse=True):
         with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
             record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-            return note_of(record, penalties, number)
+            return note_of(record)
     return ""
 
 
@@ -225,7 +224,7 @@ class Run(Workspace):
         else:
             remove_folder(path, durable=False)
 
-    def checkpoints(self, name: str, penalties: Sequence[float] = (), number: int | None = None) -> CheckpointsOnDisk:
+    def checkpoints(self, name: str) -> CheckpointsOnDisk:
         """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
@@ -240,8 +239,6 @@ class Run(Workspace):
         unit: str = "items",
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
-        penalties: Sequence[float] = (),
-        number: int | None = None,
     ) -> list[Arrays]:
         """Return what a function makes of each item, committed under its name; what is there is not made again."""
         waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
@@ -267,7 +264,7 @@ class Run(Workspace):
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [one.records for one in checkpoints.values()], penalties, number),
+            note=partial(latest_note, [one.records for one in checkpoints.values()]),
             on_value=close,
         )
         return [StoredFile(self.path(name)).read() for name in items]

@@ -8,7 +8,7 @@ to: those of the fit rows on held-out rows; where these are few, the fit rows jo
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -145,8 +145,8 @@ def _solved_at_once(work: Workspace) -> Solved:
     path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if is_searched(penalty):
-        chosen, points = follow_penalty_path(work, str(penalty))
-        path, penalty, fit = [asdict(point) for point in points], chosen.penalty, statistics_of(work, name_of(FIT))
+        chosen, path = follow_penalty_path(work, str(penalty))
+        penalty, fit = chosen.penalty, statistics_of(work, name_of(FIT))
         of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)

@@ -8,7 +8,7 @@ below the run's folder.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +33,7 @@ from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
 FINAL, SUMMARY = "solutions/final.npz", "summary"
+WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
 
@@ -95,14 +96,9 @@ class TaskCheckpoints:
         """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
 
 
-def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: int | None = None) -> str:
+def note_of(record: Mapping[str, Any]) -> str:
     """Return objective and gap of a record in a few words, and which of several penalties it is for."""
-    which = ""
-    if number is not None:
-        which = f"penalty {number + 1} ({record['penalty']:.3g}), "
-    elif len(penalties) > 1:
-        position = penalties.index(record["penalty"]) + 1
-        which = f"penalty {position} of {len(penalties)} ({record['penalty']:.3g}), "
+    which = f"penalty {record[WHICH]} ({record['penalty']:.3g}), " if record[WHICH] else ""
     gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
     return f"{which}output {record['output']}: objective {record['objective']:.6g} gap {gap}"
 
@@ -137,8 +133,8 @@ class Workspace(RowData):
         for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
             del self._arrays[key]
 
-    def checkpoints(self, name: str, penalties: Sequence[float] = (), number: int | None = None) -> TaskCheckpoints:
-        """Return the checkpoints of a task of this process; penalties, number: see `compute`."""
+    def checkpoints(self, name: str) -> TaskCheckpoints:
+        """Return the checkpoints of a task of this process."""
         return TaskCheckpoints()
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
@@ -157,8 +153,6 @@ class Workspace(RowData):
         unit: str = "items",
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
-        penalties: Sequence[float] = (),
-        number: int | None = None,
     ) -> list[Arrays]:
         """Apply a function to each item, commit its result under the item's name, and return the results.
 
@@ -166,11 +160,10 @@ class Workspace(RowData):
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress
-        penalties, number : of a path, to tell in that line which penalty is solved for
         """
         for name, item in items.items():
             if name not in self._arrays:
-                self.commit(name, function(item, self.checkpoints(name, penalties, number)))
+                self.commit(name, function(item, self.checkpoints(name)))
         return [self._arrays[name] for name in items]
 
     def stage(self, name: str) -> AbstractContextManager[Any]:

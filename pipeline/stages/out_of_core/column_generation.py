@@ -6,7 +6,7 @@ blocks of them until one violates. A penalty path is followed on the first worki
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -374,7 +374,7 @@ def follow_path_on_subset(run: Run, setting: str) -> FollowedPath:
             f"penalty {chosen.penalty:.4g} {how} on {len(drawn)} of the {run.n_candidates} candidates, "
             "then solved over all"
         )
-        facts = json.dumps([asdict(point) for point in points])
+        facts = json.dumps(points)
         told = {"penalty": np.array(chosen.penalty), "points": np.frombuffer(facts.encode(), np.uint8)}
         return told | vars(of_fit.named(drawn))
 

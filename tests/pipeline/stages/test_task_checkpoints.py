@@ -20,7 +20,7 @@ from pipeline.stages.run_workspace import latest_note
 from pipeline.stages.workspace import TaskCheckpoints
 from runs import train
 
-RECORD = {"output": 3, "objective": 12.5, "relative_gap": 0.25}
+RECORD = {"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}
 
 
 def records(folder: Path, *texts: str) -> list[Path]:
@@ -36,10 +36,8 @@ def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) ->
         assert latest_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
     unknown = json.dumps(RECORD | {"relative_gap": None})
     assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
-    paths = records(tmp_path, json.dumps(RECORD | {"penalty": 2.0}))
-    assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
-    assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
-    assert latest_note(paths, [2.0]).startswith("output 3")
+    of_several = json.dumps(RECORD | {"which": "2 of 3"})
+    assert latest_note(records(tmp_path, of_several)).startswith("penalty 2 of 3 (2), output 3")
 
 
 @dataclass
@@ -48,6 +46,7 @@ class Counted(TaskCheckpoints):
 
     saved: int = 0
     looks: int = 0
+    which: str = ""
 
     def is_due(self) -> bool:
         """Return what a look sees, then ask for the stop."""
@@ -60,16 +59,21 @@ class Counted(TaskCheckpoints):
         """Count."""
         self.saved += 1
 
+    def record(self, facts: Any) -> None:
+        """Keep which penalty it is for."""
+        self.which = facts["which"]
 
-def test_a_stop_between_two_looks_loses_nothing() -> None:
+
+@pytest.mark.parametrize(("number", "penalties", "which"), [(None, 1, ""), (13, 1, "14"), (None, 3, "1 of 3")])
+def test_a_stop_between_two_looks_loses_nothing(number: int | None, penalties: int, which: str) -> None:
     """The record after which a solve ends is always the one whose state was saved."""
     problem = Problem(np.diag([2.0, 1.0]), np.array([1.0, 0.7]), 1.0, 0.01)
     options, generator = SolverOptions(schedule="uniform", tolerance=1e-12), np.random.default_rng(0)
     kept = Counted()
-    progress = SolveProgress(kept, [0.01], {"output": 0})
+    progress = SolveProgress(kept, [0.01 / (k + 1) for k in range(penalties)], {"output": 0}, number)
     with stopping.listening(()), pytest.raises(StoppedError):
         solve(problem, options, generator, on_record=partial(progress.on_record, 0.01))
-    assert (kept.looks, kept.saved) == (2, 1)
+    assert (kept.looks, kept.saved, kept.which) == (2, 1, which)
 
 
 def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
