@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.errors import CorruptDataError, MissingDataError, StorageError
 from storage.files import MAXIMUM_JSON_BYTES, make_folder, parse_json, read_errors, read_plain, write_file
 from storage.folder_layouts import check_plain_name
 
@@ -43,12 +43,12 @@ def digest_of(obj: object) -> str:
     return hashlib.sha256(canonical_json(obj)).hexdigest()
 
 
-def write_json(path: Path, obj: object) -> None:
-    """Write `obj` as indented JSON with sorted keys, durably.
+def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
+    """Write `obj` as JSON with sorted keys, durably: indented, or on one line if `compact`.
 
     Raises ValueError and TypeError as `canonical_json`, CannotWriteError as `write_file`.
     """
-    write_file(path, _encode(obj, indent=2) + b"\n")
+    write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
 
 
 def read_json(path: Path) -> Any:
@@ -64,18 +64,14 @@ def read_json(path: Path) -> Any:
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object that programs read back, durably, with the digest of its content under `digest`.
+    """Write a JSON object that programs read back, with the digest of its content under `digest`.
 
-    Indented, or on one line if `compact`. Raises as `write_json`; ValueError also where `body` has a `digest` already.
+    Raises as `write_json`; ValueError also where `body` has a `digest` already.
     """
     if "digest" in body:
         raise ValueError("the key 'digest' is the record's own")
     stored = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    stored["digest"] = digest_of(stored)
-    if compact:
-        write_file(path, canonical_json(stored) + b"\n")
-    else:
-        write_json(path, stored)
+    write_json(path, {**stored, "digest": digest_of(stored)}, compact=compact)
 
 
 def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
@@ -119,20 +115,11 @@ def read_markers(folder: Path) -> Markers:
         return markers
     for path in paths:
         try:
-            markers[path.stem] = read_marker(path)
-        except (CorruptDataError, MissingDataError, UnavailableStoreError) as error:
-            markers.warnings += (f"{error}; the item {path.stem} is done again",)
+            body = read_record(path)
+            if body.get("item") != path.stem or not isinstance(body.get("payload"), dict):
+                raise CorruptDataError(f"{path}: it belongs to another item")
+            markers[path.stem] = body["payload"]
+        except StorageError as error:
+            reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
+            markers.warnings += (f"{path}: damaged marker ({reason}); the item {path.stem} is done again",)
     return markers
-
-
-def read_marker(path: Path) -> dict[str, Any]:
-    """Return the payload of one marker. Raises CorruptDataError where it would not count as done."""
-    try:
-        body = read_record(path)
-        if body.get("item") != path.stem or not isinstance(body.get("payload"), dict):
-            raise CorruptDataError("it belongs to another item")
-    except CorruptDataError as error:
-        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        raise CorruptDataError(f"{path}: damaged marker ({reason})") from None
-    payload: dict[str, Any] = body["payload"]
-    return payload

@@ -123,11 +123,7 @@ class StoredArray:
     @property
     def chunk_file_bytes(self) -> int:
         """Return the size of every chunk file, its crc32c included."""
-        return self._chunk_bytes + _CRC_BYTES
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return self.chunk_rows * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return self.chunk_rows * math.prod(self.shape[1:]) * self.dtype.itemsize + _CRC_BYTES
 
     def write(self, start: int, values: ArrayLike) -> dict[str, str]:
         """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.
