@@ -34,7 +34,7 @@ from pipeline.solvers.kernel_trials import (
     trial_bytes,
 )
 from pipeline.stages.filled_settings import is_chosen, kernels_of, trial_sizes
-from pipeline.stages.training_rows import READ_TARGETS, RunSize, TargetFacts, key_blocks
+from pipeline.stages.training_rows import RunSize, TargetFacts, key_blocks, label_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
@@ -256,14 +256,13 @@ def _targets(
     work: Workspace, facts: TargetFacts, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.uint64]]:
     """Return the targets (rows, T) of some training rows in ascending order, their weights, and their keys."""
-    store, targets, weights, keys = open_features(work.features), [], [], []
-    for start in range(0, work.shape.n_train, READ_TARGETS):
-        stop = min(start + READ_TARGETS, work.shape.n_train)
-        inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
-        y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
+    targets, weights, keys = [], [], []
+    for start, labels in label_blocks(work):
+        inside = rows[slice(*np.searchsorted(rows, (start, start + len(labels["y"]))))] - start
+        y, of_rows = labels["y"][inside], labels.get("weights")
         targets.append(facts.encoded(y, work.shape))
         weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
-        keys.append(store.keys(start, stop)[0][inside])
+        keys.append(labels["keys"][inside])
     known = [of_block for of_block in weights if of_block is not None]
     return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 

@@ -194,8 +194,10 @@ class _Polish:
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
-        state = self._loaded()
-        state = self._started(points) if state is None else state
+        checkpoint = self._checkpoints.load()
+        for warning in checkpoint.warnings if checkpoint else ():
+            self._work.warn(warning)
+        state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
         try:
             while state.step < self._most:
                 new = self._next(state)
@@ -361,12 +363,6 @@ class _Polish:
     def _save(self, state: Moving) -> None:
         number = 2 * (state.step + state.level) + bool(state.gradient.size)
         self._checkpoints.save(number, as_arrays(state), {})
-
-    def _loaded(self) -> Moving | None:
-        checkpoint = self._checkpoints.load()
-        for warning in checkpoint.warnings if checkpoint else ():
-            self._work.warn(warning)
-        return as_dataclass(checkpoint.arrays, Moving) if checkpoint else None
 
 
 def moves_bytes(run: RunSize) -> PassBytes:

@@ -336,34 +336,37 @@ class SampledRows:
         return arrays["keys"][start:stop], arrays["groups"][start:stop]
 
 
+def label_blocks(rows: "RowData | RowTask") -> Iterator[tuple[int, Arrays]]:
+    """Yield the first of some training rows, and their y, keys, groups, and weights where they have any."""
+    store, n = open_features(rows.features), rows.shape.n_train
+    for start in range(0, n, READ_TARGETS):
+        stopping.check()
+        stop = min(start + READ_TARGETS, n)
+        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
+        labels = {"y": store.targets("train", start, stop), "keys": keys, "groups": groups}
+        yield start, labels if weights is None else labels | {"weights": weights}
+
+
 def gather_sample(task: RowTask, share: float) -> Arrays:
     """Return training rows that are drawn by the seed, about a `share` of them, for `SampledRows`.
 
     A smaller share draws some of the rows of a larger one; rows that are equal go together.
     """
     store, found = open_features(task.features), list[Arrays]()
-    for start in range(0, task.shape.n_train, READ_TARGETS):
-        stopping.check()
-        stop = min(start + READ_TARGETS, task.shape.n_train)
-        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
-        arrays = {"y": store.targets("train", start, stop), "keys": keys, "groups": groups}
-        arrays |= {} if weights is None else {"weights": weights}
-        drawn = np.flatnonzero(draw_sample(task.seed, share, keys))
-        of_rows = {name: values[drawn] for name, values in arrays.items()}
+    for start, labels in label_blocks(task):
+        drawn = np.flatnonzero(draw_sample(task.seed, share, labels["keys"]))
+        of_rows = {name: values[drawn] for name, values in labels.items()}
         found.append(of_rows | {"X": store.take(start + drawn)})
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
 def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
     """Return the number of sampled rows, and how many of them count (have a weight) to fit and as held-out ones."""
-    store, counts = open_features(task.features), np.zeros(3, np.int64)
-    for start in range(0, task.shape.n_train, READ_TARGETS):
-        stopping.check()
-        stop = min(start + READ_TARGETS, task.shape.n_train)
-        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
-        drawn = draw_sample(task.seed, share, keys)
-        held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
-        counted = drawn if weights is None else drawn & (weights > 0)
+    counts = np.zeros(3, np.int64)
+    for _, labels in label_blocks(task):
+        drawn = draw_sample(task.seed, share, labels["keys"])
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, labels["groups"])
+        counted = drawn & (labels["weights"] > 0) if "weights" in labels else drawn
         counts += [drawn.sum(), (counted & ~held_out).sum(), (counted & held_out).sum()]
     n_rows, n_fit, n_held_out = counts.tolist()
     return n_rows, n_fit, n_held_out

@@ -61,8 +61,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
             add(blocks[number], sums[rng.integers(1, groups + 1)])
     parts = [copy.deepcopy(part).statistics() for part in sums[1:]]
     for number in rng.permutation(np.arange(2, groups + 1)):
-        for name, units in sums[number].arrays().items():
-            sums[1].absorb(name, units)
+        sums[1].absorb(sums[number].arrays().items())
     alone, together = sums[0].statistics(), sums[1].statistics()
     for name, value in vars(alone).items():
         assert np.array_equal(getattr(together, name), value), name

@@ -26,8 +26,10 @@ from pipeline.runtime.row_pass import (
     assign_pieces,
     combine,
     compute_assignment,
+    n_groups_of,
     session_name,
     take_over,
+    threads_together,
 )
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
@@ -344,13 +346,6 @@ def test_a_full_disk_keeps_the_last_commit(tmp_path: Path, monkeypatch: pytest.M
     assert whole(passed(Counting(), tmp_path, places(1))[0])
 
 
-def test_the_run_length_is_what_is_read_together(tmp_path: Path) -> None:
-    task = Counting(n_pieces=200, run_length=7, grid=(200,))
-    passed(task, tmp_path, places(1))
-    assert max(map(len, task.runs)) == 7
-    assert [piece for run in task.runs for piece in run] == list(range(200))
-
-
 def test_a_result_says_what_its_other_threads_cost(tmp_path: Path) -> None:
     def seconds(threads: int) -> float:
         (assignment,) = assign_pieces(Counting(), {}, tmp_path, places(threads), 60.0, 1)
@@ -358,3 +353,47 @@ def test_a_result_says_what_its_other_threads_cost(tmp_path: Path) -> None:
 
     assert seconds(1) == 0.0
     assert seconds(3) > 0.0
+
+
+def test_pieces_are_taken_in_rows_and_shorter_ones_at_the_end() -> None:
+    waiting = row_pass._Waiting([0, 1, 2, 3, 4, 7, 8, 9, 20, 21], 3, 1)
+    assert [waiting.take() for _ in range(3)] == [range(2), range(2, 4), range(4, 5)]
+    waiting.give_back([4])
+    taken = []
+    while pieces := waiting.take():
+        taken.append(pieces)
+    assert [piece for pieces in taken for piece in pieces] == [4, 7, 8, 9, 20, 21]
+    assert all(len(pieces) <= 3 for pieces in taken)
+    assert not waiting
+    assert not waiting.take()
+
+
+@given(n_pieces=st.integers(1, 300), run_length=st.integers(1, 50), groups=st.integers(1, 8))
+def test_no_group_ends_long_after_the_others(n_pieces: int, run_length: int, groups: int) -> None:
+    waiting, left = row_pass._Waiting(list(range(n_pieces)), run_length, groups), n_pieces
+    while pieces := waiting.take():
+        assert 1 <= len(pieces) <= run_length
+        assert len(pieces) <= max(left / (4 * groups), 1)
+        left -= len(pieces)
+    assert left == 0
+
+
+@pytest.mark.parametrize(("threads", "together", "groups"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (5, 2, 3), (3, 9, 1)])
+def test_threads_of_a_process_form_groups(threads: int, together: int, groups: int) -> None:
+    assert n_groups_of(threads, together, 20, 1) == groups
+    assert n_groups_of(threads, together, 1, 1) == 1, "one piece is worked on by one group"
+
+
+def test_where_pieces_are_few_several_threads_work_on_each() -> None:
+    assert n_groups_of(64, 1, 61, 6) == 15, "four pieces for each group"
+    assert n_groups_of(64, 1, 61, 1) == 61, "of which only one thread has any use"
+    assert n_groups_of(2, 1, 61, 6) == 2
+    assert n_groups_of(64, 9, 44, 24) == 8, "as memory has it"
+    assert n_groups_of(8, 1, 3, 4) == 2
+
+
+def test_large_sums_are_shared_by_all_threads_of_a_process() -> None:
+    for sums_bytes in (0, 1, OWN_SUMS_BYTES, OWN_SUMS_BYTES + 1, 7 * OWN_SUMS_BYTES, 2 * 8 * 12_000**2):
+        for threads in (1, 4, 16, 64):
+            groups = n_groups_of(threads, threads_together(sums_bytes), 1000, 1)
+            assert groups == (1 if sums_bytes > OWN_SUMS_BYTES else threads)
