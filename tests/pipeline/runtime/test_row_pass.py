@@ -346,15 +346,6 @@ def test_a_full_disk_keeps_the_last_commit(tmp_path: Path, monkeypatch: pytest.M
     assert whole(passed(Counting(), tmp_path, places(1))[0])
 
 
-def test_a_result_says_what_its_other_threads_cost(tmp_path: Path) -> None:
-    def seconds(threads: int) -> float:
-        (assignment,) = assign_pieces(Counting(), {}, tmp_path, places(threads), 60.0, 1)
-        return compute_assignment(Counting(), assignment).cpu_seconds
-
-    assert seconds(1) == 0.0
-    assert seconds(3) > 0.0
-
-
 def test_pieces_are_taken_in_rows_and_shorter_ones_at_the_end() -> None:
     waiting = row_pass._Waiting([0, 1, 2, 3, 4, 7, 8, 9, 20, 21], 3, 1)
     assert [waiting.take() for _ in range(3)] == [range(2), range(2, 4), range(4, 5)]

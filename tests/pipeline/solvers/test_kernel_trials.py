@@ -281,15 +281,6 @@ def test_what_may_be_chance_is_not_taken(errors: str, n_held_out: int, expected:
         assert simplest(trials, n_held_out) is trials[expected]
 
 
-def test_learned_scales_without_gain_are_not_kept() -> None:
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(900, 3))
-    sample = sample_of(X, np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=900))
-    found = search_kernel(sample, GAUSSIAN, Search(80, (DIAGONAL, METRIC), 6))
-    assert [one.kind for one in found] == [PLAIN]
-    np.testing.assert_array_equal(found[0].scales, np.ones(3))
-
-
 def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
     """Of pixels, those that hardly vary tell little: z-scores blow them up."""
     rng = np.random.default_rng(8)

@@ -175,10 +175,6 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
     assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
 
 
-def test_few_rows_make_no_sample(place: Path) -> None:
-    assert [level["share"] for level in report_of(place / "move")["polish"]["levels"]] == [1.0]
-
-
 def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stay, move = report_of(place / "stay"), report_of(place / "move")
     assert move["mse"] < 0.4 * stay["mse"]
@@ -188,6 +184,7 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys
     )
     polish = move["polish"]
     errors = polish["held_out_errors"]
+    assert [level["share"] for level in polish["levels"]] == [1.0], "few rows make no sample"
     assert polish["steps"] == len(errors) - 1 <= 25
     assert errors[polish["kept_step"]] == min(errors) < 0.5 * errors[0]
     assert polish["held_out_after"] == pytest.approx(min(errors), rel=0.05)
