@@ -50,9 +50,9 @@ def verify_run(root: Path) -> Result:
     layout = RunLayout(root)
     if not any(path.exists() for path in (layout.config, layout.environment, layout.report)):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
-    result = _look(layout)
-    for _ in range(LOOKS - 1):
-        if result.damaged and holder(layout.lock) is not None:
+    live, result = holder(layout.lock) is not None, _look(layout)
+    for _ in range(LOOKS - 1 if live else 0):
+        if result.damaged:
             time.sleep(PAUSE_SECONDS)
             before, result = result.damaged, _look(layout)
             result.damaged = [line for line in result.damaged if line in before]
@@ -69,7 +69,7 @@ def _look(layout: RunLayout) -> Result:
             result.notes += [] if name in NOT_CHECKED else [f"{name}: not a file of a run; not checked"]
         elif not name.startswith(NOT_CHECKED):
             result.count(path)
-            result.add(name, _problems(layout, path, torn=live or not finished) if path.exists() else [])
+            result.add(name, _problems(layout, name, torn=live or not finished) if path.exists() else [])
     expected = ["config.toml", "env.json"]
     if layout.contents.exists() or (finished and not live):
         expected.append("CONTENTS.json")
@@ -86,19 +86,22 @@ def _look(layout: RunLayout) -> Result:
     return result
 
 
-def _problems(layout: RunLayout, path: Path, *, torn: bool) -> list[str]:
+def _problems(layout: RunLayout, name: str, *, torn: bool) -> list[str]:
     """Return the problem of a file that no manifest names; the last line of a log may be torn by a kill."""
+    path = layout.root / name
     try:
-        if path.name == "lease":
+        if name == "lease":
             int(path.read_bytes())
-        elif path == layout.config:
+        elif name == "config.toml":
             frozen_config(layout)
         elif path.suffix == ".jsonl":
             _check_lines(path, torn=torn)
         elif path.suffix == ".npz":
             check_npz(path)
-        elif path.name in OWN_FILES or path.is_relative_to(layout.root / "markers"):
+        elif name in OWN_FILES:
             read_record(path)
+        elif path.suffix == ".json" and name.startswith("markers/"):
+            return [] if read_record(path).get("item") == path.stem else ["it belongs to another item"]
         else:
             return ["the MANIFEST.json of its folder is missing"]
     except (StorageError, PipelineError, ValueError, OSError) as error:
