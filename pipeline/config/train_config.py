@@ -356,7 +356,7 @@ def what_needs_held_out_rows(config: TrainConfig) -> str | None:
     """Return the first setting, `key=value`, whose choice is by held-out rows; None where nothing is chosen by them."""
     solver, kernel = config.solver, config.kernel
     needs = {
-        f"`solver.select={solver.select}`": solver.select != "none",
+        f"`solver.select={solver.select}`": solver.selects,
         f"`solver.penalty={solver.penalty}`": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
         "`solver.refit=ridge`": solver.refit != "none",
         f"`kernel.name={kernel.name}`": kernel.name == AUTO_KERNEL,

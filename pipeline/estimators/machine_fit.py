@@ -177,7 +177,7 @@ def _check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, l
     intercept, a centred copy, along a path another; a factor. A greedy choice takes up to five more of the size
     (measured); least squares on all candidates, and trials of widths on the first of them, seven in all (measured).
     """
-    greedy, least_squares = config.solver.select != "none", config.solver.penalty == NO_PENALTY
+    greedy, least_squares = config.solver.selects, config.solver.penalty == NO_PENALTY
     searched = is_searched(config.solver.penalty) and not greedy
     chosen = config.statistics.hold_out and what_needs_held_out_rows(config)
     grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
@@ -216,7 +216,7 @@ def _store(
     if final.points is None:
         machine.centers_ = features.take(work.candidates[final.active], as_given=True)
     machine.penalty_ = summary["penalty"]
-    machine.n_iter_ = len(final.active) if config.solver.select != "none" else 1
+    machine.n_iter_ = len(final.active) if config.solver.selects else 1
     if machine.penalty_ is None:
         return
     mu = np.abs(final.penalised_weights) / np.sqrt(machine.penalty_)

@@ -12,7 +12,7 @@ from pathlib import Path
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.table_paths import is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
-from pipeline.config.settings import with_value
+from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
@@ -157,9 +157,11 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
             f"--memory-limit {TABLE_BYTES // 2**20}MiB or more"
         )
     outline = open_outline(spec)
-    if outline is not None:
-        _prepared(config, explicit, spec, outline, frozen=frozen)  # refuses what does not fit before it is read
-    return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
+    if outline is None:
+        return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
+    prepared = _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
+    shape = describe(prepared.request)
+    return replace(prepared, shape=shape, store=store_of(prepared.config, shape))
 
 
 def _prepared(
@@ -203,8 +205,8 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
     bounds = _Bounds(shape, data, limit_bytes(config.resources), COMPILING_BYTES)
     most = count_candidates(config, shape.n_train)
     for count in (most, *(size for size in _WORKING_SETS if LEAST_CENTERS <= size < most)):
-        config = with_value(with_value(config, "centers.count", count), "centers.working_set", count)
-        if any(_plan_for(config, bounds, who).memory_bytes <= bounds.limit for who in _worker_choices(config, 1)):
+        config = with_values(config, {"centers.count": count, "centers.working_set": count})
+        if _plan_of_workers(config, bounds, 1).memory_bytes <= bounds.limit:
             break
     return config
 
@@ -212,7 +214,7 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
 def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
     """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = config.centers.working_set or 0
-    if config.solver.select != "none":
+    if config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
     value_bytes = 8 if config.kernel.precision == "float64" else 4
     size = _size(value_bytes * shape.n_train * most)
@@ -267,22 +269,26 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     tried = []
     for working_set, beside_each_other in choices:
         sized = with_value(config, "centers.working_set", working_set)
-        plans = [_plan_for(sized, bounds, choice) for choice in _worker_choices(sized, beside_each_other)]
-        best = next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
-        tried.append((sized, best))
+        tried.append((sized, _plan_of_workers(sized, bounds, beside_each_other)))
         if tried[-1][1].memory_bytes <= bounds.limit:
             return tried[-1]
     return min(tried, key=lambda pair: pair[1].memory_bytes)
 
 
+def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
+    """Return the plan of the most workers that fit, or of one where none does."""
+    plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
+    return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
+
+
 def _compiling_bytes(config: TrainConfig, shape: FeatureShape) -> int:
-    """Bytes of the compiler in the leading process: none where the loops of the run are compiled already."""
+    """Return the bytes of the compiler in the leading process: none where the run's loops are compiled already."""
     return COMPILING_BYTES if loops_to_compile(config, shape) else 0
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
     """Return whether one worker process can hold a whole selection; one of its own always can."""
-    if config.resources.scheduler != "processes" or config.solver.select == "none":
+    if config.resources.scheduler != "processes" or not config.solver.selects:
         return True
     w = config.centers.working_set or 0
     needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(selection_size(config.solver.select), w)

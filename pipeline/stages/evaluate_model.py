@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.parsers import NO_PENALTY, learns_scales
+from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
@@ -63,8 +63,8 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
         _block_of_scores,
         rows,
         run.layout,
-        refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
-        selected=solver.select != "none",
+        refitted=solver.refit != "none" and solver.is_penalised,
+        selected=solver.selects,
     )
     task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()

@@ -352,7 +352,7 @@ def follow_penalty_path(
 def path_bytes(run: RunSize) -> int:
     """Return the memory of the pass that scores a path on held-out rows; 0 where there is no path."""
     solver = run.config.solver
-    has_path = is_searched(solver.penalty) and solver.select == "none"
+    has_path = is_searched(solver.penalty) and not solver.selects
     return block_pass_bytes(run, run.n_columns) if has_path else 0
 
 

@@ -387,7 +387,7 @@ def moves_bytes(run: RunSize) -> PassBytes:
 def n_moving(run: RunSize) -> int:
     """Return how many centers may move: as many as are chosen at most; 0 where none are moved."""
     solver, n_columns = run.config.solver, run.n_columns
-    if not solver.polish_centers or solver.select == "none":
+    if not solver.polish_centers or not solver.selects:
         return n_columns if solver.polish_centers else 0
     return min(most_centers(selection_size(solver.select), n_columns), n_columns)
 

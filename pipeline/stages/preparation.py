@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from features.descriptors import deskew, soft_hog, sphog
-from pipeline.config.parsers import NO_PENALTY, learns_scales
+from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
 from pipeline.datasets.feature_request import FeatureShape
@@ -111,7 +111,7 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         columns = [loop for loop in columns if loop.types[-2] != kernel_loops.FLOAT32_COLUMNS]
     slopes = {name for kernel in kernels for name in kernel.slope_loops if learned}
     loops += columns + loops_in(kernel_loops, "add_lower_tile", *sorted(slopes))
-    if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
+    if config.solver.is_penalised:
         skipped = () if solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
         loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
     return loops

@@ -82,7 +82,7 @@ def solve_weights(work: Workspace) -> FinalWeights:
         if work.final is not None:
             return work.final
         cost.items = 0
-        final, tried = select_centers(work) if work.config.solver.select != "none" else _solved(work)
+        final, tried = select_centers(work) if work.config.solver.selects else _solved(work)
         if work.config.solver.polish_centers and len(final.active):
             final, tried = polish_centers(work, final, tried)
         final = final.moved_up(work.facts.mean)
@@ -204,14 +204,14 @@ def solving_bytes(run: RunSize) -> PassBytes:
         pricing = correlation_bytes(run)
         return PassBytes(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
     n_columns = run.n_columns if asked is None else asked.n_finalists
-    pieces = n_outputs if run.config.solver.select == "none" else 1
+    pieces = 1 if run.config.solver.selects else n_outputs
     return PassBytes(pieces, memory, 16 * n_outputs * n_columns + moves.disk)
 
 
 def _weights_bytes(run: RunSize, asked: Preselection | None) -> int:
     """Return the memory of the solves: the mapped Gram, a centred one, active sets; of passes that score a path."""
     solver, gram, scoring = run.config.solver, 8 * run.n_columns**2, max(path_bytes(run), temperature_bytes(run))
-    if solver.select != "none":
+    if solver.selects:
         return max(choice_bytes(run, asked), scoring)
     if solver.penalty == NO_PENALTY:
         return max(ridge_bytes(run.n_columns), scoring)
