@@ -212,7 +212,13 @@ class StoredArray:
         for chunk in np.unique(wanted // self.chunk_rows).tolist():
             self._check_size(chunk)
         out = np.empty((wanted.size, *self.shape[1:]), self.dtype)
-        gather_rows(wanted, self.chunk_rows, lambda start, stop: self.read(start, stop, digests), out)
+
+        def read_chunk(start: int, stop: int) -> NDArray[Any]:
+            chunk, rows = start // self.chunk_rows, np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+            self._read_chunk(chunk, rows, digests)  # `read` would hold it twice
+            return rows[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
+
+        gather_rows(wanted, self.chunk_rows, read_chunk, out)
         return out
 
     def _name(self, chunk: int) -> str:
