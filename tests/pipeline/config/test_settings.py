@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import runs
 from pipeline import train
 from pipeline.config.command_line import parse
-from pipeline.config.parsers import byte_size
+from pipeline.config.parsers import byte_size, duration
 from pipeline.config.settings import (
     SETTINGS,
     check_scheduler,
@@ -104,6 +104,9 @@ BAD: dict[str, tuple[object, ...]] = {
     "kernel.sigma2": ("0", "-1", "nan", "1,2"),
     "solver.penalty": ("0", "inf", "path:1:2:5", "path:max:0.1", "path:max:0.1:1"),
     "solver.refit": ("lasso",),
+    "solver.select": ("greedy:0", "best:9", "greedy"),
+    "kernel.name": ("cosine",),
+    "kernel.scale": ("full",),
     "solver.tolerance": ("1",),
     "solver.max_sweeps": ("0", "1.5"),
     "solver.schedule": ("random",),
@@ -123,6 +126,11 @@ BAD: dict[str, tuple[object, ...]] = {
     "seed": ("-1", str(2**63), [1]),
 }
 TOLD = [
+    ("kernel.sigma2", "1,2", "must be a number above 0, median, or auto"),
+    ("centers.count", "0", "must be a whole number of at least 1, or all"),
+    ("resources.scheduler", "bees", "must be tls://HOST:PORT, serial, threads, or processes"),
+    ("solver.select", "best:9", "must be none, greedy:K"),
+    ("kernel.name", "cosine", "must be one of gaussian, laplace, product-laplace"),
     ("solver.penalty", "small", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "path:x:1:5", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "path:max:0.1:x", "such as max:1e-7, auto, or path:FROM:TO:N"),
@@ -187,9 +195,10 @@ def test_toml_round_trip(tmp_path_factory, values, dataset):
     assert from_toml(path) == config
 
 
-def test_byte_sizes():
+def test_sizes_and_times_have_units():
     sizes = {"2GiB": 2**31, "800MB": 8 * 10**8, "4096": 4096, "1.5 GiB": 3 * 2**29}
     assert {text: byte_size(text) for text in sizes} == sizes
+    assert [duration(text) for text in ("90", "55m", "12h", "2 d")] == [90.0, 3300.0, 43_200.0, 172_800.0]
 
 
 def test_every_setting_parses_its_own_default():
