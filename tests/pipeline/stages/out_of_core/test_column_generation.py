@@ -130,13 +130,6 @@ def test_little_room_drops_what_is_at_zero_or_says_so(train_classes: Any, capsys
     assert "no room" in capsys.readouterr().err
 
 
-def test_too_small_a_working_set_is_said(train_classes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--centers", "all", "--penalty", "1", "--sigma2", "2")
-    report = train_classes("run", *asked, "--set", "centers.working_set=20", code=3)
-    assert report["converged"] is False
-    assert "--memory-limit" in capsys.readouterr().err
-
-
 def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -> None:
     report = train_classes("run", *MANY, "--penalty", "1e9", *ON_DEMAND)
     assert report["columns"]["materialised"] == 1

@@ -1,6 +1,5 @@
-"""Runs whose centers are chosen among finalists: how their sample is read, and what is told of their choice."""
+"""Runs whose centers are chosen among finalists: how their sample is read, and what the plan says of them."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 
 from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.solvers import forward_backward_selection as greedy
-from pipeline.solvers import forward_selection as forwards
-from pipeline.stages import greedy_selection
 from runs import model_bytes, report_of, train, train_beside
 
 LINE = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
@@ -30,11 +27,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def finalists(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(greedy, "BACK_LEAST", count)
-    monkeypatch.setattr(greedy, "BACK_MOST", count)
-
-
 OPTIONS = {"data": (), "weighted": ("--set", "data.weights=w"), "grouped": ("--set", "data.groups=g")}
 
 
@@ -46,7 +38,8 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
 
     Of few groups, too, which are not sampled as a whole.
     """
-    finalists(monkeypatch, 60)
+    for most in ("BACK_LEAST", "BACK_MOST"):
+        monkeypatch.setattr(greedy, most, 60)
     line = (*LINE, *OPTIONS[data])
     whole = train_beside(place, f"{data} whole", place / f"{data}.npz", *line)
     add, sampled = StatisticsSums.add, list[int]()
@@ -63,27 +56,6 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
     assert 140 < sum(sampled) < 300, "about four rows for each of 60 finalists"
     (turn,) = report_of(whole)["passes"]
     assert turn["kernel_entries"] == 400 * 240
-
-
-@pytest.mark.ci
-def test_what_is_told_of_a_choice_is_of_its_turns_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in a run that goes on after they are committed."""
-    finalists(monkeypatch, 60)
-    for module in (forwards, greedy_selection):
-        monkeypatch.setattr(module, "SLAB_ROWS", 16)
-    monkeypatch.setattr(forwards, "BLOCK", 8)
-    line = (*LINE, "--set", "centers.working_set=150")
-    run = train_beside(place, "turns", place / "data.npz", *line)
-    before = report_of(run)
-    assert before["selection"]["drift"] > 0.0, "of the ways forward: there is none when finalists are dropped"
-    assert len(list(run.glob("solutions/round-*-selection.npz"))) == len(before["passes"]) == 4
-    whole = model_bytes(run)
-    for after in ("model", "markers/evaluate", "solutions/final.npz", "report.json", "CONTENTS.json"):
-        path = run / after
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    train_beside(place, "turns", place / "data.npz", *line, "--resume", "auto")
-    assert model_bytes(run) == whole
-    assert report_of(run)["selection"] == before["selection"]
 
 
 @pytest.mark.parametrize("asked", [("--select", "greedy:30"), ("--set", "centers.columns=on-demand")])
