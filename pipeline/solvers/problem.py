@@ -53,10 +53,8 @@ class Problem:
         """Return M."""
         return int(self.kty.shape[0])
 
-    def validate(self, *, gram_checked: bool = False) -> Problem:
-        """Return self, or raise InvalidProblemError; ``gram_checked`` skips the part shared by the classes."""
-        if not gram_checked:
-            check_gram(self.gram)
+    def validate(self) -> Problem:
+        """Return self, or raise InvalidProblemError; the Gram, which the classes share, is for `check_gram`."""
         gram, kty, yty = self.gram, self.kty, self.yty
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")
@@ -118,4 +116,4 @@ def problem_of(statistics: GramStatistics, output: int, penalty: float) -> Probl
     """Return the problem of an output, whose Gram is taken to be sound. Raises InvalidProblemError."""
     kty, yty = np.ascontiguousarray(statistics.kty[:, output]), float(statistics.yty[output])
     problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
-    return problem.validate(gram_checked=True)
+    return problem.validate()

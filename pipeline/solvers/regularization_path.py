@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
 
@@ -28,8 +27,8 @@ class Trial(NamedTuple):
     converged: bool
 
 
-def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, list[Trial], str | None]:
-    """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number, trials, warning.
+def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, str | None]:
+    """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number and a warning.
 
     Ends after `PATIENCE` penalties in a row that lower the lowest error by less than `GAIN`, once `LEAST_POINTS` are
     tried, where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0,
@@ -48,48 +47,7 @@ def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) 
     some_converged = any(trial.converged for trial in trials[1:])  # at the first all weights are zero: no solve at all
     order = [(some_converged and not trial.converged, trial.error, number) for number, trial in enumerate(trials)]
     best = min(order)[2]
-    return best, trials, _edge(best, trials, idle)
-
-
-class TriedPenalties(NamedTuple):
-    """Solves on the fit rows: weights (penalties, M, T), held-out errors (penalties,), whether all converged."""
-
-    weights: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    converged: bool
-
-
-class ChosenPenalty(NamedTuple):
-    """The penalty to train with, the weights (M, T) of the fit rows there, and a warning for the user."""
-
-    penalty: float
-    weights: NDArray[np.float64]
-    warning: str | None = None
-
-
-def choose_penalty(
-    path: tuple[float | None, float, int] | None,
-    largest: float,
-    solve_at: Callable[[int | None, tuple[float, ...]], TriedPenalties],
-) -> ChosenPenalty:
-    """Return the last penalty of a path, or (None) that of the lowest held-out error, found by `search`.
-
-    path: the first penalty (None: `largest`, at which all weights are zero), the last, and how many; solved together.
-    solve_at(number, penalties): a searched one comes alone, and starts from the weights of the one before.
-    """
-    if path is not None:
-        first, last, count = path
-        penalties = spaced(first or max(largest, last), last, count)
-        return ChosenPenalty(penalties[-1], solve_at(None, penalties).weights[-1])
-    tables: list[NDArray[np.float64]] = []
-
-    def attempt(number: int, penalty: float) -> tuple[float, bool]:
-        tried = solve_at(number, (penalty,))
-        tables.append(tried.weights[0])
-        return float(tried.errors[0]), tried.converged
-
-    best, trials, warning = search(largest, attempt)
-    return ChosenPenalty(trials[best].penalty, tables[best], warning)
+    return best, _edge(best, trials, idle)
 
 
 def _edge(best: int, trials: Sequence[Trial], idle: int) -> str | None:

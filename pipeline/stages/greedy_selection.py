@@ -33,8 +33,7 @@ from pipeline.solvers.greedy_choice import (
     prefix_weights,
     selection_bytes,
 )
-from pipeline.solvers.ridge import refit, ridge_summary
-from pipeline.solvers.weights import CalibrationWeights
+from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import (
     FIT,
     HELD_OUT,

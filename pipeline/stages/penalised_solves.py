@@ -23,7 +23,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty, largest_penalty
+from pipeline.solvers.regularization_path import largest_penalty, search, spaced
 from pipeline.solvers.ridge import finalise_path
 from pipeline.solvers.solve import Solution, solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
@@ -296,8 +296,8 @@ class SolveProgress:
 
 def follow_penalty_path(
     work: Workspace, setting: str, members: NDArray[np.int64] | None = None
-) -> tuple[ChosenPenalty, list[dict[str, Any]]]:
-    """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
+) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:
+    """Return the penalty to train with, the weights (M, T) of the fit rows there, and the points of the path.
 
     A point has the penalty, its solves and its held-out error.
 
@@ -311,7 +311,7 @@ def follow_penalty_path(
     n_columns = work.n_candidates if members is None else len(members)
     most = n_columns if members is None else MOST_OF_DRAW * n_columns
 
-    def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
+    def solve_at(number: int | None, penalties: tuple[float, ...]) -> NDArray[np.float64]:
         start = None
         if number:
             start = start_name(FIT, number)
@@ -334,19 +334,30 @@ def follow_penalty_path(
                     "converged": all(point["converged"] for point in of_outputs),
                 }
             )
-        return TriedPenalties(table, errors, points[-1]["converged"] and points[-1]["n_centers"] <= most)
+        return table
 
-    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
-    if chosen.warning is not None:
-        work.warn(f"`solver.penalty=auto`: {chosen.warning}")
+    path, largest = penalty_path(setting), largest_penalty_of(work, FIT)
+    if path is not None:
+        begin, end, count = path
+        return end, solve_at(None, spaced(begin or max(largest, end), end, count))[-1], points
+    tables: list[NDArray[np.float64]] = []
+
+    def attempt(number: int, penalty: float) -> tuple[float, bool]:
+        tables.append(solve_at(number, (penalty,))[0])
+        point = points[-1]
+        return point["hold_out_error"], point["converged"] and point["n_centers"] <= most
+
+    best, warning = search(largest, attempt)
+    if warning is not None:
+        work.warn(f"`solver.penalty=auto`: {warning}")
     last = points[-1]
-    if setting == "auto" and last["n_centers"] > most:
+    if last["n_centers"] > most:
         work.warn(
             f"`solver.penalty=auto`: ended at {last['penalty']:.3g}, where {last['n_centers']} of the "
             f"{n_columns} candidates that it tries have a weight; of all candidates more would than the working set "
             "holds"
         )
-    return chosen, points
+    return points[best]["penalty"], tables[best], points
 
 
 def path_bytes(run: RunSize) -> int:

@@ -29,8 +29,7 @@ from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
-from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit, ridge_summary
-from pipeline.solvers.weights import CalibrationWeights, Weights
+from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.training_rows import (
     PassBytes,

@@ -27,17 +27,20 @@ from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import (
     FEW_ROWS,
+    CalibrationWeights,
     LeftOut,
     Parts,
+    RidgeFit,
+    Weights,
     calibration_weights,
     finalise,
+    intercept_of,
     refit,
     ridge_bytes,
     ridge_summary,
     with_ridge,
 )
 from pipeline.solvers.solve import solve_bytes
-from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights, intercept_of
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.filled_settings import is_in_rounds, preselection_of
 from pipeline.stages.greedy_selection import AT_ONCE, choice_bytes, select_centers
@@ -145,9 +148,8 @@ def _solved_at_once(work: Workspace) -> Solved:
     path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if is_searched(penalty):
-        chosen, path = follow_penalty_path(work, str(penalty))
-        penalty, fit = chosen.penalty, statistics_of(work, name_of(FIT))
-        of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
+        penalty, weights, path = follow_penalty_path(work, str(penalty))
+        of_fit = Weights.of_support(weights, statistics_of(work, name_of(FIT)), intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
     solves = solve_outputs(work, ALL, [penalty])

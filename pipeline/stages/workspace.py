@@ -25,7 +25,7 @@ from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
-from pipeline.solvers.weights import Weights
+from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.regularization_path import penalty_max
-from pipeline.solvers.weights import Weights
+from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
 from pipeline.stages.out_of_core.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
 from pipeline.stages.out_of_core.working_set import (
@@ -366,16 +366,15 @@ def follow_path_on_subset(run: Run, setting: str) -> FollowedPath:
         members = run.candidates[drawn]
         if latest(run) is None:
             _commit_sums(run, members, first)
-        chosen, points = follow_penalty_path(run, setting, members)
-        run.commit(start_name(first), {"weights": chosen.weights})
-        of_fit = Weights.of_support(chosen.weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
+        penalty, weights, points = follow_penalty_path(run, setting, members)
+        run.commit(start_name(first), {"weights": weights})
+        of_fit = Weights.of_support(weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
         how = "chosen" if setting == "auto" else "reached by a path"
         run.log(
-            f"penalty {chosen.penalty:.4g} {how} on {len(drawn)} of the {run.n_candidates} candidates, "
-            "then solved over all"
+            f"penalty {penalty:.4g} {how} on {len(drawn)} of the {run.n_candidates} candidates, then solved over all"
         )
         facts = json.dumps(points)
-        told = {"penalty": np.array(chosen.penalty), "points": np.frombuffer(facts.encode(), np.uint8)}
+        told = {"penalty": np.array(penalty), "points": np.frombuffer(facts.encode(), np.uint8)}
         return told | vars(of_fit.named(drawn))
 
     found = run.once(FOLLOWED, make)

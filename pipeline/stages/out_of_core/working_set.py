@@ -25,7 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
-from pipeline.solvers.weights import Weights
+from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import (
     ALL,
     HELD_OUT,

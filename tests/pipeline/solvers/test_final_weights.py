@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.solvers.ridge import calibration_weights, finalise, finalise_path, refit
-from pipeline.solvers.weights import Weights
+from pipeline.solvers.ridge import Weights, calibration_weights, finalise, finalise_path, refit
 
 Table = tuple[np.ndarray, np.ndarray, np.ndarray]
 

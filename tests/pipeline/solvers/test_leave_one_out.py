@@ -5,8 +5,7 @@ import pytest
 
 from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
-from pipeline.solvers.ridge import LeftOut, least_squares
-from pipeline.solvers.weights import RidgeFit
+from pipeline.solvers.ridge import LeftOut, RidgeFit, least_squares
 
 RIDGE = 0.3
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -41,7 +41,7 @@ def test_each_class_ends_certified_and_the_objective_never_rises(images, sigma2)
     problems = [problem_of(images, sigma2, 1.0, label) for label in range(10)]
     check_gram(problems[0].gram)
     for penalty, (label, of_label) in itertools.product((10.0, 1.0, 0.1, 0.01, 0.001), enumerate(problems)):
-        problem = replace(of_label, penalty=penalty).validate(gram_checked=True)
+        problem = replace(of_label, penalty=penalty).validate()
         solution = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(label))
         assert solution.converged
         assert solution.certificate.relative_gap <= 1e-4

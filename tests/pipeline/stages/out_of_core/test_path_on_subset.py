@@ -14,9 +14,9 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.duality_gap import certify_problem
 from pipeline.solvers.problem import problem_of
 from pipeline.solvers.regularization_path import largest_penalty
+from pipeline.solvers.ridge import intercept_of
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
-from pipeline.solvers.weights import intercept_of
 from pipeline.stages import solve_weights
 from pipeline.stages.out_of_core import column_generation
 from storage.arrays import read_arrays
