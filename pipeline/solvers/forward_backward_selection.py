@@ -1,5 +1,19 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
+Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most. With P the chosen
+centers, W_P their least-squares weights and
+
+    q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
+    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
+
+adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 62 and 63). A growing Cholesky factor of
+gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
+
+    v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
+
+They are taken at once for the candidates of the largest gains alone, for all others a block of centers later, as
+products of matrices.
+
 What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are chosen,
 and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly ‖w_m‖² / H_mm. From the
 last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
@@ -7,16 +21,16 @@ last one left, any prefix is a model. Where first ones are clearly better than t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.forward_selection import Selection, damping, forward
 
 Columns = NDArray[np.int64]
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
@@ -26,6 +40,32 @@ ROUNDING = 1e-9  # of what columns lower the error by: less does not tell two ch
 # On 60 problems of 500 candidates 5, 10, 20, 50, 100 and 200 centers leave .97, .96, .97, .94, .98 and .96 times the
 # error of the way forward; without settled ones 1.15, 1.10, 1.06, 1.01, .99 and .96 times.
 LEVELS, CLEARLY = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50), 0.05
+
+# Added to the diagonal of the Gram, relative to its mean: far above rounding (1e-15), far below what is left of a
+# column that adds anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
+# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY. LEAST_DAMPING is
+# relative to the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
+DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
+LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
+SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
+BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
+STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen.
+
+    chosen (k,) i8 : columns in the order of the model; any prefix is what a selection of that size chooses.
+    reductions (k,) f8 : by how much each lowers the squared error, summed over the outputs, beside those before it.
+    refused : candidates that the chosen columns span, or that are copies of one.
+    drift : largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
+    """
+
+    chosen: NDArray[np.int64]
+    reductions: NDArray[np.float64]
+    refused: int
+    drift: float
 
 
 def select(
@@ -82,6 +122,65 @@ def drop(
     # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
     is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
     return Selection(ways[int(not is_plain)], plain if is_plain else settled, 0, 0.0)
+
+
+def forward(
+    statistics: GramStatistics,
+    size: int,
+    *,
+    intercept: bool,
+    first: NDArray[np.int64] | None = None,
+    enough: Callable[[list[int]], bool] = lambda chosen: False,
+    least: int = 0,
+    n_threads: int = 1,
+) -> Selection:
+    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+
+    statistics : of all candidates; the Gram is read by rows and never copied.
+    intercept : an unpenalised one is fitted beside the weights.
+    first (f,) i8 : what an earlier call with these statistics had chosen; whole slabs of it are taken over, and the
+        choice goes on as if it had not been interrupted.
+    enough : called with the columns chosen so far, after each; True ends it, though not before there are `least`.
+    n_threads : the bits do not depend on them.
+    Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
+    """
+    drift, ended = 0.0, False
+    least_gain = LEAST_GAIN * float(statistics.yty.sum())
+    with ThreadPoolExecutor(n_threads) as threads:
+        factor = _Factor(statistics, threads, intercept=intercept)
+        factor.restore([] if first is None else [int(m) for m in first])
+        while len(factor.chosen) < size and not ended:
+            before, block = len(factor.chosen), list[int]()
+            for m in factor.best(min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS), least_gain):
+                block.append(m)
+                ended = enough(factor.chosen + block) and before + len(block) >= least
+                if ended:
+                    break
+            if not block:
+                break
+            factor.append(block)
+            if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
+                drift = max(drift, factor.renew())
+            if len(factor.chosen) < before + len(block):
+                ended, factor.copies[:] = False, False
+                for m in factor.chosen:
+                    factor.mark_copies(m)
+    refused = factor.refused()
+    refused[factor.chosen] = False
+    chosen = np.array(factor.chosen, np.int64)
+    return Selection(chosen, factor.reductions(), int(np.count_nonzero(refused)), drift)
+
+
+def damping(statistics: GramStatistics) -> float:
+    """Return what is added to the diagonal of the Gram while centers are chosen."""
+    diagonal = np.diagonal(statistics.gram)
+    mean = float(np.mean(diagonal)) if len(diagonal) else 0.0
+    return max(DAMPING * mean, LEAST_DAMPING * float(diagonal.max(initial=0.0)), float(np.finfo(float).tiny))
+
+
+def _gains(q: NDArray[np.float64], s: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return ‖q_m‖² / s_m of the candidates left, -1 of others, (M,)."""
+    return np.where(left, np.einsum("mt,mt->m", q, q) / np.where(left, s, 1.0), -1.0)
 
 
 def dropping_bytes(n_columns: int) -> int:
@@ -167,3 +266,183 @@ def _drop_block(
         diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
     kept = steps[:, alive]
     return dropped, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
+
+
+class _Factor:
+    """V (j, M) as slabs of rows, s (M,), q (M, T) and the chosen columns; changed in place, with some threads."""
+
+    def __init__(self, statistics: GramStatistics, threads: Executor, *, intercept: bool) -> None:
+        self._gram, self._n, self._threads = statistics.gram, statistics.weight_sum, threads
+        self._sums = statistics.column_sums if intercept else None
+        self.diagonal = np.array(np.diagonal(statistics.gram))
+        self.damping = damping(statistics)
+        self._kty = np.array(statistics.kty)
+        if self._sums is not None:
+            self.diagonal -= self._sums**2 / self._n
+            self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
+        self.diagonal += self.damping
+        self.copies, self.spanned = np.zeros((2, len(self.diagonal)), bool)
+        self._slabs: list[NDArray[np.float64]] = []
+        self.chosen: list[int] = []
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+
+    def row(self, m: int) -> NDArray[np.float64]:
+        """Return gram_m: over all candidates, damped, and centred where an intercept is fitted."""
+        row = np.array(self._gram[m])
+        row[m] += self.damping
+        if self._sums is not None:
+            row -= self._sums * (self._sums[m] / self._n)
+        return row
+
+    def rows(self) -> list[NDArray[np.float64]]:
+        """Return V as slabs of rows."""
+        full, rest = divmod(len(self.chosen), SLAB_ROWS)
+        return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
+
+    def refused(self) -> NDArray[np.bool_]:
+        """Return which candidates the chosen ones span, or are copies of them, (M,); chosen ones may be too."""
+        return (self.s <= self.damping) | self.spanned | self.copies
+
+    def gains(self, least: float) -> NDArray[np.float64]:
+        """Return by how much each candidate lowers the error (mathematics.md, eq. 63), (M,).
+
+        -1 where by no more than `least`, and for candidates that are chosen or refused.
+        """
+        left = ~self.refused()
+        left[self.chosen] = False
+        gains = _gains(self.q, self.s, left)
+        return np.where(gains > least, gains, -1.0)
+
+    def best(self, most: int, least_gain: float) -> Iterator[int]:
+        """Yield the next centers, at most so many, from the candidates of the largest gains, before V has their rows.
+
+        Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq.
+        94). Fewer where the stale gain of another candidate is larger.
+        """
+        gains = self.gains(least_gain)
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] > 0.0]
+        if not len(order):
+            return
+        columns = np.sort(order[:FOLLOWED])
+        others = float(gains[order[FOLLOWED]]) if len(order) > FOLLOWED else 0.0
+        rest = np.stack([self.row(m)[columns] for m in columns])
+        for slab in self.rows():
+            part = slab[:, columns]
+            rest -= part.T @ part
+        q, s = self.q[columns], np.array(np.diagonal(rest))
+        steps, left = np.empty((most, len(columns))), np.ones(len(columns), bool)
+        for t in range(most):
+            left &= (s > self.damping) & ~self.copies[columns]
+            gains = _gains(q, s, left)
+            first = int(np.argmax(gains))
+            if gains[first] <= max(least_gain, others if t else 0.0):
+                return  # but the first is the largest of all, to rounding
+            m = int(columns[first])
+            self.mark_copies(m)
+            left[first] = False
+            v = (rest[first] - steps[:t].T @ steps[:t, first]) / np.sqrt(s[first])
+            steps[t] = v
+            q -= np.outer(v, q[first] / v[first])
+            s = s - v * v
+            yield m
+
+    def append(self, columns: list[int]) -> None:
+        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 94).
+
+        Costs 2·j·M operations each. From one on that the chosen span to rounding, they are left out.
+        """
+        fresh = self._eliminated(columns, self.rows())
+        columns = columns[: len(fresh)]
+        slab, line = divmod(len(self.chosen), SLAB_ROWS)
+        if slab == len(self._slabs):
+            self._slabs.append(np.empty((SLAB_ROWS, fresh.shape[1])))
+        self._slabs[slab][line : line + len(columns)] = fresh
+        beta = solve_triangular(fresh[:, columns].T, self.q[columns], lower=True)
+        self.s -= np.einsum("jm,jm->m", fresh, fresh)
+        self.q -= fresh.T @ beta
+        self.chosen += columns
+
+    def _eliminated(self, columns: list[int], slabs: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the rows of V of some columns, after those in the slabs, up to one that has none; refuse that one."""
+        rows = np.stack([self.row(m) for m in columns])
+        stripes = [slice(start, start + STRIPE) for start in range(0, rows.shape[1], STRIPE)]
+
+        def subtract(stripe: slice) -> None:
+            for slab in slabs:
+                rows[:, stripe] -= slab[:, columns].T @ slab[:, stripe]
+
+        list(self._threads.map(subtract, stripes))
+        L, failed = dpotrf(rows[:, columns], lower=True)
+        if failed:  # the factor of those before it is there
+            self.spanned[columns[failed - 1]] = True
+            rows, L = rows[: failed - 1], L[: failed - 1, : failed - 1]
+
+        def solve(stripe: slice) -> None:
+            rows[:, stripe] = solve_triangular(L, rows[:, stripe], lower=True)
+
+        list(self._threads.map(solve, stripes))
+        lost = np.flatnonzero(rows[range(len(rows)), columns[: len(rows)]] <= 0.0)  # pivots, to rounding
+        if len(lost):
+            self.spanned[columns[lost[0]]] = True
+            rows = rows[: lost[0]]
+        return rows
+
+    def mark_copies(self, m: int) -> None:
+        """Refuse the candidates whose columns are copies of that of m."""
+        row = self.row(m)
+        squares = (row[m] - self.damping) * (self.diagonal - self.damping)
+        self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
+
+    def renew(self) -> float:
+        """Recompute the last slab, which is full, from the Gram, and s and q from V; return the drift.
+
+        What follows depends on the chosen alone, as after `restore`. Centers from one on that the others span to
+        rounding are no longer chosen.
+        """
+        index = len(self.chosen) // SLAB_ROWS - 1
+        fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
+        scale, n = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny)), len(fresh)
+        drift = float(np.max(np.abs(fresh - self._slabs[index][:n]) / scale, initial=0.0))
+        self._slabs[index][:n] = fresh
+        del self.chosen[index * SLAB_ROWS + n :]
+        if n == SLAB_ROWS:
+            self.spanned[:] = False
+        self._refresh()
+        return drift
+
+    def restore(self, chosen: list[int]) -> None:
+        """Take over what was chosen before, whole slabs of it. Costs j²·M operations.
+
+        A slab that has no factor, and those after it, are left out: what follows is then as it was before.
+        """
+        for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
+            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
+            self.chosen += chosen[start : start + SLAB_ROWS]
+            self.renew()
+            if len(self.chosen) < start + SLAB_ROWS:
+                del self._slabs[-1], self.chosen[start:]
+                self.spanned[:] = False
+                self._refresh()
+                return
+            for m in self.chosen[start:]:
+                self.mark_copies(m)
+
+    def reductions(self) -> NDArray[np.float64]:
+        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 63 and 65)."""
+        beta = self._beta()
+        return np.asarray(np.einsum("jt,jt->j", beta, beta))
+
+    def _refresh(self) -> None:
+        """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 65)."""
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+        beta = self._beta()
+        for index, slab in enumerate(self.rows()):
+            self.s -= np.einsum("jm,jm->m", slab, slab)
+            self.q -= slab.T @ beta[index * SLAB_ROWS : (index + 1) * SLAB_ROWS]
+
+    def _beta(self) -> NDArray[np.float64]:
+        """Return L⁻¹ kty of the chosen, (j, T)."""
+        chosen = np.array(self.chosen, np.int64)
+        L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
+        return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.forward_selection import Selection
+from pipeline.solvers.forward_backward_selection import Selection, forward_size
 from pipeline.solvers.ridge import RIDGES, bracketed
 
 AUTO_GROWTH = 1.25  # of the size, between two looks whether the held-out error still falls

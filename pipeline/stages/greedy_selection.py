@@ -19,8 +19,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, statistics_by_part
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.forward_backward_selection import drop, dropping_bytes, select
-from pipeline.solvers.forward_selection import SLAB_ROWS, Selection, forward
+from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, drop, dropping_bytes, forward, select
 from pipeline.solvers.greedy_choice import (
     ROWS,
     Enough,

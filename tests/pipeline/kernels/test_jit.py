@@ -62,10 +62,6 @@ def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: st
     assert "NUMBA_CACHE_DIR" in warning
 
 
-def test_the_package_imports_without_numba() -> None:
-    assert told("print('numba' in sys.modules, 'numpy' in sys.modules)").stdout == "False False\n"
-
-
 KEPT = (
     "import pipeline.kernels.kernel_loops as kernels;"
     "from pipeline.kernels.jit import loops_in; from pipeline.stages.preparation import compile_loops;"

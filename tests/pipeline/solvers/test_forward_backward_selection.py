@@ -11,8 +11,7 @@ from dense_twins import selection_data, selection_order, squared_error, statisti
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
-from pipeline.solvers import forward_selection as forwards
-from pipeline.solvers.forward_backward_selection import forward_size, select
+from pipeline.solvers.forward_backward_selection import drop, forward, forward_size, select
 from pipeline.solvers.greedy_choice import held_out_curve, prefix_sizes, prefix_weights
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
 
@@ -24,8 +23,8 @@ def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dat
     """Columns and targets; targets on another scale, where columns are worked on a few at a time."""
     if request.param == "usual slabs":
         return selection_data(0)
-    for module, name, size in ((forwards, "SLAB_ROWS", 3), (forwards, "STRIPE", 5), (greedy, "BACK_BLOCK", 5)):
-        monkeypatch.setattr(module, name, size)
+    for name, size in (("SLAB_ROWS", 3), ("STRIPE", 5), ("BACK_BLOCK", 5)):
+        monkeypatch.setattr(greedy, name, size)
     K, Y = selection_data(1)
     return K, 1e4 * Y
 
@@ -91,7 +90,7 @@ def test_few_centers_serve_as_well_as_those_of_the_way_forward() -> None:
         K = np.asarray(GaussianKernel(X[:200], 2.0, np.float64).block(X))
         Y = (np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * draw.normal(size=600))[:, None]
         statistics, total = statistics_of(K, Y), float(((Y - Y.mean()) ** 2).sum())
-        ahead = total - np.cumsum(forwards.forward(statistics, 50, intercept=True).reductions)[sizes - 1]
+        ahead = total - np.cumsum(forward(statistics, 50, intercept=True).reductions)[sizes - 1]
         left = [total - select(statistics, size, intercept=True).reductions.sum() for size in sizes]
         ratios.append(left / ahead)
         of_all.append((total - np.cumsum(select(statistics, 200, intercept=True).reductions)[sizes - 1]) / ahead)
@@ -110,19 +109,19 @@ def dependent(seed: int) -> GramStatistics:
 
 def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> None:
     """The damping is never so small that it would, however far the largest column is above the mean."""
-    monkeypatch.setattr(forwards, "DAMPING", 0.0)
+    monkeypatch.setattr(greedy, "DAMPING", 0.0)
     for seed in range(20):
         statistics = dependent(seed)
         bits = np.triu(np.random.default_rng(seed).integers(-1, 2, (150, 150)))
         other = statistics.gram * (1 + np.finfo(float).eps * (bits + np.triu(bits, 1).T))
-        ways = (forwards.forward(s, 150, intercept=False) for s in (statistics, replace(statistics, gram=other)))
+        ways = (forward(s, 150, intercept=False) for s in (statistics, replace(statistics, gram=other)))
         assert len({tuple(way.chosen) for way in ways}) == 1
 
 
 def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) -> None:
     """With too little damping a column may look new to the others, and be spanned by them when its turn comes."""
     for name, value in (("LEAST_DAMPING", 0.0), ("DAMPING", 1e-15), ("SLAB_ROWS", 16)):
-        monkeypatch.setattr(forwards, name, value)
+        monkeypatch.setattr(greedy, name, value)
     left_out = 0
     for seed, (dimensions, width) in enumerate([(1, 1.0), (1, 10.0), (2, 10.0), (3, 100.0)]):
         draw = np.random.default_rng(seed)
@@ -130,19 +129,19 @@ def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) 
         K = np.asarray(GaussianKernel(points, width, np.float64).block(X))
         Y = np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * draw.standard_normal((600, 1))
         statistics, seen = statistics_of(K, Y), list[list[int]]()
-        whole = forwards.forward(statistics, 120, intercept=False, enough=lambda c, s=seen: s.append([*c]) or False)
+        whole = forward(statistics, 120, intercept=False, enough=lambda c, s=seen: s.append([*c]) or False)
         chosen = whole.chosen.tolist()
         assert len(chosen) == len(set(chosen)) >= 8
         for first in (told for told in seen if len(told) % 16 == 0):  # as checkpoints are, before the factor is made
             left_out += first != chosen[: len(first)]
-            again = forwards.forward(statistics, 120, intercept=False, first=np.array(first))
+            again = forward(statistics, 120, intercept=False, first=np.array(first))
             assert np.array_equal(again.chosen, whole.chosen)
             assert np.array_equal(again.reductions, whole.reductions)
     assert left_out
 
 
 def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
-    monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 7)
     statistics = statistics_of(*selection_data(6, n=300, m=60))
     seen: list[list[int]] = []
     whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
@@ -205,16 +204,16 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
 def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
     """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
     statistics = statistics_of(*selection_data(8, n=300, m=120))
-    monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 16)
     usual = select(statistics, 120, intercept=True)
     assert usual.drift < 1e-12
-    append = forwards._Factor.append
+    append = greedy._Factor.append
 
     def inexact(self, columns) -> None:
         append(self, columns)
         self._slabs[-1] *= 1 + 1e-10
 
-    monkeypatch.setattr(forwards._Factor, "append", inexact)
+    monkeypatch.setattr(greedy._Factor, "append", inexact)
     mended = select(statistics, 120, intercept=True)
     assert 1e-12 < mended.drift < 1e-8
     assert np.array_equal(mended.chosen, usual.chosen)
@@ -267,3 +266,40 @@ def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
     with pytest.raises(LinAlgError):
         prefix_weights(broken, np.array([3]), 1e-6, intercept=False)
     assert np.isinf(held_out_curve(broken, broken, np.array([3]), intercept=False)).all()
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
+def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, intercept: bool) -> None:
+    monkeypatch.setattr(greedy, "forward_size", lambda n: least)
+    statistics = statistics_of(*selection_data(5, n=300, m=60))
+    whole = select(statistics, size, intercept=intercept)
+    chosen = forward(statistics, max(size, least), intercept=intercept).chosen
+    part = drop(statistics.cut(chosen), size, least, intercept=intercept)
+    assert np.array_equal(chosen[part.chosen], whole.chosen)
+    np.testing.assert_allclose(part.reductions, whole.reductions, rtol=1e-6)
+    C, Y = (values - intercept * values.mean(axis=0) for values in selection_data(5, n=300, m=60))
+    C = C[:, whole.chosen]
+    after = Y - C @ np.linalg.lstsq(C, Y, rcond=None)[0]
+    assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)
+
+
+def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
+    """A gain that rises meanwhile waits for the next block; else the choice is the same, whatever the threads."""
+    statistics = statistics_of(*selection_data(11, n=500, m=240))
+    usual = forward(statistics, 90, intercept=True)  # all are followed
+    monkeypatch.setattr(greedy, "FOLLOWED", 30)
+    monkeypatch.setattr(greedy, "BLOCK", 16)
+    monkeypatch.setattr(greedy, "STRIPE", 64)
+    few = forward(statistics, 90, intercept=True)
+    assert len(set(few.chosen.tolist())) == 90
+    assert len(np.intersect1d(few.chosen, usual.chosen)) > 72
+    assert few.reductions.sum() == pytest.approx(usual.reductions.sum(), rel=0.01)
+    again = forward(statistics, 90, intercept=True, n_threads=3)
+    assert np.array_equal(again.chosen, few.chosen)
+    assert np.array_equal(again.reductions, few.reductions)
+
+
+def test_no_finalists_are_no_centers() -> None:
+    statistics = statistics_of(*selection_data(7, n=50, m=20)).cut(np.empty(0, np.int64))
+    assert len(drop(statistics, 5, 5, intercept=True).chosen) == 0

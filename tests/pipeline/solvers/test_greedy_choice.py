@@ -6,9 +6,18 @@ import pytest
 from dense_twins import statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.solvers.forward_backward_selection import select
-from pipeline.solvers.forward_selection import Selection
-from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, held_out_curve, prefix_sizes
+from pipeline.solvers.forward_backward_selection import Selection, select
+from pipeline.solvers.greedy_choice import (
+    Enough,
+    GreedyChoice,
+    Part,
+    Preselection,
+    candidate_batches,
+    choose_greedily,
+    held_out_curve,
+    prefix_sizes,
+    preselection,
+)
 
 Parts = tuple[GramStatistics, GramStatistics]
 
@@ -59,3 +68,24 @@ def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
     choice, asked = chosen(silent, 5)  # type: ignore[arg-type]
     assert asked == [("fit", 5)]
     assert not len(choice.chosen) + len(choice.tried) + len(choice.sizes)
+
+
+def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
+    assert preselection(54_000, 12_000, 12_000, 2500) == Preselection(4000, 4000, 16_000 / 54_000)
+    assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 20_000 / 54_000)
+    assert preselection(54_000, 3500, 3500, 1200) is None, "2000 finalists of 3500 candidates"
+    assert preselection(9000, 6000, 6000, 1000) is None, "8000 of 9000 rows"
+    assert preselection(54_000, 8000, 8000, None) == Preselection(4000, 2666, 16_000 / 54_000)
+    assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 8000 / 54_000)
+    assert preselection(1000, 1000, 300, 60) == Preselection(200, 200, 0.8)
+    assert preselection(500, 1000, 300, 60) == Preselection(200, 200, 1.0)
+
+
+def test_every_candidate_has_one_turn() -> None:
+    for n, at_once, kept in ((100, 30, 20), (100, 99, 66), (31, 30, 20), (100, 100, 50)):
+        drawn = candidate_batches(n, at_once, kept, seed=3)
+        assert sorted(np.concatenate(drawn).tolist()) == list(range(n))
+        assert len(drawn[0]) == min(at_once, n)
+        assert all(0 < len(turn) <= at_once - kept for turn in drawn[1:])
+        assert all(np.array_equal(turn, np.sort(turn)) for turn in drawn)
+    assert not np.array_equal(candidate_batches(100, 30, 20, 0)[0], candidate_batches(100, 30, 20, 1)[0])

@@ -10,7 +10,7 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers import forward_selection as forwards
+from pipeline.solvers import forward_backward_selection as forwards
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import greedy_selection as selection
 from pipeline.stages.accumulate_statistics import statistics_from_arrays
