@@ -2,7 +2,7 @@
 
 They run the steps of `pipeline.train`: the same float32 rows, settings and seed give the same model bytes. Minimised is
 ½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the Lasso that the
-paper's problem equals (mathematics.md, eqs. 37 and 38). Runs on disk, with resumption and more candidates than have a
+paper's problem equals (mathematics.md, eqs. 36 and 37). Runs on disk, with resumption and more candidates than have a
 Gram in memory, are `pipeline.train`'s.
 
 What computes is imported at the first use, so that `import pipeline.estimators` takes as long as scikit-learn itself.
@@ -304,6 +304,6 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 75)."""
+        """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 76)."""
         decision = self._decision(X)  # which says so where nothing is fitted
         return self._model.probabilities_of(decision)

@@ -87,7 +87,7 @@ class GramStatistics:
     def centred(self) -> "GramStatistics":
         """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
-        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58). Takes
+        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 56). Takes
         one new Gram of memory. Raises InvalidDataError where there are no rows.
         """
         kty, yty = self.centred_targets()
@@ -129,7 +129,7 @@ class GramStatistics:
     def intercept(
         self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (mathematics.md, eq. 59)."""
+        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (mathematics.md, eq. 57)."""
         return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -158,7 +158,7 @@ def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatist
 
 
 class Rounding(NamedTuple):
-    """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
+    """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 46).
 
     each : by float64, for each unit of Σ_m |w_m|, as an entry of the Gram
     units, always : by the units of exact sums, for each unit of Σ_m |w_m| and whatever the weights

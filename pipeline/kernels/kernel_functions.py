@@ -102,7 +102,7 @@ class Kernel:
     ) -> NDArray[np.float64]:
         """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
 
-        f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 80 and 105). For a METRIC Σ_i s_i
+        f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 84 and 95). For a METRIC Σ_i s_i
         Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs 2·rows·m·d·(1 + T) operations and
         8·rows·(2·m + 2·d) bytes.
         """
@@ -272,7 +272,7 @@ class ProductLaplaceKernel(LaplaceKernel):
     def slope_sums(
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """Do the same (mathematics.md, eq. 106). Raises ValueError for a METRIC."""
+        """Do the same (mathematics.md, eq. 96). Raises ValueError for a METRIC."""
         if kind != DIAGONAL:
             raise ValueError(f"the {self.name} kernel has scales of its features, and no metric")
         total = np.zeros(X.shape[1])

@@ -169,7 +169,7 @@ _LANES, _CENTERS = 64, 32  # rows that are computed on together, with so many ce
 
 @compiled(error_model="numpy")
 def add_squared_slopes(X, centers, columns, weights, row_weights, total):
-    """Add Σ_i s_i Σ_t (Σ_m w_mt k_im sign(z_mj - x_ij))² to total[j] (mathematics.md, eq. 106).
+    """Add Σ_i s_i Σ_t (Σ_m w_mt k_im sign(z_mj - x_ij))² to total[j] (mathematics.md, eq. 96).
 
     X (rows, d), centers (M, d), columns k (rows, M), weights (M, T), row_weights s (rows,), total (d,), all f8. The
     innermost loops run over rows, of which a slope and the four signs by which it changes stay in a core's cache.

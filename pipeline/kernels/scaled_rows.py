@@ -9,7 +9,7 @@ TILE_ROWS = 32  # blocks of rows begin at multiples of it
 def scaled(X: NDArray[np.floating], scales: NDArray[np.float32] | None) -> NDArray[np.floating]:
     """Return rows X (rows, d) times the scales (d,) f4 of the features, of the dtype of X; as they are without any.
 
-    mathematics.md, eqs. 79 and 87. Scales (d, d) are the root of a metric. Costs 2·rows·d² operations then; a row
+    mathematics.md, eqs. 81 and 90. Scales (d, d) are the root of a metric. Costs 2·rows·d² operations then; a row
     does not depend on how many are beside it.
     """
     if scales is None:

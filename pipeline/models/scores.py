@@ -22,7 +22,7 @@ _MOST_VALUES = 2**20  # held at once while slopes are summed
 
 
 def probabilities(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
-    """Return the probability of each class (rows, K) for decision values (rows, T) (mathematics.md, eq. 75)."""
+    """Return the probability of each class (rows, K) for decision values (rows, T) (mathematics.md, eq. 76)."""
     values = np.exp(_shifted(decision, temperature))
     return np.asarray(values / values.sum(axis=1, keepdims=True))
 
@@ -41,7 +41,7 @@ def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class LossSlopes:
-    """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 77); of blocks they add up.
+    """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 78); of blocks they add up.
 
     slopes, curvatures (G,) f8: of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: the
     sum of what the other classes' values have on average above the true one's; rows: their number, not weighted.
@@ -84,7 +84,7 @@ def _moments(above: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArra
 
 
 def best_temperature(sums: LossSlopes) -> float | None:
-    """Return the temperature of least log loss, None where there are no rows (mathematics.md, eqs. 76 and 77).
+    """Return the temperature of least log loss, None where there are no rows (mathematics.md, eqs. 77 and 78).
 
     The loss is convex in the inverse temperature: its slope crosses zero once, and is interpolated where it does. At
     an end of INVERSE_TEMPERATURES where it does not.
@@ -146,7 +146,7 @@ def calibration_sums(
 
 
 def calibration_numbers(sums: Sums) -> dict[str, Any]:
-    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 78).
+    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80).
 
     And of the bins that have rows, their mean largest probability and who is right.
     """

@@ -121,7 +121,7 @@ def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
 
 
 def _probability(graph: _Graph, model: SparseKernelModel, decision: str) -> None:
-    """Add the output probability (mathematics.md, eq. 75)."""
+    """Add the output probability (mathematics.md, eq. 76)."""
     f = graph.add("Div", decision, graph.constant(float(model.temperature or 1.0)))
     if model.task == "binary":
         f = graph.add("Concat", graph.add("Mul", f, graph.constant(0.0)), f, axis=1)

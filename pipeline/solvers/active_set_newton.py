@@ -32,7 +32,7 @@ class FaceReport(NamedTuple):
 
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
-    """Return the candidates to add: the worst violators (mathematics.md, eq. 41), equal scores by index.
+    """Return the candidates to add: the worst violators (mathematics.md, eq. 40), equal scores by index.
 
     At most as many as the support has (at least 20): doubling it was the fastest rule tried on MNIST.
     """

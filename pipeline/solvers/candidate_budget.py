@@ -124,7 +124,7 @@ class Fit:
 def steps_to(most: int) -> list[int]:
     """Return the numbers of candidates at which a fit looks whether more lower its held-out error; the last is `most`.
 
-    They are LEAST_CENTERS, and twice as many each time (mathematics.md, eq. 107).
+    They are LEAST_CENTERS, and twice as many each time (mathematics.md, eq. 75).
     """
     steps, size = [], LEAST_CENTERS
     while size < most:

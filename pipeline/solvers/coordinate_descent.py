@@ -17,13 +17,13 @@ from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
 RISE = 5e-13  # F computed afresh may exceed its last value by this much, relatively: its own rounding
-REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 28)
+REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 27)
 _FIRST_CAPACITY = 128
 
 
 @dataclass
 class ActiveInverse:
-    """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 21 and 22); changed by sweeps.
+    """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 20 and 21); changed by sweeps.
 
     mu (M,) f8, at least 0
     active (capacity,) i8 : of which the first ``n_active`` count, in the order of the rows of G
@@ -44,7 +44,7 @@ class ActiveInverse:
         return self.active[: self.n_active]
 
     def weights(self) -> np.ndarray:
-        """Return w = D q = u, (M,) (mathematics.md, eq. 26)."""
+        """Return w = D q = u, (M,) (mathematics.md, eq. 25)."""
         weights = np.zeros(self.mu.size)
         weights[self.support] = self.u[: self.n_active]
         return weights
@@ -60,7 +60,7 @@ class SweepReport(NamedTuple):
 
 
 def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
-    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21, 28 and 29).
+    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 20, 27 and 28).
 
     Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive semi-definite.
     """
@@ -75,7 +75,7 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
         roots, B = np.sqrt(mu[support]), np.empty((n, n))
         loop.scaled_system(read_only(problem.gram), mu, active[:n], B)
         compact, kty = _inverse_of_definite(B) * np.outer(roots, roots), problem.kty[support]
-        solved = compact @ kty  # refined once for (D^-1 + gram) u = kty (eq. 29)
+        solved = compact @ kty  # refined once for (D^-1 + gram) u = kty (eq. 28)
         solved += compact @ (kty - solved / mu[support] - problem.gram[np.ix_(support, support)] @ solved)
         u[:n], G[:n, :n] = solved, compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
@@ -95,7 +95,7 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
 
 
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
-    """Return F(mu), in the first form of mathematics.md, eq. 27, at w = u.
+    """Return F(mu), in the first form of mathematics.md, eq. 26, at w = u.
 
     The shorter form yty - <u, kty> passes on rounding that hides the falls near the optimum. |y - C w|^2 cancels from
     yty down to a percent of it, hence the extended precision. Cost: O(m0^2).

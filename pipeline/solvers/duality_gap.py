@@ -4,7 +4,7 @@ With tau = sqrt(lambda nu) and r = y - C w the problem of the paper is the Lasso
 
     P(w) = 1/2 |r|^2 + tau sum_m |w_m|,        D(theta) = <theta, y> - 1/2 |theta|^2,
 
-theta = a r with a = min(1, tau / max_m |c_m^T r|) over *all* candidates (mathematics.md, eqs. 37, 42 and 43).
+theta = a r with a = min(1, tau / max_m |c_m^T r|) over *all* candidates (mathematics.md, eqs. 36, 41 and 42).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Certificate:
     primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
         gaps are inf for weights that are worse than none, or whose values are rounding.
     theta_scale, max_score : a; max_m |c_m^T r| over the candidates, with the rounding.
-    rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 103).
+    rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 46).
     """
 
     primal: float
@@ -42,12 +42,12 @@ class Certificate:
 
     @property
     def objective(self) -> float:
-        """Return 2P, the paper's F at its optimum, which reports show (mathematics.md, eq. 38)."""
+        """Return 2P, the paper's F at its optimum, which reports show (mathematics.md, eq. 37)."""
         return 2.0 * self.primal
 
 
 def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
-    """Certify weights (M,) from their scores c_m^T r (M,) of every candidate (mathematics.md, eq. 44).
+    """Certify weights (M,) from their scores c_m^T r (M,) of every candidate (mathematics.md, eq. 43).
 
     The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |w_m| - a w_m c_m^T r), where no term is negative: those of P - D are
     1e4 times larger. |r|^2 = yty - <w, kty + scores> cancels: it is summed in extended precision. Cost: O(M).
@@ -67,7 +67,7 @@ def certify_support(
 ) -> Certificate:
     """Certify from the support and the largest score of all candidates, which a working set streams.
 
-    |r|^2 may come out below 0 (mathematics.md, eqs. 43, 44, 45 and 46). The first three arguments hold the support, or
+    |r|^2 may come out below 0 (mathematics.md, eqs. 42, 43, 44 and 45). The first three arguments hold the support, or
     all candidates; ``rounding`` is that of the statistics.
     """
     support = np.flatnonzero(weights)
@@ -98,7 +98,7 @@ def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:
-    """Return c_m^T r = kty - gram w (M,), summed over the support (m0,) in its order (mathematics.md, eq. 26)."""
+    """Return c_m^T r = kty - gram w (M,), summed over the support (m0,) in its order (mathematics.md, eq. 25)."""
     if support is None:
         support = np.flatnonzero(weights)
     scores = np.empty(problem.n_candidates)

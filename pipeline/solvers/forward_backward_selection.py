@@ -6,7 +6,7 @@ centers, W_P their least-squares weights and
     q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
     s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
 
-adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 62 and 63). A growing Cholesky factor of
+adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 60 and 61). A growing Cholesky factor of
 gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
 
     v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
@@ -210,7 +210,7 @@ def _settled(used: GramStatistics, ahead: Columns, order: Columns, damping: floa
 
 
 def _reductions(used: GramStatistics, order: Columns, damping: float) -> NDArray[np.float64]:
-    """Return by how much each column lowers the squared error beside those before it, (k,); mathematics.md, eq. 65."""
+    """Return by how much each column lowers the squared error beside those before it, (k,); mathematics.md, eq. 63."""
     beta = solve_triangular(_cholesky(used.gram[np.ix_(order, order)], damping), used.kty[order], lower=True)
     return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
@@ -250,7 +250,7 @@ def _drop_block(
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Drop `count` columns, none of the first `n_kept`; return which, and H and W of those that are left.
 
-    mathematics.md, eqs. 66 and 67.
+    mathematics.md, eqs. 65 and 66.
     """
     steps = np.empty((count, len(H)))
     diagonal, alive = np.diagonal(H).copy(), np.ones(len(H), bool)
@@ -304,7 +304,7 @@ class _Factor:
         return (self.s <= self.damping) | self.spanned | self.copies
 
     def gains(self, least: float) -> NDArray[np.float64]:
-        """Return by how much each candidate lowers the error (mathematics.md, eq. 63), (M,).
+        """Return by how much each candidate lowers the error (mathematics.md, eq. 61), (M,).
 
         -1 where by no more than `least`, and for candidates that are chosen or refused.
         """
@@ -317,7 +317,7 @@ class _Factor:
         """Yield the next centers, at most so many, from the candidates of the largest gains, before V has their rows.
 
         Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq.
-        94). Fewer where the stale gain of another candidate is larger.
+        64). Fewer where the stale gain of another candidate is larger.
         """
         gains = self.gains(least_gain)
         order = np.argsort(-gains, kind="stable")
@@ -348,7 +348,7 @@ class _Factor:
             yield m
 
     def append(self, columns: list[int]) -> None:
-        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 94).
+        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 64).
 
         Costs 2·j·M operations each. From one on that the chosen span to rounding, they are left out.
         """
@@ -429,12 +429,12 @@ class _Factor:
                 self.mark_copies(m)
 
     def reductions(self) -> NDArray[np.float64]:
-        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 63 and 65)."""
+        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 61 and 63)."""
         beta = self._beta()
         return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
     def _refresh(self) -> None:
-        """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 65)."""
+        """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 63)."""
         self.s, self.q = self.diagonal.copy(), self._kty.copy()
         beta = self._beta()
         for index, slab in enumerate(self.rows()):

@@ -2,7 +2,7 @@
 
 The held-out rows say how many are enough (`greedy:auto`), which ridge the weights want (`ridge.refit`), and what error
 to expect. The Gram of M candidates over n rows costs n·M², most of what a selection takes: finalists are chosen first,
-on a sample of the fit rows, in batches where the Gram of all does not fit (mathematics.md, eq. 95).
+on a sample of the fit rows, in batches where the Gram of all does not fit (mathematics.md, eq. 67).
 """
 
 from collections.abc import Callable
@@ -130,7 +130,7 @@ def prefix_weights(
     """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
 
     The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md,
-    eq. 61). Raises LinAlgError where the Gram with this ridge is not definite.
+    eq. 59). Raises LinAlgError where the Gram with this ridge is not definite.
     """
     used = statistics.centred() if intercept else statistics
     L = cholesky(used.damped(ridge), lower=True, overwrite_a=True)
@@ -177,7 +177,7 @@ class Preselection(NamedTuple):
 def preselection(n_fit: float, n_candidates: int, at_once: int, size: int | None) -> Preselection | None:
     """Return how the finalists of `size` centers (None: of as many as are found) are chosen; None: there are none.
 
-    n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 95.
+    n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 67.
     """
     n_finalists, n_back = forward_most(size, n_candidates), forward_size(n_candidates)
     if at_once < n_candidates:

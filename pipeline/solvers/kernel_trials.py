@@ -114,7 +114,7 @@ def kind_of(scales: NDArray[np.float32]) -> str:
 
 
 def least_gain(n_rows: float) -> float:
-    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 83)."""
+    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 86)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
 
 
@@ -160,7 +160,7 @@ class _HeldOut:
         return np.asarray(self._weights @ np.square(off))
 
     def error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> float:
-        """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 89).
+        """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 82).
 
         The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
         whose machines made more errors.
@@ -168,7 +168,7 @@ class _HeldOut:
         if not self._rows.of_classes:
             return float(self.squared_error(weights, intercept).sum()) / self.weight_sum
         f, y = self._columns @ weights + intercept, self._rows.targets
-        if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 75
+        if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
             f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
         behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
         # Half a row is wrong in any case.
@@ -204,7 +204,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
     """Return trials at widths: by halves from that of `start` while the error falls, else doubled; the best first.
 
     The error is taken to fall towards the best width and to rise beyond it; smaller widths are tried first, since the
-    best is smaller with more candidates (mathematics.md, eq. 82).
+    best is smaller with more candidates (mathematics.md, eq. 83).
     """
     trials, ridge = dict[int, Trial](), start.ridge
 
@@ -321,8 +321,8 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
 def next_scales(trial: Trial, slopes: NDArray[np.float64], points: NDArray[np.floating]) -> NDArray[np.float32]:
     """Return the scales (d,) f4 of a trial times the roots of the mean squared derivatives (d,), or the root (d, d).
 
-    The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 81 and
-    88), of a metric. The typical width of the points (m, d) stays that of the trial, so that a width means the same in
+    The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 85 and
+    91), of a metric. The typical width of the points (m, d) stays that of the trial, so that a width means the same in
     every round. Where the function is constant the scales stay as they are.
     """
     scales = trial.scales

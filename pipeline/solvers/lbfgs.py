@@ -43,7 +43,7 @@ class Curvature:
 
 
 def direction(gradient: NDArray[np.float64], curvature: Curvature) -> NDArray[np.float64]:
-    """Return the quasi-Newton direction -H g, (n,): the two-loop recursion (Nocedal 1980; mathematics.md, eq. 86)."""
+    """Return the quasi-Newton direction -H g, (n,): the two-loop recursion (Nocedal 1980; mathematics.md, eq. 89)."""
     q, factors = -gradient, []
     for s, y in zip(curvature.steps[::-1], curvature.changes[::-1], strict=True):
         factors.append(np.dot(s, q) / np.dot(s, y))

@@ -40,7 +40,7 @@ class Problem:
 
     @property
     def tau(self) -> float:
-        """Return sqrt(penalty), the penalty of the equivalent Lasso (mathematics.md, eq. 37)."""
+        """Return sqrt(penalty), the penalty of the equivalent Lasso (mathematics.md, eq. 36)."""
         return float(np.sqrt(self.penalty))
 
     @cached_property

@@ -94,7 +94,7 @@ class Refit:
 def least_squares(
     statistics: GramStatistics, ridge: float, *, intercept: bool, centred: GramStatistics | None = None
 ) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60), or raise LinAlgError.
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 58), or raise LinAlgError.
 
     centred: the centred statistics, where they are known.
     """
@@ -308,7 +308,7 @@ class LeftOut:
         self._blocks.append((keys, decision, truth, weights, np.where(held_out, 0.0, weights * leverages)))
 
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return decision values (n, T), classes (n,) and weights (n,) of the distinct rows (mathematics.md, eq. 104).
+        """Return decision values (n, T), classes (n,) and weights (n,) of the distinct rows (mathematics.md, eq. 79).
 
         Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
         equal to them keep the values of the fit.

@@ -82,7 +82,7 @@ def solve(
     on_record: Callable[[Record, SolverState], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Solution:
-    """Minimise F over mu >= 0, to a certified relative gap (mathematics.md, eqs. 13 and 46).
+    """Minimise F over mu >= 0, to a certified relative gap (mathematics.md, eqs. 13 and 45).
 
     problem : already validated (`Problem.validate`), once per Gram.
     generator : draws the visits; left untouched where ``start`` holds a generator state, which is used instead.
@@ -118,7 +118,7 @@ def solve(
 
 
 def _finished(options: SolverOptions, state: SolverState) -> Status | None:
-    """Return why to stop before another iteration, or None (mathematics.md, eqs. 36 and 46)."""
+    """Return why to stop before another iteration, or None (mathematics.md, eqs. 35 and 45)."""
     if (state.certified and state.relative_gap <= options.tolerance) or state.best_gap <= options.tolerance:
         return Status.CONVERGED
     if options.stop == "paper" and state.iterations > 1:
@@ -218,7 +218,7 @@ def _generator_of(state: SolverState) -> np.random.Generator:
 
 
 def _mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
-    """Return mu_m = |w_m| / tau, at which F(mu) <= 2 P(w) (mathematics.md, eqs. 39 and 40)."""
+    """Return mu_m = |w_m| / tau, at which F(mu) <= 2 P(w) (mathematics.md, eqs. 38 and 39)."""
     return np.abs(weights) * (1.0 / problem.tau)
 
 

@@ -30,7 +30,7 @@ def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G,
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
     the caller makes room or computes G afresh, and comes back.
-    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 15, 19 and 50).
+    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 15, 18 and 50).
     """
     moves, worst = 0, 0.0
     for k in range(order.size):
@@ -40,7 +40,7 @@ def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G,
         q = score(m, gram, kty, active, n, u, a)
         q_squared = q * q
         gradient = nu - q_squared
-        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 19): s_m is not needed
+        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 18): s_m is not needed
             shrunk[m] = gradient > threshold
             continue
         worst = max(worst, abs(gradient))
@@ -63,7 +63,7 @@ def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G,
 
 @compiled()
 def score(m, gram, kty, active, n, u, a):
-    """Fill a = C^T c_m and return q_m = y^T K~^-1 c_m (mathematics.md, eq. 23)."""
+    """Fill a = C^T c_m and return q_m = y^T K~^-1 c_m (mathematics.md, eq. 22)."""
     for i in range(n):
         a[i] = gram[m, active[i]]
     total = 0.0
@@ -74,7 +74,7 @@ def score(m, gram, kty, active, n, u, a):
 
 @compiled()
 def curvature(m, gram, mu, p, G, n, a, b):
-    """Return s_m = c_m^T K~^-1 c_m, filling b = G a, unless G_pp gives it (mathematics.md, eqs. 24 and 25).
+    """Return s_m = c_m^T K~^-1 c_m, filling b = G a, unless G_pp gives it (mathematics.md, eqs. 23 and 24).
 
     For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 costs nothing, and cancels less where s_m << gram_mm.
     """
@@ -93,9 +93,9 @@ def curvature(m, gram, mu, p, G, n, a, b):
 
 @compiled()
 def coordinate_step(mu, q_squared, s, nu, is_exact):
-    """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 30 and 31).
+    """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 29 and 30).
 
-    A Newton step that lowers mu_m can raise F (mathematics.md, eq. 32): the safeguarded step is the exact one there.
+    A Newton step that lowers mu_m can raise F (mathematics.md, eq. 31): the safeguarded step is the exact one there.
     """
     if q_squared <= 0.0 or s <= 0.0:
         return 0.0
@@ -107,7 +107,7 @@ def coordinate_step(mu, q_squared, s, nu, is_exact):
 
 @compiled()
 def change(p, mu, new, n, G, u, g):
-    """Update G and u for a weight mu -> new at row p (mathematics.md, eqs. 33 and 34), with g (cap,) to work in.
+    """Update G and u for a weight mu -> new at row p (mathematics.md, eqs. 32 and 33), with g (cap,) to work in.
 
     G loses factor g_p g_p^T, u = G kty the same, whose entry p is g_p^T kty.
     """
@@ -129,7 +129,7 @@ def change(p, mu, new, n, G, u, g):
 
 @compiled()
 def leave(p, active, position, n, G, u):
-    """Remove coordinate p of G, whose row is now 0 (mathematics.md, eq. 34); the last takes its row. Return n."""
+    """Remove coordinate p of G, whose row is now 0 (mathematics.md, eq. 33); the last takes its row. Return n."""
     last = n - 1
     position[active[p]] = -1
     if p != last:
@@ -145,7 +145,7 @@ def leave(p, active, position, n, G, u):
 
 @compiled()
 def enter(m, mu, s, q, active, position, n, G, u, b):
-    """Append coordinate m with weight mu to G and u (mathematics.md, eq. 35), b = G a. Return n."""
+    """Append coordinate m with weight mu to G and u (mathematics.md, eq. 34), b = G a. Return n."""
     corner = 1.0 / (1.0 / mu + s)
     for i in range(n):
         factor = b[i] * corner
@@ -178,7 +178,7 @@ def residual_scores(gram, kty, weights, active, scores):
 
 @compiled()
 def scaled_system(gram, mu, active, B):
-    """Write the lower triangle of B = I + D^1/2 C^T C D^1/2 (n, n); G = D^1/2 B^-1 D^1/2 (mathematics.md, eq. 28)."""
+    """Write the lower triangle of B = I + D^1/2 C^T C D^1/2 (n, n); G = D^1/2 B^-1 D^1/2 (mathematics.md, eq. 27)."""
     for i in range(active.size):
         for j in range(i + 1):
             B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]]

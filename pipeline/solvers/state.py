@@ -16,7 +16,7 @@ LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value o
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 20).
+    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19).
 
     tolerance : relative duality gap over all candidates to stop at.
     max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
@@ -24,7 +24,7 @@ class SolverOptions:
     schedule : "shrinking" or "uniform".
     step : "exact", or "newton", where that does not lower a weight
     opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
-    stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
+    stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 35).
     """
 
     tolerance: float = 1e-3

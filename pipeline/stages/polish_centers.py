@@ -339,7 +339,7 @@ class _Polish:
         return self._fit(parts, found.weights, found.ridge, fraction)
 
     def _fit(self, parts: dict[str, GramStatistics], solved: Weights, ridge: float, fraction: float) -> Fit:
-        """Return a ridge solution of the fit rows with its objective (mathematics.md, eq. 84)."""
+        """Return a ridge solution of the fit rows with its objective (mathematics.md, eq. 87)."""
         fit, held_out = parts[FIT], parts[HELD_OUT]
         kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
         objective = 0.5 * float(yty.sum() - (solved.weights * kty).sum())
@@ -468,7 +468,7 @@ def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
     middle = _middle(rows, points)
 
     def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
-        """Add a block, tile by tile of the centers (mathematics.md, eq. 85)."""
+        """Add a block, tile by tile of the centers (mathematics.md, eq. 88)."""
         fitted = ~block.held_out
         if not fitted.any():
             return

@@ -1,4 +1,4 @@
-"""Column generation: the weights over more candidates than a Gram in memory can hold (mathematics.md, eqs. 70 and 99).
+"""Column generation: the weights over more candidates than a Gram in memory can hold (mathematics.md, eqs. 70 and 92).
 
 `generate_columns` is the algorithm: solve on a working set; price candidates; admit the violators; until all candidates
 are priced and the duality gap over them is below the tolerance. A round prices all candidates together, or, on demand,
@@ -170,7 +170,7 @@ def known_before(solved: PricedRound) -> Correlations:
 
 
 def next_block(priced: PricedRound, waiting: NDArray[np.int64], size: int | None) -> NDArray[np.int64]:
-    """Return which candidates are evaluated next, sorted (mathematics.md, eq. 100).
+    """Return which candidates are evaluated next, sorted (mathematics.md, eq. 93).
 
     At most `size` of those that wait: first those not evaluated yet, in a random order, then those of the largest last
     values, which most likely violate. Without a size all that wait; or all there are, where their norms are unknown, or

@@ -328,7 +328,7 @@ class PricedRound:
 
     @cached_property
     def certificates(self) -> list[Certificate]:
-        """The certificate of every solve over the candidates that were evaluated (mathematics.md, eqs. 43 and 44).
+        """The certificate of every solve over the candidates that were evaluated (mathematics.md, eqs. 42 and 43).
 
         Others that a bound keeps below τ do not scale the dual point.
         """
@@ -353,7 +353,7 @@ class PricedRound:
 
     @cached_property
     def valid_certificates(self) -> list[Certificate]:
-        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 101)."""
+        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 94)."""
         if not len(self.waiting()):
             return self.certificates
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}

@@ -330,7 +330,7 @@ def active_weights(run: Run, current: WorkingSet) -> Weights:
 def compute_residuals(
     run: Run, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 26): one pass.
+    """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 25): one pass.
 
     columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
     stay committed until the correlations are.

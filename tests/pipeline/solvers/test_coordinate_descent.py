@@ -105,7 +105,7 @@ def test_the_objective_never_rises_but_without_the_safeguard(step):
 
 @pytest.mark.parametrize("lam", [4.0, 0.2])
 def test_proposition_3_equal_product_equal_predictor(lam):
-    """mathematics.md, eq. 20: the solvers take lambda = 1."""
+    """mathematics.md, eq. 19: the solvers take lambda = 1."""
     C, y, problem = make_columns(0, penalty=0.3)
     solution = solve(
         problem, SolverOptions(schedule="uniform", tolerance=1e-9, max_sweeps=3000), np.random.default_rng(0)
