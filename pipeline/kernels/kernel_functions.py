@@ -4,6 +4,7 @@ Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object i
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ MEDIAN_POINTS = 1000  # between which distances are measured, at most
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
 
 
-class Kernel:
+class Kernel(ABC):
     """Kernel columns c_m = k(X, x_m) of fixed centers over any rows (mathematics.md, eq. 1).
 
     centers : (n_centers, n_features) array, kept as C-contiguous `dtype`
@@ -57,17 +58,17 @@ class Kernel:
             self._centers: Values = np.ascontiguousarray(centers, dtype=dtype)
             self._set_up()
 
+    @abstractmethod
     def _set_up(self) -> None:
         """Check the centers and the width, and prepare what all columns need."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _prepared(self, X: Values) -> tuple[Values, Values]:
         """Return checked rows (rows, d) as `_write` wants them, and a size of each (rows,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         """Write the columns of a tile of centers to `out` (rows, n_centers), with the rows taken in an order."""
-        raise NotImplementedError
 
     @property
     def n_centers(self) -> int:
@@ -121,13 +122,13 @@ class Kernel:
                 total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
         return total / divisor
 
+    @abstractmethod
     def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
         """Return the slopes of k over u_m - u, times σ² or σ, of rows X and all centers, and the square of that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def onnx_columns(self, graph: Any, X: str) -> str:
         """Add nodes and constants to a graph (see `onnx_graph`): from features (rows, d) f8 to columns (rows, m)."""
-        raise NotImplementedError
 
     @classmethod
     def default_sigma2(cls, points: Values) -> float:
