@@ -155,10 +155,10 @@ def _filled_in(
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    random = check_random_state(machine.random_state)
-    drawn = isinstance(machine.random_state, Integral)
+    seed = machine.random_state
+    random = check_random_state(seed)  # which refuses what is none
     values = {
-        "seed": int(machine.random_state) if drawn else int(random.randint(np.iinfo(np.int32).max)),
+        "seed": int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max)),
         "centers.count": count,
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
     }
