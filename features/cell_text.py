@@ -1,27 +1,24 @@
-"""The cells of tables as text: which are missing, numbers, dates or truth values, and how values are spelled."""
+"""Cells and names of columns as text: which cells are missing, how values are spelled, and lists of names."""
 
-import math
-import re
-from datetime import UTC, date, datetime
+import csv
+import io
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-MISSING = frozenset(("", "nan", "+nan", "-nan", "na", "n/a", "<na>", "null", "?"))  # in any case of letters
-SECONDS_A_DAY = 86_400
-_TRUTH = {"true": 1.0, "false": 0.0}
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
-_WHOLE = re.compile(r"([+-]?[0-9]+)\.0+")
+# Words for a missing cell: those of pandas and Arrow, and that of the UCI data sets.
+_NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?"
+NULL_WORDS = ("", *_NULLS.split(","))
 
 
-def is_missing(cell: str) -> bool:
+def is_missing(text: str) -> bool:
     """Return whether a cell says that there is no value."""
-    return cell.strip().lower() in MISSING
+    return text.strip() in NULL_WORDS
 
 
-def is_plain(cell: str) -> bool:
-    """Return whether a number is in plain spelling; Python also takes 1_000 and digits of other scripts."""
-    return cell.isascii() and "_" not in cell
+def text_of(value: Any) -> str | None:
+    """Return a value as a csv would hold it; None for a missing one."""
+    text = None if value is None else str(value)
+    return None if text in ("nan", "NaT", "<NA>") else text
 
 
 def reads_as_number(cell: str) -> bool:
@@ -33,42 +30,39 @@ def reads_as_number(cell: str) -> bool:
     return True
 
 
-def number_of(cell: str) -> float:
-    """Return the number, the days since 1970, or the truth value that a cell is; NaN where it is none of them."""
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a text such as ``age,"height, cm"``: one with a comma, or blanks at its ends, is in quotes.
+
+    A column without a name is ``""``; nothing between commas is no name. Raises ValueError for a lone quote.
+    """
     try:
-        return float(cell) if is_plain(cell) else math.nan
-    except ValueError:
-        word = cell.strip()
-        return _TRUTH.get(word.lower(), math.nan) if word.isalpha() else days_of(word)
+        (cells,) = csv.reader([text], skipinitialspace=True, strict=True) if text else [[]]
+    except (csv.Error, ValueError):
+        raise ValueError("must be names of columns whose quotes end") from None
+    quoted = '"' in text
+    return tuple(cell if quoted else cell.strip() for cell in cells if cell.strip() or (quoted and not cell))
 
 
-def days_of(word: str) -> float:
-    """Return the days since 1970 of a date, or of a time in UTC where it names no zone; NaN for other words."""
-    if not _DATE.fullmatch(word):
-        return math.nan
-    try:
-        if len(word) == 10:
-            return float((date.fromisoformat(word) - date(1970, 1, 1)).days)
-        moment = datetime.fromisoformat(word)
-    except ValueError:
-        return math.nan
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / SECONDS_A_DAY
+def names_text(names: Iterable[str]) -> str:
+    """Return the text of which `names_in` makes these names."""
+    text = io.StringIO()
+    names = list(names)
+    every = any(name != name.strip() or not name for name in names)
+    csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
+    return text.getvalue()
 
 
-def is_value(cell: str) -> bool:
-    """Return whether a cell of an input is a number in any spelling, a date, or a truth value."""
-    return reads_as_number(cell) or not math.isnan(number_of(cell))
+def setting(key: str, value: str) -> str:
+    """Return a setting as messages name it: whoever shows them puts it into the words of the reader."""
+    return f"`{key}={value}`"
 
 
-def cell_text(value: Any) -> str:
-    """Return a value as a csv would hold it: numbers in full, truth values as 1 and 0, nothing for None and NaT."""
-    if value is None or (not isinstance(value, str) and str(value) == "NaT"):
-        return ""
-    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value)
+def drop_setting(*names: str) -> str:
+    """Return the setting that leaves columns out."""
+    return setting("data.drop", names_text(names))
 
 
-def category_of(word: str) -> str:
-    """Return the category that a word is: 1 and 0 for true and false, 2 for 2.0, as which some programs write 2."""
-    whole = _WHOLE.fullmatch(word)
-    return whole[1] if whole else f"{_TRUTH[word.lower()]:g}" if word.lower() in _TRUTH else word
+def shown(words: Iterable[str], most: int = 8) -> str:
+    """Return the first of some words as a list for people."""
+    listed = list(words)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

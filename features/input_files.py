@@ -4,11 +4,9 @@ import gzip
 import os
 import stat
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from features.errors import DataError
 
@@ -41,67 +39,43 @@ def check_promise(path: Path, promised: int) -> None:
         )
 
 
-class Unpacked(Protocol):
-    """A stream of bytes, read front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes, at most so many; none at the end."""
-
-
-@contextmanager
-def open_unpacked(path: Path) -> Iterator[Unpacked]:
+def open_unpacked(path: Path) -> BufferedReader:
     """Open a plain file to read what it holds front to back; that of a name in .gz or .zst is unpacked meanwhile.
 
-    Such a file is unpacked once before, to its checksums: DataError where it is damaged, or holds more than its size
-    makes believable, comes before anything that its lines could be blamed for.
+    Its reads raise DataError where it is damaged, or holds more than its size makes believable.
     """
-    if path.suffix.lower() not in PACKED_SUFFIXES:
-        with open_plain(path) as stream:
-            yield stream
-        return
-    with open_plain(path) as stream:
-        status = os.fstat(stream.fileno())
-        known = (str(path), status.st_size, status.st_mtime_ns)
-        if known not in _checked:
-            for _ in _pieces(stream, path):
-                pass
-            _checked.add(known)
-    with open_plain(path) as stream:
-        yield _Joined(_pieces(stream, path))
+    file = open_plain(path)
+    return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
 
 
-_checked = set[tuple[str, int, int]]()  # packed files that this process has read to their ends
+class _Unpacked(RawIOBase):
+    """What a packed file holds, as far as its size makes it believable: numbers do not pack a hundredfold."""
+
+    def __init__(self, packed: BufferedReader, path: Path) -> None:
+        self._packed, self._path = packed, path
+        self._left = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
+        self._stream = gzip.GzipFile(fileobj=packed) if path.suffix.lower() == ".gz" else _zstd(packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except (EOFError, zlib.error, OSError) as error:
+            raise DataError(f"{self._path}: damaged {self._path.suffix.lower()} file ({error})") from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise DataError(f"{self._path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
 
 
-class _Joined:
-    """Pieces of bytes as a stream."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, b""
-
-    def read(self, size: int, /) -> bytes:
-        while len(self._rest) < size and (piece := next(self._pieces, b"")):
-            self._rest += piece
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return taken
-
-
-def _pieces(packed: BufferedReader, path: Path) -> Iterator[bytes]:
-    """Yield what a packed file holds, as far as its size makes it believable: numbers do not pack a hundredfold."""
-    left = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
-    kind = "gzip" if path.suffix.lower() == ".gz" else "zstd"
-    try:
-        stream = gzip.GzipFile(fileobj=packed) if kind == "gzip" else _zstd(packed)
-        while piece := stream.read(_PIECE_BYTES):
-            left -= len(piece)
-            if left < 0:
-                raise DataError(f"{path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
-            yield piece
-    except (gzip.BadGzipFile, EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{path}: damaged {kind} file ({error})") from error
-
-
-def _zstd(packed: BufferedReader) -> Unpacked:
+def _zstd(packed: BufferedReader) -> Any:
     import pyarrow  # takes 0.1 s, and images need none
 
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), "zstd")

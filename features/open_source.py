@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features import images, paper_tables
+from features.array_sources import open_arrays, open_npz
 from features.errors import DataError, MissingInputError, UsageError
-from features.source import NAMED, Part, RowArray, Source, SourceSpec
-from features.table_paths import KNOWN, exists, is_table, table_files
-from features.tables import open_arrays, open_npz
+from features.source import NAMED, RowArray, Source, SourceSpec
+from features.tables.table_paths import KNOWN, exists, is_table, table_files
 
 if TYPE_CHECKING:  # imported late, with what reads tables
-    from features.table_files import Keeper
+    from features.tables.table_source import Keeper
 
 _OPENERS = {
     "mnist": images.open_mnist,
@@ -41,8 +41,8 @@ def open_source(
 
     arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
         `spec.dataset` names; X is never read whole, and nothing kept open
-    digests : what `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X
-    keeper : keeps tables that were read; without one they are in memory
+    digests : what `features.array_sources.digest_arrays` returned for `arrays`, which saves a pass over X
+    keeper : keeps what was found in tables; without one their inputs are in memory
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
@@ -78,12 +78,9 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
         raise DataError(f"data.positive = {spec.positive}: no label of {source.name}; it has {known}")
     positive = labels.index(spec.positive)
 
-    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        inputs, targets = source.read(part, start, stop)
-        return inputs, (targets == positive).astype(np.int64)
-
+    targets = {part: (classes == positive).astype(np.int64) for part, classes in source.targets.items()}
     identity = source.identity | {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
-    return replace(source, task="binary", classes=(-1, 1), read_rows=read, identity=identity)
+    return replace(source, task="binary", classes=(-1, 1), targets=targets, identity=identity)
 
 
 def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
@@ -100,7 +97,7 @@ def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
         if path.suffix == ".npz":
             return open_npz(spec, path)
         # Imported here: what reads tables takes a while to import.
-        from features.table_files import open_table
+        from features.tables.table_source import open_table
 
         return open_table(spec, path, keeper)
     if path.suffix == ".zarr":

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import cell_text, is_missing
+from features.cell_text import is_missing, text_of
 from features.errors import DataError
 
 Keys = NDArray[np.uint64]
@@ -40,12 +40,12 @@ def group_keys(groups: np.ndarray) -> Keys:
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
     read = []
     for name in names.tolist():
-        text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
+        text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else text_of(name) or ""
         if _WHOLE.fullmatch(text) and float(text).is_integer():
             text = str(int(float(text) if "e" in text else text.partition(".")[0]))
         read.append(text)
     for name, row in zip(read, rows.tolist(), strict=True):
-        if is_missing(name) or name.lower() in ("none", "nat"):
+        if is_missing(name):
             raise DataError(f"row {row} has no group ({name!r}); name one for each row")
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in read)
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]

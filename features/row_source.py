@@ -2,14 +2,13 @@
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.encoding import EncodedRows, unknown_words
 from features.errors import DataError, UsageError
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
@@ -36,8 +35,8 @@ class PartRows(NamedTuple):
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
 
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the inputs of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
         block = np.empty((stop - start, *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
         rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
         span, begin = _piece_rows(self.inputs), 0
@@ -47,7 +46,7 @@ class PartRows(NamedTuple):
             block[begin:end] = values[rows[begin:end] - low]
             begin = end
         check_finite(block, self.array_name, rows)
-        return block, self.targets[start:stop].copy()
+        return block
 
 
 def source_of(
@@ -101,7 +100,7 @@ def source_of(
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
     notes = _task_notes(spec, task, labels) if is_table else []
-    notes += _fact_notes(spec, n_left_out, *parts) + _unknown_notes(parts[1])
+    notes += _fact_notes(spec, n_left_out, *parts)
     return _of_parts(name, task, classes, zscored, *parts, identity=identity, notes=notes)
 
 
@@ -177,7 +176,7 @@ def _of_parts(
     identity: dict[str, Any],
     notes: list[str],
 ) -> Source:
-    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(part: Part, start: int, stop: int) -> np.ndarray:
         return (train if part == "train" else test).read(start, stop)
 
     inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
@@ -191,6 +190,7 @@ def _of_parts(
         input_shape=tuple(int(size) for size in train.inputs.shape[1:]),
         standardise=standardise,
         read_rows=read,
+        targets={"train": train.targets, "test": test.targets},
         identity=identity,
         row_weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},
@@ -202,7 +202,23 @@ def _of_parts(
             decoded=sum(math.prod(array.shape) * array.dtype.itemsize for array in chunked),
             decoding=max((getattr(array, "decoding_bytes", 0) for array in chunked), default=0),
         ),
+        in_order=partial(_in_order, train, test) if any(getattr(one, "in_order", False) for one in inputs) else None,
     )
+
+
+def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.ndarray]]:
+    """Yield (part, first row in it, inputs) of all rows, each file read once, front to back."""
+    named: list[tuple[Part, PartRows]] = [("train", train), ("test", test)]
+    for together in [named] if train.inputs is test.inputs else [named[:1], named[1:]]:
+        inputs = together[0][1].inputs
+        span = _piece_rows(inputs)
+        for start in range(0, inputs.shape[0], span):
+            block = np.asarray(inputs[start : start + span])
+            for part, of_part in together:
+                rows = np.arange(inputs.shape[0]) if of_part.rows is None else of_part.rows
+                low, high = np.searchsorted(rows, (start, start + span)).tolist()
+                if low < high:
+                    yield part, low, block[rows[low:high] - start]
 
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
@@ -228,26 +244,6 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRo
     return notes
 
 
-def _unknown_notes(part: PartRows) -> list[str]:
-    """Return a note of cells of the test part with words that no training row has."""
-    if not isinstance(part.inputs, EncodedRows):
-        return []
-    counts, encoding = Counter[str](), part.inputs.encoding
-    rows = np.arange(part.inputs.shape[0]) if part.rows is None else part.rows
-    for codes in pieces_of(part.inputs.codes, rows, 8 * len(encoding.columns)):
-        counts.update(encoding.unknown(codes))
-    return [f"test part: {line}" for line in unknown_words(counts)]
-
-
-def pieces_of(read: Callable[[slice], np.ndarray], rows: np.ndarray, row_bytes: int) -> Iterator[np.ndarray]:
-    """Yield some rows, ascending, in pieces: those among each `PIECE_BYTES` of what `read` returns."""
-    span = max(1, PIECE_BYTES // row_bytes)
-    for start in range(0, int(rows[-1]) + 1 if len(rows) else 0, span):
-        low, high = np.searchsorted(rows, (start, start + span))
-        if low < high:
-            yield read(slice(start, int(rows[high - 1]) + 1))[rows[low:high] - start]
-
-
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
     if spec.task or spec.positive is not None or labels.dtype.kind not in "iu" or task == "binary":
@@ -256,7 +252,7 @@ def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     if task == "regression":
         taken, otherwise, other = "quantities (a regression)", "classes", "multiclass"
     counted = f"target: {len(np.unique(labels))} distinct whole numbers are taken for {taken}"
-    return [f"{counted}; where they are {otherwise}, --set data.task={other}"]
+    return [f"{counted}; where they are {otherwise}, `data.task={other}`"]
 
 
 def input_dtype(inputs: RowArray) -> np.dtype:

@@ -36,7 +36,7 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
         row = next((row for row, label in enumerate(labels) if not reads_as_number(label)), 0)
         raise DataError(
             f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
-            "or give the task (--set data.task=multiclass) if these are classes"
+            "or give the task (`data.task=multiclass`) if these are classes"
         )
     return "regression"
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(arguments: argparse.Namespace) -> None:
     """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
-    from features.table_paths import is_table, table_files
+    from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.example_files import Asked
     from pipeline.prediction.streamed_prediction import locate, open_examples, predictions, warnings_of
     from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy

@@ -128,7 +128,7 @@ def _is_frame(data: Any) -> bool:
 
 def _in_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return data with the paths of the data frames among them, which are written in a folder."""
-    from pipeline.datasets.table_store import write_frame  # brings what reads tables
+    from pipeline.datasets.table_records import write_frame  # brings what reads tables
 
     return {name: write_frame(data, folder) if _is_frame(data) else data for name, data in given.items()}
 

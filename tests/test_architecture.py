@@ -28,8 +28,8 @@ PATHS_AND_LOGS = {"os", "pathlib", "logging"}
 OWN_PLACE = {  # an outside library: the only files that may import it
     "dask": ("pipeline/runtime/executors.py",),
     "pyarrow": (
-        *(f"features/{name}.py" for name in ("csv_files", "parquet_files", "input_files", "table_batches")),
-        *(f"features/table_{name}.py" for name in ("cells", "labels", "layout", "parts")),
+        "features/input_files.py",
+        *(f"features/tables/{name}.py" for name in ("readers", "cells", "learning", "table_source")),
         "storage/output_files.py",
     ),
     "distributed": ("pipeline/runtime/executors.py",),

@@ -3,8 +3,8 @@
 COMMAND: python jobs/benchmarks/tables.py --out DIR [--rows 3000000] [--rounds 2] [--train]
 
 Writes ROWS × 28 numbers (HIGGS's shape) to DIR once, in every form, then times each in a process of its own with one
-thread: pyarrow's csv reader; csv, parquet and parts to a kept table, and on to a feature store; the same codes written
-from an array; and the feature store from zarr. `--train` trains on each form, 1000 candidates, one worker and
+thread: pyarrow's csv reader; the first reading of csv, parquet and parts, and all up to the feature store; the same
+features written from an array; and the feature store from zarr. `--train` trains on each form with one worker and
 `--memory-limit 1GiB`, beside the forecast of `--dry-run`. The figures are in DIR/tables.json too. Ratios hold within
 one round: run it on an idle machine.
 """
@@ -67,8 +67,8 @@ def pyarrow_csv(path: str) -> None:
         assert sum(batch.num_rows for batch in reader) > 0
 
 
-def kept(path: str) -> None:
-    """Read a table into the store of kept tables."""
+def learned(path: str) -> None:
+    """Read a table once, to learn its columns."""
     _to(path, features=False)
 
 
@@ -86,28 +86,36 @@ def _to(path: str, *, features: bool) -> None:
     from storage.folder_layouts import FeatureLayout
 
     with TemporaryDirectory(dir=Path(path).parent) as folder:
-        request = FeatureRequest(SourceSpec(path, kept=f"{folder}/tables"), FeatureSpec("raw"), True)
-        shape = describe(request, open_data(request.source))
+        request = FeatureRequest(
+            SourceSpec(path, target="y", kept=f"{folder}/tables") if "zarr" not in path else SourceSpec(path),
+            FeatureSpec("raw"),
+            True,
+        )
+        source = open_data(request.source)
+        shape = describe(request, source)
         if not features:
             return
         layout = FeatureLayout(Path(folder), shape.digest)
         task, items = building.prepare(layout, shape, request)
-        for item in items:
-            building.build_item(task, item)
+        if source.in_order is None:
+            for item in items:
+                building.build_item(task, item)
+        else:
+            assert sum(building.build_in_order(task, items, source, shape.item_rows)) == shape.n_train + shape.n_test
         building.finish(layout, shape)
 
 
 def array(path: str) -> None:
-    """Write the codes of the table from an array, as a kept table has them."""
+    """Write the features of the table from an array, as a feature store has them."""
     import numpy as np
     import zarr
 
     from storage.zarr_arrays import ArrayWriter, create_arrays
 
     n_rows = zarr.open_group(path, mode="r")["X"].shape[0]
-    piece = np.random.default_rng(0).standard_normal((PIECE_ROWS, N_COLUMNS))
+    piece = np.random.default_rng(0).standard_normal((PIECE_ROWS, N_COLUMNS)).astype(np.float32)
     with TemporaryDirectory(dir=Path(path).parent) as folder:
-        writer = ArrayWriter(Path(folder), "codes", (N_COLUMNS,), np.float64)
+        writer = ArrayWriter(Path(folder), "X", (N_COLUMNS,), np.float32)
         for start in range(0, n_rows, PIECE_ROWS):
             writer.add(piece[: n_rows - start])
         create_arrays(Path(folder), [writer.finish()], {})
@@ -160,7 +168,7 @@ def main() -> None:
                 rows.append({"round": k, "what": "train", "form": form, **facts})
                 print(words_of(rows[-1]), flush=True)
             continue
-        steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("kept", form) for form in FORMS[:3])]
+        steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("learned", form) for form in FORMS[:3])]
         for what, form in [*steps, *(("stored", form) for form in FORMS)]:
             rows.append({"round": k, "what": what, "form": form, "seconds": measured(what, folder / f"rows.{form}")})
             print(words_of(rows[-1]), flush=True)

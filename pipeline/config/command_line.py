@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from features.column_names import names_text
+from features.cell_text import names_text
 from pipeline.config.parsers import is_plain
 from pipeline.config.settings import SETTINGS, UNSAFE, flat
 from pipeline.errors import ConfigError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
-from features.column_names import names_in
+from features.cell_text import names_in
 
 PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
 NO_PENALTY = "none"

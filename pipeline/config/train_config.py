@@ -80,6 +80,9 @@ class DataConfig:
     test: str | None = optional(
         text, "none", "file with the test part of a table; all rows of DATASET are then trained on", "--test"
     )
+    header: bool = option(
+        True, truth, "whether a table of text begins with the names of its columns (false: they are f0, f1, ...)"
+    )
     columns: tuple[str, ...] | None = optional(name_list, "all", "columns of a table that are inputs, by name")
     drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are not inputs, by name")
     categorical: str | None = optional(

@@ -1,11 +1,12 @@
 """Building a feature store block by block; a half-built one is completed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from features.source import PARTS, Part, Source
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
@@ -38,14 +39,35 @@ class FeatureItem:
 BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build any item of a store
 
 
-def build_item(task: BlockTask, item: FeatureItem) -> int:
+def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None = None) -> int:
     """Compute and store the features of one row block; return its number of rows. Raises as `computed_block`."""
     (layout, features), part, block = task, item.part, item.block
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
-    for name, values in computed_block(features, part, block.start, block.stop).items():
+    for name, values in computed_block(features, part, block.start, block.stop, inputs).items():
         files |= arrays[f"{part}/{name}"].write(block.start, values)
     write_marker(layout.markers, item.name, {"rows": block.n_rows, "files": files})
     return block.n_rows
+
+
+def build_in_order(task: BlockTask, items: list[FeatureItem], source: Source, item_rows: int) -> Iterator[int]:
+    """Store the features of the items from a source that is read front to back; yield the rows of each as it is done.
+
+    Both parts are written as their rows come; those of items that are done already are passed over.
+    """
+    assert source.in_order is not None
+    waiting = {(item.part, item.block.start): item for item in items}
+    held: dict[Part, list[NDArray[Any]]] = {part: [] for part in PARTS}
+    begun = dict.fromkeys(PARTS, 0)
+    for part, start, inputs in source.in_order():
+        stopping.check()
+        held[part].append(inputs)
+        n_rows = source.n_train if part == "train" else source.n_test
+        while begun[part] < n_rows and start + len(inputs) >= (stop := min(begun[part] + item_rows, n_rows)):
+            rows = held[part][0] if len(held[part]) == 1 else np.concatenate(held[part])
+            item = waiting.get((part, begun[part]))
+            if item is not None:
+                yield build_item(task, item, rows[: stop - begun[part]])
+            held[part], begun[part] = [rows[stop - begun[part] :]], stop
 
 
 def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ parameters, and built only when its manifest is there; every read checks the dig
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from features.descriptors.extraction import extract, feature_length
 from features.row_draws import Keys, row_keys
-from features.source import Part
+from features.source import LearnedRows, Part, Source
 from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
@@ -78,6 +78,8 @@ class FeatureRows(Protocol):
         """Return the z-scoring of the inputs."""
 
 
+# Returns inputs and targets of the rows from a first one to before another.
+ReadRows = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
 FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | FeatureRows
 
 
@@ -180,7 +182,7 @@ class _LiveRows:
         return self.features(part, range(start, stop), self.source.read(part, start, stop)[0])
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        return self.source.read(part, start, stop)[1]
+        return self.source.targets[part][start:stop].copy()
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
         weights = self.source.weights(part)
@@ -209,13 +211,17 @@ class _LiveRows:
         return Standardisation(np.array(self._access.mean), np.array(self._access.scale))
 
 
-def computed_block(access: LiveFeatures, part: Part, start: int, stop: int) -> dict[str, NDArray[Any]]:
+def computed_block(
+    access: LiveFeatures, part: Part, start: int, stop: int, inputs: NDArray[np.generic] | None = None
+) -> dict[str, NDArray[Any]]:
     """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups.
 
-    Raises InvalidDataError naming a row whose features are not finite.
+    inputs : of these rows; None: they are read. Raises InvalidDataError naming a row whose features are not finite.
     """
     rows = _LiveRows(access)
-    inputs, targets = rows.source.read(part, start, stop)
+    if inputs is None:
+        inputs, _ = rows.source.read(part, start, stop)
+    targets = rows.source.targets[part][start:stop]
     arrays = {"X": rows.features(part, range(start, stop), inputs), "y": targets}
     weights, groups = rows.weights(part, start, stop), rows.source.groups
     if weights is not None:
@@ -251,8 +257,20 @@ def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
         return LiveFeatures(request, data=data)
     source = open_data(request.source)
     release_data()  # the chunks that are read here go with this source
-    fitted = fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
+    read: ReadRows = partial(source.read, "train")
+    weights, n_rows = source.weights("train"), source.n_train
+    if source.learned is not None:
+        learned = source.learned()
+        read, n_rows = _read_learned(learned, source), len(learned.rows)
+        weights = None if weights is None else weights[learned.rows]
+    fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced)
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
+
+
+def _read_learned(learned: LearnedRows, source: Source) -> ReadRows:
+    """Return a function of (start, stop) that returns inputs and targets of some of the learned rows."""
+    targets = source.targets["train"][learned.rows]
+    return lambda start, stop: (learned.inputs[start:stop], targets[start:stop])
 
 
 def open_features(access: FeatureAccess) -> FeatureRows:
@@ -270,7 +288,7 @@ def _live_rows(access: LiveFeatures) -> FeatureRows:
 
 
 def fit_moments(
-    read: Callable[[int, int], tuple[NDArray[np.generic], NDArray[np.generic]]],
+    read: ReadRows,
     shape: FeatureShape,
     weights: NDArray[np.float64] | None,
     *,

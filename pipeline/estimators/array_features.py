@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.utils import check_array
 
-from features.encoding import Asked
 from features.errors import DataError
 from features.row_draws import Keys, first_of_equals, group_keys, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
-from features.table_files import inputs_in_memory
-from features.table_parts import ArrowPart, MixedColumnError, cells_as_table, is_frame
+from features.tables.encoding import Asked
+from features.tables.readers import Frame, MixedColumnError, frame_of_cells, is_frame
+from features.tables.table_source import inputs_in_memory
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
@@ -137,11 +137,11 @@ def rows_of_cells(
     a cell, UsageError. `prediction.predictor` reads cells as these columns say.
     """
     try:
-        part = ArrowPart(X, "X")
+        part = Frame(X, "X")
     except MixedColumnError:  # or no table; numbers and words in one column are read as texts
         cells = check_array(X, dtype=None, ensure_all_finite=False)
         names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
-        part = ArrowPart(cells_as_table(cells, list(names)), "X")
+        part = Frame(frame_of_cells(cells, list(names)), "X")
     inputs, columns = inputs_in_memory(part, Asked.read(categorical, missing), counted)
     return Rows(inputs, feature_dtype=np.float32), columns
 

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.table_parts import has_numbers_only, is_frame
+from features.tables.readers import has_numbers_only, is_frame
 from features.targets import checked_weights, class_array
 from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import with_value, with_values
@@ -141,7 +141,7 @@ def _rows_and_columns(
     names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
     machine._of_cells = not isinstance(X, Rows)
     if isinstance(X, Rows):
-        return X, Columns(names, None, len(names)) if names else None
+        return X, Columns(names) if names else None
     counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
     rows, columns = rows_of_cells(X, config.data.categorical, config.data.missing, counted)
     return rows, columns if names == columns.inputs else replace(columns, inputs=())  # which go by their places

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.source import NAMED, Source, SourceMemory, SourceSpec
-from features.table_paths import is_pattern, is_table, table_files
+from features.tables.table_paths import exists, is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
@@ -56,7 +56,6 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-TABLE_BYTES = 330 * 2**20  # while a table is read; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-image, which computes features named hog
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
@@ -151,10 +150,11 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     data.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
-    if spec.dataset not in NAMED and is_table(Path(spec.dataset)) and limit < TABLE_BYTES:
+    needed = _table_bytes(spec)
+    if needed > limit:
         raise PlanError(
-            f"{spec.dataset}: reading a table needs {_size(TABLE_BYTES)}, the limit is {_size(limit)}; use "
-            f"--memory-limit {TABLE_BYTES // 2**20}MiB or more"
+            f"{spec.dataset}: reading the table needs {_size(needed)}, the limit is {_size(limit)}; use "
+            f"`resources.memory_limit={-(-needed // 2**20)}MiB` or more"
         )
     outline = open_outline(spec)
     if outline is None:
@@ -389,11 +389,17 @@ def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
 
 def _reading_stages(run: RunSize) -> tuple[StagePlan, ...]:
     """Return the stage that reads a table; none for other data."""
-    config, n_rows = run.config, run.shape.n_train + run.shape.n_test
-    if config.dataset in NAMED or not is_table(Path(config.dataset)):
-        return ()
-    disk = 8 * n_rows * run.shape.n_features if _stores_features(config) else 0
-    return (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, disk),)
+    needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
+    return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 24 * n_rows),) if needed else ()
+
+
+def _table_bytes(spec: SourceSpec) -> int:
+    """Return what a process needs that reads a table, beside what it knows of each row; 0 for other data."""
+    if spec.dataset in NAMED or not exists(Path(spec.dataset)) or not is_table(Path(spec.dataset)):
+        return 0
+    from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
+
+    return READING_BYTES + learning_bytes(spec)
 
 
 def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features import tables
+from features import array_sources
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Part, RowArray
-from features.table_paths import KNOWN, exists, is_table
+from features.tables.table_paths import KNOWN, exists, is_table
 from pipeline.errors import ConfigError
 from storage.user_arrays import open_user_arrays
 
@@ -121,10 +121,10 @@ def _wanted(known: Container[str], asked: Asked, part_name: str) -> list[str]:
 
 def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
     """Return those arrays of an npz file that are needed; each is checked before anything is allocated."""
-    with tables.npz_archive(path) as archive:
+    with array_sources.npz_archive(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         wanted = [name for name in _wanted(members, asked, NPZ_NAME) if name in members]
-        return {name: tables.read_member(archive, members[name], path) for name in wanted}
+        return {name: array_sources.read_member(archive, members[name], path) for name in wanted}
 
 
 def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
@@ -139,7 +139,7 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_
                 raise DataError(f"{path}: has no array {words}")
         if asked.labelled:
             check_lengths(arrays[inputs], arrays[labels], inputs, labels)
-        y = tables.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
+        y = array_sources.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import category_of, is_plain
 from features.errors import DataError
 from features.row_draws import draw_sample
 from features.targets import class_positions, labels_from_decision
@@ -150,7 +149,7 @@ def error_numbers(total: Sums) -> dict[str, Any]:
 def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
     """Return the labels of the data as indices (rows,) i8 into the model's, or values (rows,) f8 where it has none.
 
-    Numbers may be text, true and false 1 and 0. Raises DataError naming the first row whose label is unknown, or whose
+    Numbers may be text. Raises DataError naming the first row whose label is unknown, or whose
     value is no finite number.
     """
     assert block.labels is not None
@@ -162,11 +161,10 @@ def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
             label, row = block.labels[bad].item(), block.piece_start + bad
             raise DataError(f"{block.name}: row {row} has the target {label!r}; a finite number is needed")
         return values
-    spelled = {category_of(label): label for label in labels if isinstance(label, str)}
+    known = set(labels)
 
     def otherwise(label: str | float) -> object:
-        text = category_of(str(label))
-        return spelled.get(text, _number(text))
+        return str(label) if str(label) in known else _number(label)
 
     index = class_positions(block.labels, labels, otherwise)
     unknown = np.flatnonzero(index < 0)
@@ -179,7 +177,7 @@ def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
 
 def _number(value: str | float) -> int | float | None:
     """Return what a text reads as, None where it is no number; a whole one stays exact."""
-    if isinstance(value, str) and not is_plain(value):
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
         return None
     for kind in (int, float):
         try:

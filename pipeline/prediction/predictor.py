@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.encoding import unknown_words
 from features.errors import DataError
-from features.table_parts import MixedColumnError, Table, cells_as_table
+from features.tables.encoding import unknown_words
+from features.tables.readers import MixedColumnError, Table, frame_of_cells
 from pipeline.prediction.example_files import Asked, Examples, Piece
 from pipeline.prediction.streamed_prediction import check_shape, locate, predictions
 from pipeline.prediction.table_examples import table_examples
@@ -76,7 +76,7 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
     if not len(cells):
         return Examples("X", None, ())
-    return table_examples(Table.of(cells_as_table(cells, names), "X"), Asked(None, False), model)
+    return table_examples(Table.of(frame_of_cells(cells, names), "X"), Asked(None, False), model)
 
 
 def _selected(X: Any, names: list[Any]) -> Any:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptors.extraction import feature_length
-from features.encoding import unknown_words
 from features.errors import DataError
 from features.row_source import check_finite, input_dtype
 from features.source import NAMED, Part, Source
+from features.tables.encoding import unknown_words
 from features.targets import class_array
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
@@ -111,10 +111,11 @@ def open_examples(asked: Asked, located: ModelLocation) -> Examples:
 
 
 def _open_table(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
-    from features.table_parts import Table  # with pyarrow, which runs on images do without
+    from features.tables.readers import Table  # with pyarrow, which runs on images do without
     from pipeline.prediction.table_examples import table_examples
 
-    return table_examples(Table.in_files(path), asked, model)
+    header = model.table_columns is None or model.table_columns.header
+    return table_examples(Table.in_files(path, header=header), asked, model)
 
 
 def block_rows_for(model: SparseKernelModel) -> int:
@@ -232,5 +233,5 @@ def _parts_of(source: Source, part: str) -> Examples:
             weights = np.ones(n_rows)
         return Piece(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
 
-    header = None if source.columns is None else source.columns.target is not None
+    header = None if source.columns is None else source.columns.header
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)

@@ -220,13 +220,10 @@ class SparseKernelModel:
         _labels(self.labels)
         columns, n_inputs = self.table_columns, math.prod(self.input_shape)
         n_columns = n_inputs if columns is None or columns.encoding is None else len(columns.encoding.columns)
-        if columns is not None and (len(columns.inputs) not in (0, n_columns) or columns.target_index > n_columns):
+        if columns is not None and len(columns.inputs) not in (0, n_columns):
             raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns}")
         if columns is not None and columns.encoding is not None and len(columns.encoding.inputs) != n_inputs:
             raise ModelFormatError(f"its columns make {len(columns.encoding.inputs)} inputs, the model has {n_inputs}")
-        last = n_columns + len(columns.other_places) if columns is not None else 0
-        if columns is not None and max(columns.other_places, default=0) > last:
-            raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns} and a target")
         self._check_task()
         self._check_temperature()
         self._check_arrays()

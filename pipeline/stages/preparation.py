@@ -13,12 +13,14 @@ from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
+from pipeline.datasets.build_feature_store import FeatureItem
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
-from pipeline.datasets.open_data import release_data
+from pipeline.datasets.open_data import open_data, release_data
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, loops_in
 from pipeline.runtime import stopping
+from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
 from pipeline.stages.filled_settings import kernels_of
@@ -136,8 +138,15 @@ def build_features(run: Run) -> None:
             if not feature_rows.is_built(layout):
                 with run.status(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)
-                build = partial(build_feature_store.build_item, task)
-                run.run_items(FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows)
+                build: Callable[[FeatureItem], int] = partial(build_feature_store.build_item, task)
+                executor = run.executor
+                source = open_data(run.request.source)
+                if source.in_order is not None:  # a table, which one process reads from its begin to its end
+                    built = build_feature_store.build_in_order(task, items, source, shape.item_rows)
+                    build, executor = (lambda item: next(built)), Executor()
+                run.run_items(
+                    FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
+                )
                 with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()

@@ -325,6 +325,7 @@ class Run(Workspace):
         note: Callable[[], str] = str,
         address_of: Callable[[Item], str | None] = lambda item: None,
         on_value: Callable[[Item, Value], object] = lambda item, value: None,
+        executor: Executor | None = None,
     ) -> None:
         """Run a function over items in stage `name`, and show its progress.
 
@@ -332,6 +333,7 @@ class Run(Workspace):
         words, note : what is done, and a function that returns a few words on its state, for the line of progress
         address_of : the process in which an item had best run; None where it does not matter
         on_value : called with each item and its value as it completes
+        executor : who computes; None: that of the run
         """
         cost = self.costs[name]
         stopping.check()
@@ -339,7 +341,7 @@ class Run(Workspace):
             return
         sizes = [size(item) for item in items]
         with Watch(self.layout.progress, sizes, unit, words) as watch, self._shown(name, watch.now, note):
-            run = self.executor.run(
+            run = (executor or self.executor).run(
                 watch.reporting(function),
                 enumerate(items),
                 self.layout.lease,

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 import pytest
+from features.tables.encoding import MOST_WORDS
 
 from features import csv_files
-from features.encoding import MOST_WORDS
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec

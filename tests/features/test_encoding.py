@@ -9,16 +9,16 @@ import hypothesis
 import numpy as np
 import pyarrow
 import pytest
+from features.tables.encoding import Asked, EncodedRows, TableEncoding, learn
+from features.table_batches import Batch
+from features.table_cells import CellReader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from features.cell_text import MISSING
-from features.encoding import Asked, EncodedRows, TableEncoding, learn
 from features.errors import DataError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.table_batches import Batch
-from features.table_cells import CellReader
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters=' \t\r\n",;'), min_size=1, max_size=4).filter(
     lambda word: word.strip().lower() not in MISSING | {"true"} and not re.fullmatch(r"[+-]?[0-9]+\.0+", word.strip())

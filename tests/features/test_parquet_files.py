@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from features.parquet_files import ParquetFile
+from features.table_cells import distinct
 from hypothesis import given
 from hypothesis import strategies as st
 
 from features import parquet_files
 from features.errors import DataError, UsageError
 from features.open_source import open_source
-from features.parquet_files import ParquetFile
 from features.source import SourceSpec
-from features.table_cells import distinct
 from sources import everything
 
 BOTH = {"categorical": "onehot", "missing": "median"}

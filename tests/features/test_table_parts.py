@@ -11,17 +11,17 @@ import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
+from features.medians import medians
+from features.table_cells import distinct, numbers
+from features.table_parts import Table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from features import csv_files
 from features.cell_text import days_of, number_of
 from features.errors import DataError, MissingInputError
-from features.medians import medians
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.table_cells import distinct, numbers
-from features.table_parts import Table
 from sources import everything, write_idx_folder
 
 HEADER, N = "a,b,y\n", 60

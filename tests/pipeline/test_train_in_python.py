@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from features.cell_text import names_in, names_text
+from features.tables.encoding import Asked
 
 import runs
 from commands import IMAGES, Capture
-from features.column_names import names_in, names_text
-from features.encoding import Asked
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec

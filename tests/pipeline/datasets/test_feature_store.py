@@ -13,7 +13,7 @@ import zarr
 
 from commands import flip
 from features import row_source as rows
-from features import tables
+from features import array_sources
 from features.descriptors.extraction import FeatureSpec
 from features.source import SourceSpec
 from pipeline import verify

@@ -10,15 +10,15 @@ import pandas
 import polars
 import pytest
 import zarr
+from features.table_files import ReadTable
+from pipeline.datasets.table_store import TableStore
 
 from commands import flip
 from features import open_source
 from features.errors import DataError
 from features.source import SourceSpec
-from features.table_files import ReadTable
 from pipeline.datasets import reading
 from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_store import TableStore
 from pipeline.errors import ConfigMismatchError
 from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from features import tables
+from features import array_sources
 from features.source import SourceMemory
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -88,7 +88,7 @@ def test_the_plan_counts_a_chunk_and_its_decoding(noise, tmp_path):
 
 def test_the_plan_counts_an_npz_file_once(noise, monkeypatch):
     """It was opened again, and held twice, once the plan had filled in whether it is standardised."""
-    read, real = [], tables.read_member
+    read, real = [], array_sources.read_member
 
     def counting(archive: Any, info: Any, path: Path) -> np.ndarray:
         read.append(info.filename)

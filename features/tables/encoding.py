@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.column_names import drop_setting, names_in
+from features.cell_text import drop_setting, names_in, shown
 from features.errors import DataError, UsageError
-from features.medians import Blocks, medians
 
 KINDS = ("auto", "onehot", "ordinal")
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
@@ -157,73 +156,54 @@ class EncodedRows:
         self._places = [None] * len(encoding.columns) if places is None else places
         self.shape = (codes.shape[0], len(encoding.inputs))
         self.dtype, self.nbytes = np.dtype(np.float64), int(getattr(codes, "nbytes", 0))
+        self.in_order, self.decoding_bytes = getattr(codes, "in_order", False), getattr(codes, "decoding_bytes", 0)
 
     def codes(self, rows: slice) -> NDArray[np.float64]:
         """Return the codes (n, columns) of some rows: the places of words in the encoding, numbers as they are."""
-        return placed(self._codes[rows], self._places)
+        codes = self._codes[rows]
+        if any(table is not None for table in self._places):
+            codes = codes.copy()
+        for k, table in enumerate(self._places):
+            if table is not None:
+                filled = ~np.isnan(codes[:, k])
+                codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+        return codes
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
         """Return the inputs of some rows."""
         return self.encoding.apply(self.codes(rows))
 
 
-def placed(codes: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
-    """Return codes (n, columns) with the places of words in place of their numbers; the same array if none differ."""
-    if not any(table is not None for table in places):
-        return codes
-    codes = codes.copy()
-    for k, table in enumerate(places):
-        if table is not None:
-            filled = ~np.isnan(codes[:, k])
-            codes[filled, k] = table[codes[filled, k].astype(np.int64)]
-    return codes
-
-
-def learn(
-    names: Sequence[str], words: Sequence[Collection[str] | None], blocks: Blocks, asked: Asked
+def learn_encoding(
+    names: Sequence[str], words: Sequence[Collection[str] | None], codes: NDArray[np.float64], asked: Asked
 ) -> tuple[TableEncoding, Places]:
-    """Return the encoding that training rows ask for, and the places of the words in it.
+    """Return the encoding that the codes (n, columns) of training rows ask for, and the places of the words in it.
 
-    words: what the codes of each column stand for, in their order, None for numbers; blocks(): yields the codes
-    (rows, columns) of all training rows, one to six times. Raises DataError where a column has nothing but missing
-    cells in them.
+    words: what the codes of each column stand for, in their order, None for numbers. Raises DataError where columns
+    have nothing but missing cells.
     """
-    counts = [np.zeros(0 if listed is None else len(listed), np.int64) for listed in words]
-    n_rows, present = 0, np.zeros(len(names), np.int64)
-    for codes in blocks():
-        n_rows, filled = n_rows + len(codes), ~np.isnan(codes)
-        present += filled.sum(axis=0)
-        for k, listed in enumerate(words):
-            if listed is not None:
-                found = codes[filled[:, k], k].astype(np.int64)
-                counts[k] += np.bincount(found, minlength=len(counts[k]))
-    for k, name in enumerate(names):
-        if not present[k]:
-            empty = f"column {name!r} has no cell that is filled in in the training rows"
-            raise DataError(f"{empty}; leave it out ({drop_setting(name)})")
-    of_numbers = [k for k, listed in enumerate(words) if listed is None]
-    middle = dict(zip(of_numbers, _medians(blocks, of_numbers), strict=True))
-    columns, places = [], list[NDArray[np.float64] | None]()
-    for k, (name, listed) in enumerate(zip(names, words, strict=True)):
-        indicator = bool(present[k] < n_rows)
+    empty = [name for name, column in zip(names, codes.T, strict=True) if np.isnan(column).all()]
+    if empty:
+        fault = f"columns without a cell that is filled in in the training rows: {shown(empty)}"
+        raise DataError(f"{fault}; leave them out ({drop_setting(*empty)})")
+    columns, places = list[ColumnEncoding](), list[NDArray[np.float64] | None]()
+    for name, listed, column in zip(names, words, codes.T, strict=True):
+        present = column[~np.isnan(column)]
+        indicator = len(present) < len(column)
         if listed is None:
-            columns.append(ColumnEncoding(name, None, False, float(middle[k]), indicator))
+            columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
             places.append(None)
             continue
-        known = list(listed)
-        used = sorted((known[code] for code in np.flatnonzero(counts[k]).tolist()), key=_by_value)
-        place = {word: at for at, word in enumerate(used)}
-        places.append(np.array([float(place.get(word, UNKNOWN)) for word in known]))
+        known, counts = list(listed), np.bincount(present.astype(np.int64), minlength=len(listed))
+        used = sorted(np.flatnonzero(counts).tolist(), key=lambda code: _by_value(known[code]))
+        table = np.full(len(known), UNKNOWN)
+        table[used] = np.arange(len(used))
+        places.append(table)
         onehot = asked.categorical == "onehot" or (asked.categorical == "auto" and len(used) <= MOST_ONEHOT)
-        ordered = np.cumsum([counts[k][known.index(word)] for word in used])
-        fill = 0.0 if onehot else float(np.searchsorted(ordered, (present[k] - 1) // 2, side="right"))
-        columns.append(ColumnEncoding(name, tuple(used), onehot, fill, indicator))
+        middle = np.searchsorted(np.cumsum(counts[used]), (len(present) - 1) // 2, side="right")
+        fill = 0.0 if onehot else float(middle)
+        columns.append(ColumnEncoding(name, tuple(known[code] for code in used), onehot, fill, indicator))
     return TableEncoding(tuple(columns), asked.missing is not None), places
-
-
-def _medians(blocks: Blocks, columns: list[int]) -> list[float]:
-    """Return the median of the cells of each of some columns that are filled in."""
-    return medians(lambda: (codes[:, columns] for codes in blocks()), len(columns)).tolist()
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -238,11 +218,6 @@ def _by_value(word: str) -> tuple[bool, float, str]:
         return False, float(word), word
     except ValueError:
         return True, 0.0, word
-
-
-def shown(words: Sequence[str]) -> str:
-    """Return the first of some words as a list for people."""
-    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
 
 
 def _checked_column(name: str, words: Any, onehot: bool, fill: float, indicator: bool) -> ColumnEncoding:

@@ -1,0 +1,1 @@
+"""Tables: files of cells as numbers, with the columns of a model and the encoding that training learned."""

@@ -1,0 +1,156 @@
+"""Which column of a table is which: inputs, target, weights and groups, in training and for a model that is trained.
+
+Columns count from 0. Those of a text without a header are called f0, f1, … . A model finds its columns by name; by
+place where it was trained on arrays without names.
+"""
+
+import re
+from collections.abc import Collection, Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.cell_text import shown
+from features.errors import DataError, UsageError
+from features.source import Columns, SourceSpec
+from features.tables.readers import Table
+
+TARGET_NAMES = ("y", "target", "label")
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Names of all columns of a table, and the places of those that are read; inputs: in the model's order."""
+
+    names: tuple[str, ...]
+    inputs: tuple[int, ...]
+    target: int | None = None
+    weights: int | None = None
+    groups: int | None = None
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return [self.names[place] for place in self.inputs]
+
+
+def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Columns]:
+    """Return the layout of a table to train on, and the columns of the model.
+
+    The target is the column that `spec.target` names, else one called y, target or label, else the last. Raises
+    DataError for too few columns, UsageError where a column that is asked for is none.
+    """
+    path, names = table.path, table.names
+    asked = {"weights": spec.weights, "groups": spec.groups}
+    others = {what: named_column(names, name, path, what) for what, name in asked.items() if name is not None}
+    of_folders = range(len(names) - len(table.partitioned), len(names))
+    target = target_column(names, spec.target, path, {*others.values(), *of_folders})
+    roles = {"target": target, **others}
+    taken = tuple(roles.values())
+    for place in taken:
+        both = [role for role, of_role in roles.items() if of_role == place]
+        if len(both) > 1:
+            raise UsageError(f"{path}: column {names[place]} is both {' and '.join(both)}; name another one")
+    if len(names) < 1 + len(taken):
+        few = "one column" if len(names) == 1 else f"{len(names)} columns"
+        raise DataError(f"{path}: has {few}; inputs and {' and '.join(('a target', *others))} are needed")
+    every = [place for place in range(len(names)) if place not in taken]
+    places = _chosen_places(spec, names, every, path)
+    columns = Columns(
+        inputs=tuple(names[place] for place in places),
+        target=names[target],
+        chosen=len(places) < len(every),
+        header=spec.header,
+        weights=names[others["weights"]] if "weights" in others else None,
+        groups=names[others["groups"]] if "groups" in others else None,
+    )
+    return TableLayout(tuple(names), tuple(places), target, **others), columns
+
+
+def _chosen_places(spec: SourceSpec, names: list[str], every: list[int], path: Path) -> list[int]:
+    """Return the places of the inputs in their order in the file: all that may be, or those that are asked for."""
+    asked = spec.columns if spec.columns is not None else spec.drop
+    if asked is None:
+        return every
+    key = "data.columns" if spec.columns is not None else "data.drop"
+    if spec.columns is not None and spec.drop is not None:
+        raise UsageError("data.columns and data.drop: name the inputs, or what is none; leave one of them out")
+    for name in asked:
+        if name in names and not any(names[place] == name for place in every):
+            what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
+            raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
+        if name not in names:
+            raise UsageError(f"{key}: {name!r} is no column of {path}, which has {', '.join(names)[:400]}")
+    places = [place for place in every if (names[place] in asked) == (spec.columns is not None)]
+    if not places:
+        raise UsageError(f"{key}: leaves no input of {path}")
+    return places
+
+
+def target_column(names: list[str], asked: str | None, path: Path, but: Container[int | None] = ()) -> int:
+    """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
+
+    Raises UsageError where `asked` names none.
+    """
+    if asked is not None:
+        return named_column(names, asked, path, "target")
+    last = max((place for place in range(len(names)) if place not in but), default=len(names) - 1)
+    return next((names.index(name) for name in TARGET_NAMES if name in names), last)
+
+
+def named_column(names: list[str], asked: str, path: Path, what: str) -> int:
+    """Return the column of a name, or at a position from 0; `what` it is for stands in errors. Raises UsageError."""
+    if asked in names:
+        return names.index(asked)
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
+        raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
+    if not -len(names) <= int(asked) < len(names):
+        raise UsageError(f"{what} {asked} is no column of {path}; it has columns 0 to {len(names) - 1}")
+    return int(asked) % len(names)
+
+
+def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: int, *, labelled: bool) -> TableLayout:
+    """Return the layout of a table as a model reads it.
+
+    columns : those of the table trained on, n_inputs of them inputs; asked: the target, None as in training
+    labelled : whether labels are needed
+
+    Raises DataError where columns are missing, unknown or too many, UsageError where `asked` names none.
+    """
+    path, names = table.path, table.names
+    target = None if asked is None else named_column(names, asked, path, "target")
+    others = [names.index(name) if name in names else None for name in (columns.weights, columns.groups)]
+    if columns.inputs:
+        if asked is None and columns.target in names:
+            target = names.index(columns.target)
+        inputs, target = _by_name(names, {target, *others} - {None}, columns, path), target
+        unknown = set(range(len(names))) - {*inputs, target, *others}
+        if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
+            (target,) = unknown
+    else:
+        if target is None and len(names) == n_inputs + 1:
+            target = target_column(names, None, path)
+        inputs = tuple(place for place in range(len(names)) if place != target)
+        if len(inputs) != n_inputs:
+            wanted = f"{n_inputs} inputs" + (" and a target" if labelled or asked else "")
+            raise DataError(f"{path}: has {len(names)} columns, wanted the model's {wanted}")
+    if labelled and target is None:
+        wanted = "" if columns.target is None else f" {columns.target!r}"
+        raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
+    return TableLayout(tuple(names), inputs, target, *others)
+
+
+def _by_name(names: list[str], roles: Collection[int | None], known: Columns, path: Path) -> tuple[int, ...]:
+    """Return the place of each input of a model in a table with such names; `roles`: places of what is no input."""
+    missing = [name for name in known.inputs if name not in names]
+    others = [name for place, name in enumerate(names) if name not in known.inputs and place not in roles]
+    unknown = [] if known.chosen or (known.target is None and len(others) == 1) else others
+    if missing or unknown:
+        faults = [f"lacks {_listed(missing)}"] if missing else []
+        faults += [f"has {_listed(unknown)}, which the model does not know"] if unknown else []
+        hint = f" (--target {unknown[0]} if it is the target)" if len(unknown) == 1 and not missing else ""
+        raise DataError(f"{path}: {' and '.join(faults)}{hint}; give the columns of the training file by their names")
+    return tuple(names.index(name) for name in known.inputs)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"

@@ -1,0 +1,262 @@
+"""Codes of the cells of inputs, (n, columns) f8: learned in the first reading of a table, and read as learned.
+
+A code is a number, the place of a word in the list of its column, -1 for an unknown word, or NaN for a missing cell;
+`features.tables.encoding` makes inputs of them.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from features.cell_text import drop_setting, names_text, setting
+from features.errors import DataError, UsageError
+from features.source import SourceSpec
+from features.tables.cells import distinct, number_of, numbers
+from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN, Asked
+from features.tables.readers import Batch
+
+MOST_COMPLAINTS = 20  # columns that are listed
+
+
+@dataclass
+class _Column:
+    """What was seen of a column: its words in the order of their first rows, None for numbers; counts of its cells.
+
+    named: whether it was asked for as categories, so that its numbers are words. first: the first cell of a kind.
+    """
+
+    name: str
+    words: dict[str, int] | None = None
+    named: bool = False
+    n_missing: int = 0
+    n_words: int = 0
+    n_infinite: int = 0
+    has_numbers: bool = False
+    is_long: bool = False
+    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
+
+    def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+        """Return the codes (rows,) of cells, and count what they are."""
+        if self.words is not None:
+            return self._places(batch, values)
+        read, words = numbers(values)
+        finite = np.isfinite(read)
+        if finite.all():
+            self.has_numbers = self.has_numbers or len(read) > 0
+            return read
+        if words is not None:
+            self.words = {}
+            if self.has_numbers or finite.any():
+                self._see(batch, "number", values, finite)
+            return self._places(batch, values)
+        self.has_numbers = self.has_numbers or bool(finite.any())
+        infinite = np.isinf(read)
+        self.n_infinite += int(np.count_nonzero(infinite))
+        self._see(batch, "infinite", values, infinite)
+        missing = np.isnan(read)
+        self.n_missing += int(np.count_nonzero(missing))
+        self._see(batch, "missing", values, missing)
+        return read
+
+    def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+        """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
+        assert self.words is not None
+        texts, of_rows = distinct(values)
+        counts = np.bincount(of_rows, minlength=len(texts))
+        places = np.full(len(texts), np.nan)
+        for at, text in enumerate(texts):
+            kind = "missing" if text is None else "word"
+            if text is not None and text not in self.words:
+                self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
+                if not self.named and not np.isnan(number_of(text)):
+                    kind, self.has_numbers = "number", True
+                elif len(self.words) <= MOST_WORDS:
+                    self.words[text] = len(self.words)
+            if text in self.words:
+                places[at] = self.words[text]
+            self.n_missing += int(counts[at]) * (kind == "missing")
+            self.n_words += int(counts[at]) * (kind == "word")
+            if kind not in self.first:
+                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
+        return places[of_rows]
+
+    def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
+        """Remember the first cell of a kind."""
+        if kind not in self.first and rows.any():
+            row = int(np.argmax(rows))
+            self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
+
+    def example(self, kind: str) -> str:
+        """Return the first cell of a kind and where it is, for people."""
+        if kind not in self.first:
+            return ""
+        text, row = self.first[kind]
+        if kind == "missing":
+            return f", the first in {row.place(0)}"
+        return f", such as {text[:40]!r} in {row.place(0)}"
+
+
+def _row_of(batch: Batch, row: int) -> Batch:
+    """Return a batch of the place of one row, without its cells."""
+    return Batch(batch.path, batch.start + row, 0, {}, batch.line_of)
+
+
+class Learner:
+    """Reads the inputs of a table to train on for the first time: which columns are numbers, and which words there are.
+
+    names: of the columns. Nothing is refused meanwhile: `check` tells all that cannot be used as it is. Raises
+    UsageError where a column that is asked for as categories is no input.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], asked: Asked) -> None:
+        self.names, self._path, self._asked = list(names), path, asked
+        absent = next((name for name in asked.columns if name not in names), None)
+        if absent is not None:
+            known = ", ".join(names)[:400]
+            raise UsageError(f"`data.categorical`: {absent!r} is no input of {path}; it has {known}")
+        named = [name in asked.columns for name in names]
+        self._columns = [
+            _Column(name, {} if is_named else None, is_named) for name, is_named in zip(names, named, strict=True)
+        ]
+
+    @property
+    def words(self) -> list[dict[str, int] | None]:
+        """The words of each column and their codes; None for a column of numbers."""
+        return [column.words for column in self._columns]
+
+    def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
+        """Return the codes (rows, columns) of the columns at some places."""
+        codes = np.empty((batch.n_rows, len(places)))
+        for k, (column, place) in enumerate(zip(self._columns, places, strict=True)):
+            codes[:, k] = column.read(batch, batch.columns[place])
+        return codes
+
+    def check(self, spec: SourceSpec, n_rows: int, n_distinct: "dict[str, int]") -> None:
+        """Raise DataError with every column that cannot be used as it is, and the settings that help.
+
+        n_distinct: how many different numbers a sample of a column has; only columns with words among them are asked.
+        """
+        faults, dropped, named = [], [], []
+        categories = missing = False
+        for column in self._columns:
+            words, parts = column.words or {}, []
+            unusable = bool(column.n_infinite) or column.n_missing == n_rows
+            if column.n_infinite:
+                parts.append(f"{column.n_infinite} infinite{column.example('infinite')}")
+            if len(words) > MOST_WORDS or column.is_long:
+                many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
+                looks = "looks like an id" if not column.is_long else "looks like a text"
+                parts.append(f"{many} different words{column.example('word')}, {looks}")
+                unusable = True
+            elif words and column.has_numbers and not column.named:
+                number = column.example("number").removeprefix(", such as ")
+                few = f"numbers and {len(words)} other word{'s' if len(words) > 1 else ''}{column.example('word')}"
+                parts.append(few + (f", {number} is a number" if number else ""))
+                unusable = unusable or n_distinct.get(column.name, 0) > MOST_ONEHOT
+                named += [] if unusable else [column.name]
+            elif words and self._asked.categorical is None:
+                parts.append(f"{len(words)} word{'s' if len(words) > 1 else ''}{column.example('word')}")
+                categories = True
+            if column.n_missing == n_rows:
+                parts.append("no cell is filled in")
+            elif column.n_missing and self._asked.missing is None:
+                parts.append(f"{column.n_missing} of {n_rows} missing{column.example('missing') if not parts else ''}")
+                missing = missing or not unusable
+            faults += [f"{column.name} ({'; '.join(parts)})"] if parts else []
+            dropped += [column.name] if unusable else []
+        if not faults:
+            return
+        options = _remedies(spec, self._asked, dropped, named, categories=categories, missing=missing)
+        more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
+        listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
+        raise DataError(f"{self._path}: columns that need a setting: {listed}; mend their cells, or try: {options}")
+
+
+def _remedies(
+    spec: SourceSpec, asked: Asked, dropped: list[str], named: list[str], *, categories: bool, missing: bool
+) -> str:
+    """Return the options that let a table be read, with those that it has already."""
+    options = []
+    if dropped and spec.columns is not None:
+        options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
+    elif dropped:
+        options.append(drop_setting(*(spec.drop or ()), *dropped))
+    if categories or named:
+        every = (*asked.columns, *named)
+        kind = asked.categorical or "auto"
+        options.append(setting("data.categorical", f"{kind}:{names_text(every)}" if every else kind))
+    if missing:
+        options.append(setting("data.missing", "median"))
+    return " ".join(options)
+
+
+class CellError(DataError):
+    """A cell that cannot be: what is wrong with it, and the row of the batch that has it."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+@dataclass
+class CellReader:
+    """Turns the columns of batches into codes as they were learned.
+
+    names: of the columns; words: the code of each known word by column, None for a column of numbers; missing: whether
+    cells may be missing. are_known: whether the same cells were read before, by a `Learner` or another reader. unknown:
+    how many cells of each column had a word that is not known.
+    """
+
+    names: Sequence[str]
+    words: Sequence[dict[str, int] | None]
+    missing: bool = False
+    are_known: bool = False
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
+        """Return the codes (rows, columns) f8 of the columns at some places.
+
+        Raises CellError for the first row with a cell that cannot be.
+        """
+        codes, errors = np.empty((batch.n_rows, len(places))), list[CellError]()
+        for k, (known, place) in enumerate(zip(self.words, places, strict=True)):
+            read = self._numbers if known is None else self._places
+            try:
+                codes[:, k] = read(k, batch, batch.columns[place])
+            except CellError as error:
+                errors.append(error)
+        if errors:
+            raise min(errors, key=lambda error: error.row)
+        return codes
+
+    def _numbers(self, k: int, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+        read, words = numbers(values, are_known=self.are_known)
+        wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
+        if words is not None:
+            wrong |= words
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise CellError(row, f"{self._cell(k, batch, values, row)}; a finite number is needed")
+        return read
+
+    def _places(self, k: int, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+        known = self.words[k]
+        assert known is not None
+        texts, of_rows = distinct(values)
+        places = np.array([np.nan if text is None else known.get(text, UNKNOWN) for text in texts], np.float64)[of_rows]
+        missing = np.isnan(places)
+        if missing.any() and not self.missing:
+            row = int(np.argmax(missing))
+            raise CellError(row, f"{self._cell(k, batch, values, row)}; a category is needed")
+        self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
+        return places
+
+    def _cell(self, k: int, batch: Batch, values: "pyarrow.Array", row: int) -> str:
+        """Return what a cell is and where it is."""
+        value = values[row].as_py()
+        return f"{batch.where(row)}, column {self.names[k]} is {'' if value is None else str(value)[:40]!r}"

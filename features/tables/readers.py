@@ -1,0 +1,534 @@
+"""Tables as batches of columns, read front to back by Arrow: text, parquet, data frames; one file or several.
+
+A batch is bounded by bytes, however many columns there are. Rows count from 0, lines from 1.
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from io import BufferedReader, TextIOWrapper
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+from pyarrow import compute, types
+
+from features.cell_text import drop_setting, reads_as_number, setting, text_of
+from features.errors import DataError
+from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
+from features.tables.table_paths import existing_files, is_parquet, partitions_of, suffix_of
+
+SEPARATORS = ",;\t"
+BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
+COLUMN_BLOCK_BYTES = 1 << 11  # of each of them
+BATCH_BYTES = 4 << 20  # of a batch of parquet or of a frame
+LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet or of a frame
+BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
+PAGE_BYTES = 1 << 20  # of a column of parquet, about
+MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // MOST_ROWS  # of a cell: all of a batch may be as long
+MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
+MOST_LINE_BYTES = 1 << 20  # of a header
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some rows of one file: columns by place, those asked for, as Arrow arrays of texts, numbers or dates.
+
+    start: the first row in its file. line_of: returns the line of a row of the file; None for files without lines.
+    """
+
+    path: Path
+    start: int
+    n_rows: int
+    columns: Mapping[int, "pyarrow.Array"]
+    line_of: Callable[[int], int] | None = None
+
+    def where(self, row: int) -> str:
+        """Return what a row of the batch is called, for people."""
+        line = "" if self.line_of is None else f" (line {self.line_of(self.start + row)})"
+        return f"{self.path}: row {self.start + row}{line}"
+
+    def place(self, row: int) -> str:
+        """Return the line of a row, for people, or the row in a file without lines."""
+        line_of, row = self.line_of, self.start + row
+        return f"row {row}" if line_of is None else f"line {line_of(row)}"
+
+
+class TablePart(Protocol):
+    """One file of a table, or a table in memory."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
+
+    def count_rows(self) -> int:
+        """Return the number of rows."""
+
+    def reading_bytes(self) -> int:
+        """Return how many bytes reading its rows takes, by its size and the number of its columns; measured."""
+
+    def batches(self, places: Collection[int]) -> Iterator[Batch]:
+        """Yield the rows with the columns at some places. Raises DataError naming what cannot be read."""
+
+
+class CsvFile:
+    """Lines of cells that commas, semicolons or tabs separate: that of which the first line has most outside of quotes.
+
+    header: whether the first line that is not blank holds the names of the columns.
+    """
+
+    def __init__(self, path: Path, *, header: bool) -> None:
+        self.path, self._header = path, header
+
+    def names(self) -> list[str]:
+        """Return the names of the columns; see `TablePart`."""
+        cells = self._first[1]
+        return [cell.strip() for cell in cells] if self._header else [f"f{place}" for place in range(len(cells))]
+
+    @cached_property
+    def _first(self) -> tuple[str, list[str]]:
+        """The separator and the cells of the first line.
+
+        Raises DataError where these are too many, or not as many as in the next line: nothing was allocated by their
+        number yet.
+        """
+        with open_unpacked(self.path) as stream:
+            lines = list(islice(self._lines(stream), 2))
+        if not lines:
+            return ",", []
+        separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(lines[0])
+        try:
+            cells, *others = csv.reader(lines, delimiter=separator, strict=True)
+        except csv.Error as error:
+            fault = f"line 1 or 2 is not text separated by {separator!r} ({error})"
+            raise DataError(f"{self.path}: {fault}; a cell in quotes must end on its line there") from error
+        if len(cells) > MOST_COLUMNS:
+            raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
+        if self._header and all(map(reads_as_number, cells)):
+            fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
+            raise DataError(f"{self.path}: {fault}; {setting('data.header', 'false')} takes it as a row")
+        if others and len(others[0]) != len(cells):
+            row = int(not self._header)
+            raise DataError(f"{self.path}: row {row} has {len(others[0])} cells, expected {len(cells)}")
+        return separator, cells
+
+    def _lines(self, stream: BufferedReader) -> Iterator[str]:
+        """Yield the lines of a stream that are not blank. Raises DataError for one that is too long, or no text."""
+        for number in count(1):
+            line = stream.readline(MOST_LINE_BYTES)
+            if len(line) == MOST_LINE_BYTES:
+                raise DataError(f"{self.path}: line {number} is longer than {MOST_LINE_BYTES} bytes")
+            if line.strip():
+                yield _decoded(self.path, line.removeprefix(_BYTE_ORDER_MARK), number)
+            elif not line:
+                return
+
+    def count_rows(self) -> int:
+        """Return the number of rows, in one reading."""
+        return sum(batch.n_rows for batch in self.batches((0,)))
+
+    def reading_bytes(self) -> int:
+        """Return how many bytes reading its rows takes: texts, numbers and what is read ahead of some blocks."""
+        return 45 * self._block_bytes
+
+    @property
+    def _block_bytes(self) -> int:
+        return max(BLOCK_BYTES, COLUMN_BLOCK_BYTES * len(self._first[1]))
+
+    def batches(self, places: Collection[int]) -> Iterator[Batch]:
+        """Yield the rows with the cells at some places as texts, null where they are empty.
+
+        Raises DataError naming a line that cannot be read, or has not as many cells as the first one.
+        """
+        separator, cells = self._first
+        wanted = [str(place) for place in sorted(places) or [0]]
+        wrong: list[tuple[int, str]] = []
+
+        def refuse(row: Any) -> str:
+            if not row.text.strip():
+                return "skip"
+            wrong.append((row.number, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
+            return "error"
+
+        start = 0
+        with open_unpacked(self.path) as stream:
+            if self._header:
+                next(self._lines(stream))
+            try:
+                for read in pyarrow.csv.open_csv(
+                    pyarrow.PythonFile(stream, mode="r"),
+                    pyarrow.csv.ReadOptions(
+                        column_names=[str(place) for place in range(len(cells))],
+                        use_threads=False,
+                        block_size=self._block_bytes,
+                    ),
+                    pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse),
+                    pyarrow.csv.ConvertOptions(
+                        column_types=dict.fromkeys(wanted, pyarrow.string()),
+                        include_columns=wanted,
+                        null_values=[""],
+                        strings_can_be_null=True,
+                    ),
+                ):
+                    columns = dict(zip(sorted(places), read.columns, strict=bool(places)))
+                    yield Batch(self.path, start, read.num_rows, columns, self._line_of)
+                    start += read.num_rows
+            except pyarrow.ArrowException as error:
+                raise self._damage(" ".join(str(error).split()), wrong, start) from None
+
+    def _damage(self, words: str, wrong: list[tuple[int, str]], start: int) -> DataError:
+        """Return what is wrong with a file, from what Arrow says of it, or of one row."""
+        if "Empty CSV file" in words:
+            return DataError(f"{self.path}: has no rows{' below its header' if self._header else ''}")
+        if wrong:
+            row = max(wrong[0][0] - 1, 0)
+            return DataError(f"{self.path}: row {row} (line {self._line_of(row)}) {wrong[0][1]}")
+        if "invalid UTF8" in words:
+            with open_unpacked(self.path) as stream:
+                for line, data in enumerate(stream, 1):
+                    _decoded(self.path, data, line)
+        if "straddling" in words:
+            words = f"a line, or a cell in quotes, does not fit into {self._block_bytes} bytes"
+        return DataError(f"{self.path}: cannot be read after row {start} ({words[:120]})")
+
+    def _line_of(self, row: int) -> int:
+        """Return the line on which a row of the file ends; reads the file up to there."""
+        with open_unpacked(self.path) as stream:
+            lines = csv.reader(TextIOWrapper(stream, errors="replace", newline=""), delimiter=self._first[0])
+            rows = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
+            next(islice(rows, row + self._header, None), None)
+            return lines.line_num
+
+
+def _decoded(path: Path, data: bytes, line: int) -> str:
+    """Return a line as text. Raises DataError where it is none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
+        raise DataError(f"{path}: {fault}; save the file as UTF-8") from error
+
+
+def _separator_of(line: str) -> str:
+    """Return what a line has most of outside of quotes: commas, semicolons or tabs."""
+    return max(SEPARATORS, key=re.sub(r'"[^"]*"', "", line).count)
+
+
+class ParquetFile:
+    """A file whose footer has the names and types of its columns.
+
+    What that promises is compared with the size of the file before it is read: a footer may say anything.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """Return the names of the columns. Raises DataError where the file is damaged."""
+        return [str(name).strip() for name in self._facts[0].names]
+
+    @property
+    def kinds(self) -> list[str | None]:
+        """What each column holds: see `kind_of`."""
+        return [kind_of(of) for of in self._facts[0].types]
+
+    def count_rows(self) -> int:
+        """Return the number of rows that the footer promises."""
+        return self._facts[1]
+
+    def reading_bytes(self) -> int:
+        """Return how many bytes reading its rows takes: some pages of each column of a row group, packed and not."""
+        pages = min(self._facts[2], len(self._facts[0]) * PAGE_BYTES)
+        return 32 * BLOCK_BYTES + int(3.5 * pages)
+
+    @cached_property
+    def _facts(self) -> tuple["pyarrow.Schema", int, int]:
+        """Schema, number of rows, and bytes of the largest row group, checked."""
+        with _opened(self.path) as file:
+            return file.schema_arrow, file.metadata.num_rows, _check_sizes(self.path, file)
+
+    def batches(self, places: Collection[int]) -> Iterator[Batch]:
+        """Yield the rows with the columns at some places.
+
+        Raises DataError where the file is damaged, promises more than its size makes believable, or one of these
+        columns has values that are neither numbers, words nor dates.
+        """
+        schema, n_rows, _ = self._facts
+        places, start = sorted(places), 0
+        check_types(self.path, schema, places)
+        if not places:
+            yield Batch(self.path, 0, n_rows, {})
+            return
+        names = [schema.names[place] for place in places]
+        with _opened(self.path) as file:
+            for group in range(file.num_row_groups):
+                rows = file.iter_batches(_batch_rows(len(places)), row_groups=[group], columns=names, use_threads=False)
+                for batch in rows:
+                    columns = dict(zip(places, batch.columns, strict=True))
+                    for place, column in columns.items():
+                        check_texts(self.path, schema.names[place], column, start)
+                    yield Batch(self.path, start, batch.num_rows, columns)
+                    start += batch.num_rows
+
+
+def _batch_rows(n_columns: int) -> int:
+    """Return the rows of a batch of so many columns, of eight bytes each."""
+    return max(min(MOST_ROWS, BATCH_BYTES // (8 * n_columns)), LEAST_ROWS)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """Open a file; what is wrong with it, also while it is read, becomes DataError."""
+    with open_plain(path) as stream:
+        try:
+            yield pyarrow.parquet.ParquetFile(stream, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+        except (DataError, GeneratorExit):
+            raise
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            words = " ".join(str(error).split())[:120]
+            raise DataError(f"{path}: not a readable parquet file ({words})") from error
+
+
+def _check_sizes(path: Path, file: pyarrow.parquet.ParquetFile) -> int:
+    """Return the bytes of the largest row group.
+
+    Raises DataError where there are too many columns or rows, or more than the size of the file makes plausible. The
+    footer alone is read. What it says of each column is left: Arrow ends the process over some that are damaged.
+    """
+    metadata = file.metadata
+    if len(file.schema_arrow.names) > MOST_COLUMNS:
+        raise DataError(f"{path}: has more than {MOST_COLUMNS} columns; save those that are needed")
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    n_rows = sum(group.num_rows for group in groups)
+    if n_rows != metadata.num_rows:
+        raise DataError(f"{path}: promises {metadata.num_rows} rows, its row groups have {n_rows}")
+    sizes = [group.total_byte_size for group in groups]
+    check_promise(path, max(sum(sizes), n_rows * metadata.num_columns))
+    return max(sizes, default=0)
+
+
+class MixedColumnError(DataError):
+    """A table in memory has a column of values that no type of Arrow has, such as numbers and words."""
+
+
+class Frame:
+    """A table in memory, by Arrow's interface: of pandas, polars, pyarrow or others."""
+
+    def __init__(self, frame: Any, called: str) -> None:
+        self.path = Path(called)
+        try:
+            self._table = pyarrow.table(frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame)
+        except _UNREADABLE as error:
+            words = " ".join(str(error).split())[:120]
+            raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
+        for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
+            kind = column.type
+            if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
+                column = column.cast(pyarrow.dictionary(kind.index_type, pyarrow.string()))
+                self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
+
+    def write_parquet(self, path: Path) -> None:
+        """Write the table to a file. Raises OSError."""
+        pyarrow.parquet.write_table(self._table, path, row_group_size=1 << 17)
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self._table.column_names)
+
+    def count_rows(self) -> int:
+        """Return the number of rows."""
+        return int(self._table.num_rows)
+
+    def reading_bytes(self) -> int:
+        """Return how many bytes reading its rows takes: those of a batch."""
+        return 4 * BATCH_BYTES
+
+    def batches(self, places: Collection[int]) -> Iterator[Batch]:
+        """Yield the rows with the columns at some places. Raises DataError as for parquet."""
+        span = _batch_rows(max(len(places), 1))
+        for start in range(0, self.count_rows(), span):
+            yield self.rows(start, min(start + span, self.count_rows()), sorted(places))
+
+    def rows(self, start: int, stop: int, places: Sequence[int]) -> Batch:
+        """Return some rows with the columns at some places."""
+        check_types(self.path, self._table.schema, places)
+        part = self._table.select(places).slice(start, stop - start)
+        columns = [column.combine_chunks() for column in part.columns]
+        columns = [column.cast("string") if types.is_string_view(column.type) else column for column in columns]
+        for name, column in zip(part.column_names, columns, strict=True):
+            check_texts(self.path, name, column, start)
+        return Batch(self.path, start, stop - start, dict(zip(places, columns, strict=True)))
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a table in memory: columns with names, by Arrow's interface."""
+    return hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns")
+
+
+def has_numbers_only(frame: Any) -> bool:
+    """Return whether all columns of a table in memory are of numbers or truth values; also where Arrow cannot tell."""
+    try:
+        kinds = pyarrow.table(frame.iloc[:0] if hasattr(frame, "iloc") else frame).schema.types
+    except _UNREADABLE:
+        return True
+    return all(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) for kind in kinds)
+
+
+def frame_of_cells(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
+    """Return cells (n, columns) as a table: numbers as they are, objects as the texts that a csv would have."""
+    if cells.dtype.kind in "biuf":
+        columns = [pyarrow.array(column) for column in cells.T]
+    else:
+        columns = [pyarrow.array([text_of(cell) for cell in column], pyarrow.string()) for column in cells.T]
+    return pyarrow.Table.from_arrays(columns, list(names))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Parts with the same columns, and what folders say of each: values of the `partitioned` columns, the last ones."""
+
+    path: Path
+    parts: Sequence[tuple[TablePart, tuple[str, ...]]]
+    partitioned: tuple[str, ...] = ()
+
+    @classmethod
+    def in_files(cls, path: Path, *, header: bool = True) -> "Table":
+        """Return the table in a file, or in those of a folder or a pattern, in the order of their names.
+
+        header: whether a text begins with the names of its columns. Raises MissingInputError where there is no file,
+        DataError where they do not go together.
+        """
+        parts, names = list[tuple[TablePart, tuple[str, ...]]](), tuple[str, ...]()
+        for file in existing_files(path):
+            values = partitions_of(file, path)
+            if parts and tuple(values) != names:
+                raise DataError(f"{file}: its folders name other columns than those of {parts[0][0].path}")
+            names = tuple(values)
+            part = ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header)
+            parts.append((part, tuple(values.values())))
+        return cls(path, parts, names)
+
+    @classmethod
+    def of(cls, frame: Any, called: str) -> "Table":
+        """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
+        return cls(Path(called), [(Frame(frame, called), ())])
+
+    @cached_property
+    def _first(self) -> TablePart:
+        """The first file that is not empty, if one is."""
+        return next((part for part, _ in self.parts if part.names()), self.parts[0][0])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of all columns. Raises DataError where there are none, or a name has control characters."""
+        own = self._first.names()
+        if not own:
+            raise DataError(f"{self._first.path}: is empty; rows of numbers are needed")
+        twice = next((name for name, n in Counter([*own, *self.partitioned]).items() if n > 1), None)
+        if twice is not None:
+            by = "which its folders name too" if twice in self.partitioned else "which stands twice in its header"
+            raise DataError(f"{self._first.path}: has the column {twice!r}, {by}; give each column its own name")
+        unreadable = next((name for name in own if re.search("[\\x00-\\x1f\\x7f-\\x9f]", name)), None)
+        if unreadable is not None:
+            raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
+        return [*own, *self.partitioned]
+
+    def count_rows(self) -> int:
+        """Return the number of rows of all files; one reading of those without a footer."""
+        return sum(part.count_rows() for part, _ in self.parts)
+
+    def reading_bytes(self) -> int:
+        """Return how many bytes reading one of the files takes."""
+        return self._first.reading_bytes()
+
+    def batches(self, places: Collection[int]) -> Iterator[Batch]:
+        """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
+        n_own = len(self.names) - len(self.partitioned)
+        own = {place for place in places if place < n_own}
+        for part, values in self.parts:
+            if part is not self._first and not self._is_alike(part, own):
+                continue
+            for batch in part.batches(own):
+                folders = {
+                    n_own + k: pyarrow.array([value], pyarrow.string()).take(pyarrow.repeat(0, batch.n_rows))
+                    for k, value in enumerate(values)
+                    if n_own + k in places
+                }
+                yield Batch(batch.path, batch.start, batch.n_rows, {**batch.columns, **folders}, batch.line_of)
+
+    def _is_alike(self, part: TablePart, places: Collection[int]) -> bool:
+        """Return whether a further file has lines. Raises DataError where its columns are not those of the first."""
+        names, known, first = part.names(), self._first.names(), self._first.path
+        if not names:
+            return False
+        if len(names) != len(known):
+            raise DataError(f"{part.path}: has {len(names)} columns, {first.name} has {len(known)}")
+        if names != known:
+            raise DataError(f"{part.path}: its columns are not those of {first.name}; give the same names in one order")
+        if isinstance(part, ParquetFile) and isinstance(self._first, ParquetFile):
+            for place in places:
+                held, before = part.kinds[place], self._first.kinds[place]
+                if held != before and "gaps" not in (held, before):
+                    raise DataError(f"{part.path}: column {names[place]} holds {held}, in {first.name} {before}")
+        return True
+
+
+def kind_of(of: "pyarrow.DataType") -> str | None:
+    """Return whether a column of a type holds numbers, words, dates, nothing but gaps, or else: None."""
+    kind = of.value_type if types.is_dictionary(of) else of
+    if any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
+        return "numbers"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "dates"
+    return "gaps" if types.is_null(kind) else "words" if holds_words(kind) else None
+
+
+def holds_words(kind: "pyarrow.DataType") -> bool:
+    """Return whether values of a type are texts."""
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
+    """Raise DataError where a column that is read holds neither numbers, words nor dates."""
+    for place in places:
+        field = schema.field(place)
+        if kind_of(field.type) is None:
+            raise DataError(
+                f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers, words or dates are needed: leave "
+                f"it out ({drop_setting(field.name)})"
+            )
+
+
+def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:
+    """Raise DataError where a column of words, from a row on, has no UTF-8, or a text too long for a whole batch."""
+    texts = column.dictionary if types.is_dictionary(column.type) else column
+    if not holds_words(texts.type) or types.is_string_view(texts.type):
+        return
+    longest = compute.max(compute.binary_length(texts)).as_py() or 0
+    if longest > MOST_TEXT_BYTES:
+        raise DataError(f"{path}: column {name} has a text of {longest} bytes; leave it out ({drop_setting(name)})")
+    try:
+        texts.validate(full=True)
+    except pyarrow.ArrowException:
+        row = start + next((row for row, cell in enumerate(column) if not _is_utf8(cell)), 0)
+        fault = f"row {row}, column {name} holds no UTF-8 text"
+        raise DataError(f"{path}: {fault}; mend the file, or leave it out ({drop_setting(name)})") from None
+
+
+def _is_utf8(cell: "pyarrow.Scalar") -> bool:
+    try:
+        cell.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,464 @@
+"""Tables to train on: learned in one reading, and read once more, in order, by whoever writes their features.
+
+The first reading learns types, words, medians, labels, weights, groups, and whether the table can be used as it is. It
+keeps the codes of a sample of the rows, of all where the table is small.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from features.cell_text import drop_setting, shown
+from features.errors import DataError, MissingInputError, UsageError
+from features.row_draws import Keys, draw_sample, group_keys
+from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
+from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
+from features.tables.cells import distinct, labels_of, missing_cells
+from features.tables.columns import TableLayout, model_layout, training_layout
+from features.tables.encoding import Asked, EncodedRows, Places, TableEncoding, learn_encoding, unknown_words
+from features.tables.learning import CellError, CellReader, Learner
+from features.tables.readers import Batch, Frame, Table
+from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
+
+LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
+SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
+Tick = Callable[[int], None]  # told how many more rows were read
+
+
+class ReadRows(NamedTuple):
+    """Rows of a batch: codes (n, columns) f8; labels, weights (n,) f8 and keys (n,) u8 of their groups, or None."""
+
+    batch: Batch
+    codes: NDArray[np.float64]
+    labels: "pyarrow.Array | None"
+    weights: NDArray[np.float64] | None
+    groups: Keys | None
+
+
+class ReadsCodes(Protocol):
+    """A `Learner` or a `CellReader`."""
+
+    def codes(self, batch: Batch, places: Sequence[int], /) -> NDArray[np.float64]:
+        """Return the codes (rows, columns) of the columns at some places."""
+
+
+def rows_of(table: Table, layout: TableLayout, reader: ReadsCodes, *, labelled: bool) -> Iterator[ReadRows]:
+    """Yield the rows of a table by batches; without labels, weights and groups unless they are `labelled`.
+
+    Raises DataError for the first row of a batch that cannot be read.
+    """
+    roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
+    target, weights, groups = roles
+    of_weights = CellReader([layout.names[weights or 0]], [None])
+    for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
+        yield ReadRows(
+            batch,
+            reader.codes(batch, layout.inputs),
+            None if target is None else _labels(batch, target, layout.names[target]),
+            None if weights is None else of_weights.codes(batch, [weights])[:, 0],
+            None if groups is None else _group_keys(batch, groups, layout.names[groups]),
+        )
+
+
+def _labels(batch: Batch, place: int, name: str) -> "pyarrow.Array":
+    """Return the labels of a batch. Raises CellError for the first row without one."""
+    values = batch.columns[place]
+    missing = missing_cells(values)
+    if not missing.any():
+        return values
+    row = int(np.argmax(missing))
+    raise CellError(row, f"{batch.where(row)}, column {name} has no label")
+
+
+def _group_keys(batch: Batch, place: int, name: str) -> Keys:
+    """Return the key (rows,) u8 of the group of each row. Raises CellError for a row without one."""
+    texts, of_rows = distinct(batch.columns[place])
+    if None in texts:
+        row = int(np.argmax(of_rows == texts.index(None)))
+        raise CellError(row, f"{batch.where(row)}, column {name} names no group; name one for each row")
+    return group_keys(np.array(texts, dtype=str))[of_rows]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadTable:
+    """What the first reading of a table found.
+
+    words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
+    codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
+    encoding: learned on the training rows, None for numbers alone and for a test file
+    unknown: how many cells of each column of a test file have a word that no training row has
+    sample, codes: rows (m,), ascending, and their codes (m, columns); None where they were not kept
+    """
+
+    words: tuple[tuple[str, ...] | None, ...]
+    labels: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    groups: Keys | None
+    codes_sha256: str
+    sha256: str
+    ids: tuple[str, ...] = ()
+    encoding: TableEncoding | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    sample: NDArray[np.int64] | None = None
+    codes: NDArray[np.float64] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the codes of all rows are in memory."""
+        return self.sample is not None and len(self.sample) == len(self.labels)
+
+
+class Keeper(Protocol):
+    """Keeps what was found in tables; see `pipeline.datasets.table_records`."""
+
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], ReadTable], /) -> ReadTable:
+        """Return what was found in a table for a request, or read it now."""
+
+    def __hash__(self) -> int:
+        """Return a hash: sources that are open are found by it."""
+
+
+class RowsInOrder:
+    """Arrays with a row each that come in blocks, read front to back: a row before those read last begins anew.
+
+    blocks: returns the blocks of all rows, from the first one on, each a tuple of arrays of one length.
+    """
+
+    def __init__(self, blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]]) -> None:
+        self._all, self._lock = blocks, Lock()
+        self._blocks: Iterator[tuple[NDArray[Any], ...]] | None = None
+        self._block: tuple[NDArray[Any], ...] = ()  # the last one
+        self._begin = 0  # the first row of it
+
+    def read(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+        """Return the arrays of some rows, at least one."""
+        taken = []
+        with self._lock:
+            if self._blocks is None or start < self._begin:
+                self._blocks, self._begin = self._all(), 0
+                self._block = next(self._blocks)
+            while True:
+                first, last = start - self._begin, stop - self._begin
+                taken.append(tuple(array[max(first, 0) : last] for array in self._block))
+                if last <= len(self._block[0]):
+                    return tuple(np.concatenate(arrays) for arrays in zip(*taken, strict=True))
+                self._begin += len(self._block[0])
+                self._block = next(self._blocks)
+
+
+class CodesInOrder:
+    """Codes (n, columns) f8 of a table, an array-like that reads it front to back.
+
+    Raises DataError where they are not those of the first reading, by their number and sha256.
+    """
+
+    dtype, in_order = np.dtype(np.float64), True
+
+    def __init__(self, table: Table, layout: TableLayout, found: ReadTable) -> None:
+        self._table, self._layout, self._sha256 = table, layout, found.codes_sha256
+        self._words = [None if known is None else {word: k for k, word in enumerate(known)} for known in found.words]
+        self.shape = (len(found.labels), len(layout.inputs))
+        self.decoding_bytes = table.reading_bytes()
+        self._rows = RowsInOrder(self._read)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float64]:
+        """Return the codes of some rows."""
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._rows.read(start, stop)[0] if start < stop else np.empty((0, self.shape[1]))
+
+    def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
+        digest, n_rows = hashlib.sha256(), 0
+        reader = CellReader(self._layout.input_names, self._words, missing=True, are_known=True)
+        for rows in rows_of(self._table, self._layout, reader, labelled=False):
+            digest.update(rows.codes.tobytes())
+            n_rows += len(rows.codes)
+            if n_rows >= self.shape[0] and digest.hexdigest() != self._sha256:
+                break
+            yield (rows.codes,)
+        raise DataError(f"{self._table.path}: changed while it was read; leave it alone meanwhile, and run again")
+
+
+def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
+    """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
+
+    The target is the column `spec.target`, else one named y, target or label, else the last; its labels may be text.
+    Words and missing cells are inputs where that is asked for. Memory is about 60 bytes a row and 64 MiB, and 8 bytes a
+    cell where there is no `keeper`, as then rows are read in any order.
+
+    Raises DataError for a file, line, row or cell that cannot be read, with all columns that need a setting, or a test
+    file without one of the columns; UsageError where a column that is asked for is none; MissingInputError.
+    """
+    table = Table.in_files(path, header=spec.header)
+    test = None if spec.test is None else Path(spec.test)
+    if test is not None and not is_table(test):
+        raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
+    if test is not None and not exists(test):
+        raise MissingInputError(f"test file {test}: no such file")
+    layout, columns = training_layout(spec, table)
+    asked = Asked.read(spec.categorical, spec.missing)
+    request = {"layout": astuple(layout), "asked": astuple(asked), "encoded": _decides_training_rows(spec, asked)}
+
+    def read_now(tick: Tick) -> ReadTable:
+        return _learn(spec, table, layout, asked, tick)
+
+    found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
+    rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
+    identity: dict[str, Any] = {"source": "csv"}
+    if found.encoding is not None:
+        columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
+        rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, _places(found)))
+    given, digests, notes = [rows], [found.sha256], list[str]()
+    if test is not None:
+        of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
+        given, digests = [*given, of_test], [*digests, sha256]
+    sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
+    source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
+    notes = [*_column_notes(columns), *_id_notes(found.ids, layout), *source.notes, *notes]
+    if test is None:
+        notes += _unknown_notes(source, rows)
+    source = replace(source, columns=columns, notes=tuple(notes))
+    if found.is_held or keeper is None:
+        return source
+    kept = [found] if found.sample is not None else []  # until it was used once: it is large
+
+    def learned() -> LearnedRows:
+        return _sampled(source, kept.pop() if kept else read_now(lambda n_rows: None))
+
+    return replace(source, learned=learned)
+
+
+def learning_bytes(spec: SourceSpec) -> int:
+    """Return how many bytes the first reading of a table takes beside 60 for each row, from headers and sizes."""
+    path = Path(spec.dataset)
+    size = sum(file.stat().st_size for file in existing_files(path))
+    return Table.in_files(path, header=spec.header).reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
+
+
+def _decides_training_rows(spec: SourceSpec, asked: Asked) -> list[Any]:
+    """Return what decides on which rows an encoding is learned; nothing where none is."""
+    return [] if asked == Asked() else [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
+
+
+def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: Asked, tick: Tick) -> ReadTable:
+    """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting."""
+    learner = Learner(table.path, layout.input_names, asked)
+    found = _read(table, layout, learner, tick, spec.seed)
+    assert found.sample is not None
+    assert found.codes is not None
+    learner.check(spec, len(found.labels), _n_distinct(learner, found.codes))
+    if asked == Asked():
+        return found
+    counted = count_rows(spec, LabelledRows(found.codes, found.labels, found.weights, found.groups))
+    training = chosen_rows(spec, [counted], table_name(table.path), split=spec.test is None)[0]
+    codes = found.codes if len(training) == len(found.labels) else found.codes[np.isin(found.sample, training)]
+    try:
+        encoding, _ = learn_encoding(layout.input_names, found.words, codes, asked)
+    except DataError as error:
+        raise DataError(f"{table.path}: {error}") from None
+    return replace(found, encoding=encoding)
+
+
+def _n_distinct(learner: Learner, codes: NDArray[np.float64]) -> dict[str, int]:
+    """Return how many different values the columns have that hold words."""
+    of_words = [k for k, words in enumerate(learner.words) if words is not None]
+    return {learner.names[k]: len(np.unique(codes[:, k])) for k in of_words}
+
+
+def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick: Tick, seed: int) -> ReadTable:
+    """Return what one reading finds, without an encoding: labels, weights, groups, and a sample of the codes."""
+    assert layout.target is not None
+    labels, weights, groups = list["pyarrow.Array"](), list[NDArray[np.float64]](), list[Keys]()
+    digest, n_rows, sample = hashlib.sha256(), 0, _Sample(seed, len(layout.inputs))
+    counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
+    for rows in rows_of(table, layout, reader, labelled=True):
+        digest.update(rows.codes.tobytes())
+        sample.add(n_rows, rows.codes)
+        first = rows.codes[:1] if not n_rows else first
+        numbers = first[:, counting] + np.arange(n_rows, n_rows + len(rows.codes))[:, None]
+        counting = counting[(rows.codes[:, counting] == numbers).all(axis=0)]
+        n_rows += len(rows.codes)
+        labels += [] if rows.labels is None else [rows.labels]
+        weights += [] if rows.weights is None else [rows.weights]
+        groups += [] if rows.groups is None else [rows.groups]
+        tick(len(rows.codes))
+    pyarrow.default_memory_pool().release_unused()
+    if not n_rows:
+        raise DataError(f"{table.path}: has a header but no rows")
+    values = labels_of(labels, f"{table.path}, column {layout.names[layout.target]}")
+    of_rows, keys = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
+    whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, len(layout.inputs))).encode())
+    for array in (values, of_rows, keys):
+        whole.update(b"" if array is None else digest_rows(array).encode())
+    words = tuple(None if known is None else tuple(known) for known in reader.words)
+    ids = tuple(layout.input_names[k] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
+    sampled, codes = sample.finish()
+    return ReadTable(
+        words=words,
+        labels=values,
+        weights=of_rows,
+        groups=keys,
+        codes_sha256=digest.hexdigest(),
+        sha256=whole.hexdigest(),
+        ids=ids,
+        unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
+        sample=sampled,
+        codes=codes,
+    )
+
+
+class _Sample:
+    """Keeps the codes of rows up to SAMPLE_CELLS; of more, those of a share of the rows that is halved as they come."""
+
+    def __init__(self, seed: int, n_columns: int) -> None:
+        self._seed, self._share, self._n_columns, self._n_rows = seed, 1.0, n_columns, 0
+        self._rows, self._codes = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
+
+    def add(self, start: int, codes: NDArray[np.float64]) -> None:
+        """Take the codes of the rows from `start` on."""
+        self._rows.append(np.arange(start, start + len(codes)))
+        self._codes.append(codes)
+        if self._share < 1.0:
+            self._keep(len(self._rows) - 1)
+        self._n_rows += len(self._rows[-1])
+        while self._n_rows * self._n_columns > SAMPLE_CELLS:
+            self._share /= 2
+            for k in range(len(self._rows)):
+                self._keep(k)
+            self._n_rows = sum(map(len, self._rows))
+
+    def _keep(self, k: int) -> None:
+        """Keep those rows of a batch that are in the sample."""
+        kept = draw_sample(self._seed, self._share, self._rows[k].astype(np.uint64))
+        self._rows[k], self._codes[k] = self._rows[k][kept], self._codes[k][kept]
+
+    def finish(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows, ascending, and their codes."""
+        rows, codes = np.concatenate(self._rows), np.empty((self._n_rows, self._n_columns))
+        begin = 0
+        while self._codes:  # one after the other, so that they are not in memory twice
+            block = self._codes.pop(0)
+            codes[begin : begin + len(block)] = block
+            begin += len(block)
+        return rows, codes
+
+
+def _labelled_rows(table: Table, layout: TableLayout, found: ReadTable, *, in_memory: bool) -> LabelledRows:
+    """Return the rows of a table with codes for inputs: in memory where they are small, or to be read in any order."""
+    codes: RowArray
+    if found.is_held:
+        assert found.codes is not None
+        codes = found.codes
+    else:
+        codes = CodesInOrder(table, layout, found)
+        codes = codes[: codes.shape[0]] if in_memory else codes
+    return LabelledRows(codes, found.labels, found.weights, found.groups)
+
+
+def _places(found: ReadTable) -> Places:
+    """Return the places of the words that were found in the encoding."""
+    assert found.encoding is not None
+    places = list[NDArray[np.float64] | None]()
+    for words, column in zip(found.words, found.encoding.columns, strict=True):
+        known = {word: k for k, word in enumerate(column.words or ())}
+        places.append(None if words is None else np.array([float(known.get(word, -1)) for word in words]))
+    return places
+
+
+def _open_test(
+    spec: SourceSpec, path: Path, columns: Columns, n_columns: int, train: ReadTable, keeper: Keeper | None
+) -> tuple[LabelledRows, str, list[str]]:
+    """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
+    table = Table.in_files(path, header=spec.header)
+    layout = model_layout(table, None, columns, n_columns, labelled=True)
+    reader = cell_reader(columns, layout.input_names)
+    request = {"layout": astuple(layout), "words": [known and list(known) for known in reader.words], "test": True}
+
+    def read_now(tick: Tick) -> ReadTable:
+        return _read(table, layout, reader, tick, spec.seed)
+
+    found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
+    if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
+        raise DataError(
+            f"{path}: its column {layout.names[layout.target or 0]} holds words, in the training file numbers"
+        )
+    if found.labels.dtype.kind != "U" and train.labels.dtype.kind == "U":
+        found = replace(found, labels=found.labels.astype(str))
+    rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
+    if columns.encoding is not None:
+        rows = rows._replace(inputs=EncodedRows(rows.inputs, columns.encoding))
+    return rows, found.sha256, [f"test part: {line}" for line in unknown_words(found.unknown)]
+
+
+def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
+    """Return what reads the cells of columns with such names as the training rows had them."""
+    if columns.encoding is None:
+        return CellReader(names, [None] * len(names))
+    listed = [column.words for column in columns.encoding.columns]
+    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in listed]
+    return CellReader(names, words, missing=columns.encoding.missing)
+
+
+def _sampled(source: Source, found: ReadTable) -> LearnedRows:
+    """Return the training rows of the sample."""
+    assert found.sample is not None
+    assert found.codes is not None
+    rows = source.file_rows["train"]
+    rows = np.arange(source.n_train) if rows is None else rows
+    inputs: RowArray = found.codes
+    if found.encoding is not None:
+        inputs = EncodedRows(found.codes, found.encoding, _places(found))
+    chosen = np.flatnonzero(np.isin(found.sample, rows))
+    return LearnedRows(inputs[: len(found.codes)][chosen], np.searchsorted(rows, found.sample[chosen]))
+
+
+def inputs_in_memory(frame: Frame, asked: Asked, training: NDArray[np.int64]) -> tuple[RowArray, Columns]:
+    """Return the inputs (n, d) f8 that all columns of a table in memory become, and how.
+
+    training : the rows, ascending, that words and medians are learned on. Raises DataError and UsageError as
+    `open_table`.
+    """
+    names, table = frame.names(), Table(frame.path, [(frame, ())])
+    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked)
+    codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
+    learner.check(SourceSpec(str(frame.path)), len(codes), _n_distinct(learner, codes))
+    columns = Columns(tuple(names))
+    if asked == Asked():
+        return codes, columns
+    encoding, places = learn_encoding(
+        names, [known and tuple(known) for known in learner.words], codes[training], asked
+    )
+    return EncodedRows(codes, encoding, places), replace(columns, encoding=encoding)
+
+
+def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
+    """Return a note of cells of the test part with words that no training row has, where all codes are in memory."""
+    chosen = source.file_rows["test"]
+    if not isinstance(rows.inputs, EncodedRows) or rows.inputs.in_order or chosen is None:
+        return []
+    counts = rows.inputs.encoding.unknown(rows.inputs.codes(slice(None))[chosen])
+    return [f"test part: {line}" for line in unknown_words(counts)]
+
+
+def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
+    """Return a note of columns that look like numbers or names of rows, and how to leave them out."""
+    if not ids or len(ids) == len(layout.inputs):
+        return ()
+    return (f"columns that look like numbers or names of rows: {shown(ids)}; {drop_setting(*ids)} leaves them out",)
+
+
+def _column_notes(columns: Columns) -> tuple[str, ...]:
+    """Return what the header and the target were taken for, and which columns are encoded."""
+    encoded = columns.encoding.notes() if columns.encoding is not None else ()
+    header = "yes" if columns.header else "no"
+    if columns.chosen:
+        return f"header: {header}, target: {columns.target}; inputs: {shown(columns.inputs)}", *encoded
+    first = f"header: {header}, target: {columns.target}"
+    unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
+    return first, *([unnamed] if "" in columns.inputs else []), *encoded
