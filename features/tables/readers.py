@@ -117,7 +117,8 @@ class CsvFile:
             raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
         if self._header and all(map(reads_as_number, cells)):
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
-            raise DataError(f"{self.path}: {fault}; {setting('data.header', 'false')} takes it as a row")
+            remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
+            raise DataError(f"{self.path}: {fault}; {remedy}")
         if others and len(others[0]) != len(cells):
             row = int(not self._header)
             raise DataError(f"{self.path}: row {row} has {len(others[0])} cells, expected {len(cells)}")

@@ -48,9 +48,10 @@ def test_whole_numbers_of_64_bits_are_told_apart(tmp_path, classes):
     array = class_array(classes)
     assert [int(label) for label in array.tolist()] == list(classes)
     assert encode(array, tuple(array.tolist())).tolist() == list(range(len(classes)))
-    (tmp_path / "t.csv").write_text("".join(f"0.{row},{classes[row % len(classes)]}\n" for row in range(40)))
+    lines = ["a,y", *(f"0.{row},{classes[row % len(classes)]}" for row in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
     if array.dtype.kind == "U":  # no array of numbers has them
-        with pytest.raises(DataError, match="no type of numbers tells the labels"):
+        with pytest.raises(DataError, match="no type of numbers tells labels such as"):
             open_source(SourceSpec(str(tmp_path / "t.csv")))
         return
     np.savez(tmp_path / "t.npz", X=np.arange(40.0)[:, None], y=np.resize(array, 40))

@@ -136,7 +136,7 @@ BAD: dict[str, tuple[str, Any, list[str], str]] = {
     "no labels by that name": ("words", {"X": X, "y": X[:, 0]}, ["--target", "z"], "no array z"),
     "fewer labels": ("words", {"X": X[:3], "y": ["far", "near"]}, [], "3 rows"),
     "other inputs": ("words", {"X": X[:2, :1], "y": ["far", "near"]}, [], "(1,)"),
-    "a csv without labels": ("words", "a,b\n1,2\n", [], "2 columns"),
+    "a csv without labels": ("words", "a,b\n1,2\n", [], "has no target column; name the one to compare with"),
     "a csv with an empty label": ("words", "a,b,y\n1,2,far\n1,2,\n", [], "row 1 (line 3)"),
     "an unknown label late": ("words", "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n", [], "row 60"),
 }

@@ -115,7 +115,7 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
     np.savez(tmp_path / "data.npz", X=X)
     write_zarr(tmp_path / "group.zarr", X, 64)
     zarr.create_array(tmp_path / "bare.zarr", data=X, chunks=(7, 2))
-    np.savetxt(tmp_path / "bare.csv", X, delimiter=",", fmt="%.17g")
+    np.savetxt(tmp_path / "bare.csv", X, delimiter=",", fmt="%.17g", header="a,b", comments="")
     with_target = [[*map(repr, row.tolist()), ""] for row in X]
     (tmp_path / "target.csv").write_text("a,b,y\n" + "\n".join(",".join(row) for row in with_target) + "\n")
     amid = [f"{a!r},text,{b!r}" for a, b in X.tolist()]
@@ -293,22 +293,22 @@ def put(data: Any, folder: Path) -> Path:
     return folder / name
 
 
-ROWS = "\n".join("1.5,2.5" for _ in range(30))
+ROWS = "a,b\n" + "\n".join("1.5,2.5" for _ in range(30))
 # A data set, options, the exit code and what is said.
 BAD: dict[str, tuple[Any, list[str], int, str]] = {
     "other number of inputs": ({"X": X[:, :1]}, [], 65, "(1,)"),
-    "other number of columns": ("1,2,3,4\n", [], 65, "has 4 columns"),
+    "other number of columns": ("a,b,c,d\n1,2,3,4\n", [], 65, "has 4 columns"),
     "the target is not in addition": ("a,b\n1,2\n", ["--target", "b"], 65, "has 2 columns"),
     "one dimension": ({"X": X[:, 0]}, [], 65, "shape (160,)"),
     "no rows": ({"X": X[:0]}, [], 65, "shape (0, 2)"),
     "no rows in csv": ("a,b\n", [], 65, "no rows"),
-    "an empty csv": ("", [], 65, "no rows"),
+    "an empty csv": ("", [], 65, "is empty"),
     "no X": ({"inputs": X}, [], 65, "X"),
     "text for inputs": ({"X": np.full((5, 2), "a")}, [], 65, "real numbers"),
     "NaN": ({"X": np.where(X[137, 1] == X, np.nan, X)}, [], 65, "row 137, column 1"),
     "too large": ({"X": np.where(X[137] == X, 1e300, X)}, [], 65, "row 137"),
-    "text in a csv": (f"{ROWS}\n1,abc\n", [], 65, "row 30 (line 31)"),
-    "nan in a csv": (f"{ROWS}\n1,nan\n", [], 65, "row 30 (line 31)"),
+    "text in a csv": (f"{ROWS}\n1,abc\n", [], 65, "row 30 (line 32)"),
+    "nan in a csv": (f"{ROWS}\n1,nan\n", [], 65, "row 30 (line 32)"),
     "a short line": (f"{ROWS}\n1\n", [], 65, "row 30"),
     "bytes that are no text": (("data.csv", b"\xff\xfe1,2\n"), [], 65, "UTF-8"),
     "no zip file": (("data.npz", b"nothing"), [], 65, "npz"),

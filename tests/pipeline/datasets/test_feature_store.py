@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from commands import flip
-from features import row_source as rows
 from features import array_sources
+from features import row_source as rows
 from features.descriptors.extraction import FeatureSpec
 from features.source import SourceSpec
 from pipeline import verify
@@ -68,7 +68,7 @@ def digested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         shapes.append(tuple(array.shape))
         return rows.digest_rows(array)
 
-    monkeypatch.setattr(tables, "digest_rows", counting)
+    monkeypatch.setattr(array_sources, "digest_rows", counting)
     return shapes
 
 

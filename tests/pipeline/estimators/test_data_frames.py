@@ -183,7 +183,8 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
     k = whole.column_names.index("color")
     pieces = [piece.set_column(k, "color", piece["color"].dictionary_encode()) for piece in pieces]
     monkeypatch.setattr("pipeline.estimators.array_features.MOST_BLOCK_ROWS", 64)
-    monkeypatch.setattr("features.table_parts.FRAME_ROWS", 37)
+    monkeypatch.setattr("features.tables.readers.MOST_ROWS", 37)
+    monkeypatch.setattr("features.tables.readers.LEAST_ROWS", 1)
     for cells in (pyarrow.concat_tables(pieces), frame.set_index(pandas.Index(range(7, 7 + ROWS), name="row"))):
         again = clone(machine).fit(cells, y)
         assert again.feature_names_in_.tolist() == list(frame.columns)

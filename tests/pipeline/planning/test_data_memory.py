@@ -94,7 +94,7 @@ def test_the_plan_counts_an_npz_file_once(noise, monkeypatch):
         read.append(info.filename)
         return real(archive, info, path)
 
-    monkeypatch.setattr(tables, "read_member", counting)
+    monkeypatch.setattr(array_sources, "read_member", counting)
     release_data()
     memory, _ = forecast(noise("d.npz"))
     assert read.count("X.npy") == 1

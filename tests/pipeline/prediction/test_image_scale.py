@@ -58,7 +58,8 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, images, tmp_pa
     assert np.ptp(expected) > 0.5
     for same in (X.astype(np.float32), X.astype(np.int64), X.reshape(60, -1), X.reshape(60, -1).astype(float)):
         np.testing.assert_array_equal(decisions(of_bytes, same, tmp_path), expected)
-    np.savetxt(tmp_path / "rows.csv", X.reshape(60, -1), delimiter=",", fmt="%d")
+    names = ",".join(f"p{k}" for k in range(X[0].size))
+    np.savetxt(tmp_path / "rows.csv", X.reshape(60, -1), delimiter=",", fmt="%d", header=names, comments="")
     arguments = [str(of_bytes), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "csv.npz"), "-q"]
     assert predict.main(arguments) == 0
     with np.load(tmp_path / "csv.npz") as found:
