@@ -195,18 +195,27 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("parameters", "change", "message"),
     [
-        ({}, {}, "row 0, column color is .*; a finite number is needed .categorical='onehot' takes words for categ"),
-        ({"categorical": "auto"}, {}, r"row \d+, column color is ''; a category is needed \(missing='median' fills"),
-        ({"categorical": "onehot:x y"}, {}, "^categorical: 'x y' is no input of X; it has color, age"),
-        (MEDIAN, {"age": [np.nan] * ROWS}, r"column 'age' has no cell that is filled in in the training rows; .*out$"),
-        (MEDIAN, {"age": ["old", *[1.5] * (ROWS - 1)]}, r"column age is 'old', row 1 .* \(categorical='auto:age'\)$"),
-        (MEDIAN, {"age": [np.inf] * ROWS}, "X: row 0, column age is 'inf'; a finite number is needed$"),
-        (MEDIAN, {"color": [f"word {k}" * 40 for k in range(ROWS)]}, "has a text of 240 characters; leave it out$"),
+        (
+            {},
+            {},
+            r"^X: columns that need a setting: color \(3 words, such as 'green' in row 0; 15 of 300 missing\), "
+            r"age \(34 of 300 missing, .* or try: `categorical=auto` `missing=median`$",
+        ),
+        ({"categorical": "auto"}, {}, r": color \(15 of 300 missing, .*, or try: `missing=median`$"),
+        ({"categorical": "onehot:x y"}, {}, "^`categorical`: 'x y' is no input of X; it has color, age"),
+        (MEDIAN, {"age": [np.nan] * ROWS}, r"^X: columns that need a setting: age \(no cell is filled in\)"),
+        (
+            MEDIAN,
+            {"age": ["old", *[1.5] * (ROWS - 1)]},
+            r"age \(numbers and 1 other word, such as 'old' in row 0, '1.5' in row 1 .*: `categorical=auto:age`$",
+        ),
+        (MEDIAN, {"age": [np.inf] * ROWS}, r"age \(300 infinite, such as 'inf' in row 0\)"),
+        (MEDIAN, {"color": [f"word {k}" * 40 for k in range(ROWS)]}, r"color \(300 different .*, looks like a text\)"),
         ({"categorical": "words"}, {}, "^categorical must be auto, onehot or ordinal.*; found 'words'"),
         ({"missing": "mean"}, {}, "^missing must be .*median; found 'mean'"),
     ],
 )
-def test_errors_name_the_cell_and_the_parameter(parameters: Any, change: dict[str, Any], message: str) -> None:
+def test_errors_name_the_columns_and_the_parameters(parameters: Any, change: dict[str, Any], message: str) -> None:
     frame, y = table()
     with pytest.raises(ValueError, match=message) as told:
         SLKLRegressor(20, **parameters).fit(frame.assign(**change), y)
