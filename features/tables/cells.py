@@ -6,7 +6,7 @@ needless 0, such as the code 007, is a word.
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pyarrow
@@ -20,7 +20,7 @@ from features.tables.readers import holds_words
 EXACT = 2**53  # below it, float64 tells all whole numbers apart
 MICROSECONDS_A_DAY = 86_400e6
 _NUMBER = re.compile(r"([+-]?inf(inity)?|(?!0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?", re.A)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d:?\d\d)?)?", re.A)
 _TRUTH = {"true": 1.0, "false": 0.0}
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 
@@ -41,12 +41,17 @@ def numbers(
         values = values.cast(pyarrow.int8())
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _array(values.cast(pyarrow.float64(), safe=False)), None
-    if types.is_string(values.type) and (are_known or not _has_needless_zeros(values)):
+    if types.is_string(values.type):
         for read in (_plain, _trimmed):
+            cells = read(values)
+            if not are_known and _has_needless_zeros(cells):
+                break
             try:
-                return _array(read(values).cast(pyarrow.float64())), None
+                found = _array(cells.cast(pyarrow.float64()))
             except pyarrow.ArrowInvalid:
                 continue
+            if are_known or not _has_other_nans(cells, found):
+                return found, None
         try:
             return _days(values.cast(pyarrow.timestamp("us"))), None
         except pyarrow.ArrowInvalid:
@@ -70,7 +75,7 @@ def number_of(text: str) -> float:
     if len(text) == 10:
         return float((moment.date() - date(1970, 1, 1)).days)
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.total_seconds() * 1e6 / MICROSECONDS_A_DAY
+    return (since // timedelta(microseconds=1)) / MICROSECONDS_A_DAY
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
@@ -157,6 +162,12 @@ def _has_needless_zeros(values: "pyarrow.Array") -> bool:
     nexts = ends[zeros] + 1
     seconds = letters[nexts[nexts < ends[zeros + 1]]]
     return bool(((seconds >= ord("0")) & (seconds <= ord("9"))).any())
+
+
+def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
+    """Return whether a text that Arrow reads as NaN is none of the words for a missing cell, such as nan(1)."""
+    nans = values.filter(pyarrow.array(np.isnan(read)))
+    return len(nans) > nans.null_count and not compute.all(compute.is_in(nans.drop_null(), value_set=_NULLS)).as_py()
 
 
 def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
