@@ -40,7 +40,7 @@ def names_in(text: str) -> tuple[str, ...]:
     except (csv.Error, ValueError):
         raise ValueError("must be names of columns whose quotes end") from None
     quoted = '"' in text
-    return tuple(cell if quoted else cell.strip() for cell in cells if cell.strip() or (quoted and not cell))
+    return tuple(cell if quoted else cell.strip() for cell in cells if quoted or cell.strip())
 
 
 def names_text(names: Iterable[str]) -> str:

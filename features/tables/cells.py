@@ -32,7 +32,9 @@ def numbers(
 
     The second is None where no cell is a word. are_known: whether the cells were read before, and are no words.
     """
-    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+    if types.is_dictionary(values.type) and not holds_words(values.type.value_type):
+        values = values.dictionary_decode()
+    kind = values.type
     if types.is_date(kind) or types.is_timestamp(kind):
         return _days(values), None
     if types.is_decimal(kind) or types.is_null(kind):
@@ -85,22 +87,23 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
     """
     if types.is_null(values.type) or types.is_string_view(values.type):
         values = values.cast(pyarrow.string())
-    values = _micros(values)
     coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
     codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     used, first, of_rows = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(used), np.int64)
     rank[order] = np.arange(len(used))
-    listed = coded.dictionary
+    listed = _micros(coded.dictionary)
     texts = [None if code < 0 else _text(listed[code]) for code in used[order].tolist()]
     return texts, rank[of_rows]
 
 
 def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
     """Return which cells (n,) of a column are missing."""
-    missing = compute.is_null(values, nan_is_null=types.is_floating(values.type))
-    if holds_words(values.type):
+    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+    values = values.cast(pyarrow.string() if holds_words(kind) else kind)
+    missing = compute.is_null(values, nan_is_null=types.is_floating(kind))
+    if holds_words(kind):
         missing = compute.or_(missing, compute.is_in(_bare(values), value_set=_NULLS))
     return missing.to_numpy(zero_copy_only=False)
 
