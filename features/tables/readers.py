@@ -5,13 +5,13 @@ A batch is bounded by bytes, however many columns there are. Rows count from 0, 
 
 import csv
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader, TextIOWrapper
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,10 +108,11 @@ class CsvFile:
         if not lines:
             return ",", []
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(lines[0])
+        reader, second = csv.reader(lines, delimiter=separator, strict=True), None
         try:
-            cells, *others = csv.reader(lines, delimiter=separator, strict=True)
+            cells = next(reader)
         except csv.Error as error:
-            fault = f"line 1 or 2 is not text separated by {separator!r} ({error})"
+            fault = f"its first line is not text separated by {separator!r} ({error})"
             raise DataError(f"{self.path}: {fault}; a cell in quotes must end on its line there") from error
         if len(cells) > MOST_COLUMNS:
             raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
@@ -119,9 +120,11 @@ class CsvFile:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
             raise DataError(f"{self.path}: {fault}; {remedy}")
-        if others and len(others[0]) != len(cells):
+        with suppress(csv.Error):  # a cell in quotes may go on beyond this line
+            second = next(reader, None)
+        if second is not None and len(second) != len(cells):
             row = int(not self._header)
-            raise DataError(f"{self.path}: row {row} has {len(others[0])} cells, expected {len(cells)}")
+            raise DataError(f"{self.path}: row {row} has {len(second)} cells, expected {len(cells)}")
         return separator, cells
 
     def _lines(self, stream: BufferedReader) -> Iterator[str]:
@@ -153,16 +156,19 @@ class CsvFile:
         Raises DataError naming a line that cannot be read, or has not as many cells as the first one.
         """
         separator, cells = self._first
-        wanted = [str(place) for place in sorted(places) or [0]]
-        wrong: list[tuple[int, str]] = []
+        last = len(cells) - 1
+        wanted = [str(place) for place in sorted({*places, last})]
+        wrong, n_blank = list[tuple[int, str]](), 0
 
         def refuse(row: Any) -> str:
+            nonlocal n_blank
             if not row.text.strip():
+                n_blank += 1
                 return "skip"
-            wrong.append((row.number, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
+            wrong.append((row.number - n_blank, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
             return "error"
 
-        start = 0
+        start, end = 0, pyarrow.nulls(0)
         with open_unpacked(self.path) as stream:
             if self._header:
                 next(self._lines(stream))
@@ -182,11 +188,22 @@ class CsvFile:
                         strings_can_be_null=True,
                     ),
                 ):
-                    columns = dict(zip(sorted(places), read.columns, strict=bool(places)))
+                    columns = {place: read.column(str(place)) for place in places}
                     yield Batch(self.path, start, read.num_rows, columns, self._line_of)
                     start += read.num_rows
+                    end = read.column(str(last)).slice(max(read.num_rows - 1, 0))
             except pyarrow.ArrowException as error:
                 raise self._damage(" ".join(str(error).split()), wrong, start) from None
+        if "\n" in "".join(cell.as_py() or "" for cell in end):
+            self._check_end(start - 1)
+
+    def _check_end(self, row: int) -> None:
+        """Raise DataError where the quotes of the last cell do not end: Arrow takes all that follows for its text."""
+        with open_unpacked(self.path) as stream:
+            lines = chain(TextIOWrapper(stream, errors="replace", newline=""), ['"'])
+            (cells,) = deque(csv.reader(lines, delimiter=self._first[0]), maxlen=1)
+        if cells != [""]:  # those of the quotes that were put there
+            raise DataError(f"{self.path}: row {row}: the quotes of its last cell do not end; mend them")
 
     def _damage(self, words: str, wrong: list[tuple[int, str]], start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it, or of one row."""
@@ -195,7 +212,7 @@ class CsvFile:
         if wrong:
             row = max(wrong[0][0] - 1, 0)
             return DataError(f"{self.path}: row {row} (line {self._line_of(row)}) {wrong[0][1]}")
-        if "invalid UTF8" in words:
+        if "invalid UTF8" in words or "Expected" in words:  # Arrow calls nobody for a line that is no text
             with open_unpacked(self.path) as stream:
                 for line, data in enumerate(stream, 1):
                     _decoded(self.path, data, line)
