@@ -133,8 +133,9 @@ class CsvFile:
             line = stream.readline(MOST_LINE_BYTES)
             if len(line) == MOST_LINE_BYTES:
                 raise DataError(f"{self.path}: line {number} is longer than {MOST_LINE_BYTES} bytes")
-            if line.strip():
-                yield _decoded(self.path, line.removeprefix(_BYTE_ORDER_MARK), number)
+            text = line.removeprefix(_BYTE_ORDER_MARK)
+            if text.strip():
+                yield _decoded(self.path, text, number)
             elif not line:
                 return
 
@@ -193,6 +194,8 @@ class CsvFile:
                     start += read.num_rows
                     end = read.column(str(last)).slice(max(read.num_rows - 1, 0))
             except pyarrow.ArrowException as error:
+                if "Empty CSV file" in str(error):
+                    return
                 raise self._damage(" ".join(str(error).split()), wrong, start) from None
         if "\n" in "".join(cell.as_py() or "" for cell in end):
             self._check_end(start - 1)
@@ -200,15 +203,13 @@ class CsvFile:
     def _check_end(self, row: int) -> None:
         """Raise DataError where the quotes of the last cell do not end: Arrow takes all that follows for its text."""
         with open_unpacked(self.path) as stream:
-            lines = chain(TextIOWrapper(stream, errors="replace", newline=""), ['"'])
-            (cells,) = deque(csv.reader(lines, delimiter=self._first[0]), maxlen=1)
+            text = TextIOWrapper(stream, errors="replace", newline="")
+            (cells,) = deque(csv.reader(chain(text, ['"']), delimiter=self._first[0]), maxlen=1)
         if cells != [""]:  # those of the quotes that were put there
             raise DataError(f"{self.path}: row {row}: the quotes of its last cell do not end; mend them")
 
     def _damage(self, words: str, wrong: list[tuple[int, str]], start: int) -> DataError:
         """Return what is wrong with a file, from what Arrow says of it, or of one row."""
-        if "Empty CSV file" in words:
-            return DataError(f"{self.path}: has no rows{' below its header' if self._header else ''}")
         if wrong:
             row = max(wrong[0][0] - 1, 0)
             return DataError(f"{self.path}: row {row} (line {self._line_of(row)}) {wrong[0][1]}")
@@ -464,7 +465,7 @@ class Table:
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
-        return sum(part.count_rows() for part, _ in self.parts)
+        return sum(part.count_rows() for part, _ in self.parts if part.names())
 
     def reading_bytes(self) -> int:
         """Return how many bytes reading one of the files takes."""

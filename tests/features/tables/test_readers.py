@@ -1,0 +1,363 @@
+"""Batches of tables: what a csv, parquet or frame holds, by any blocks and in any files; what is damaged, and where."""
+
+import csv
+import gzip
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import DataError, MissingInputError
+from features.tables import readers
+from features.tables.cells import distinct
+from features.tables.readers import Table, frame_of_cells
+
+LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
+WHOLE = "".join(LINES)
+RNG = np.random.default_rng(2)
+
+
+def cells_of(table: Table) -> list[list[str | None]]:
+    """Return all cells as texts, row by row; the batches follow one another."""
+    places, rows, ends = range(len(table.names)), list[list[str | None]](), dict[Path, int]()
+    for batch in table.batches(places):
+        assert batch.start == ends.get(batch.path, 0)
+        ends[batch.path] = batch.start + batch.n_rows
+        columns = []
+        for place in places:
+            words, of_rows = distinct(batch.columns[place])
+            columns.append([words[k] for k in of_rows])
+            assert len(of_rows) == batch.n_rows
+        rows += [list(row) for row in zip(*columns, strict=True)]
+    assert table.count_rows() == len(rows)
+    return rows
+
+
+def read(path: Path, content: str | bytes, **options: bool) -> list[list[str | None]]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return cells_of(Table.in_files(path, **options))
+
+
+def save(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(readers, "COLUMN_BLOCK_BYTES", 1)
+    monkeypatch.setattr(readers, "MOST_ROWS", 7)
+    monkeypatch.setattr(readers, "LEAST_ROWS", 1)
+
+
+CELLS = [
+    "1",
+    "-2.5",
+    "a b",
+    '"x, y"',
+    '"say ""so"""',
+    "",
+    " 7 ",
+    "1e5",
+    "é",
+    'half"quote',
+    '"two\nlines"',
+    "\ufeff",
+    "NA",
+]
+LINE_END = st.sampled_from(["\n", "\r\n", "\n\n", "\n \n"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(CELLS), st.sampled_from(CELLS), LINE_END), max_size=30), st.integers(40, 99))
+def test_cells_of_a_text_are_those_that_python_reads_in_blocks_of_any_size(tmp_path, rows, block_bytes):
+    text = "".join(["p,q\n", *(f"{a},{b}{end}" for a, b, end in [("1", "2", "\n"), *rows])])
+    expected = [row for row in csv.reader(io.StringIO(text, newline="")) if len(row) > 1][1:]
+    bare = [[None if cell.strip() in ("", "NA") else cell.strip() for cell in row] for row in expected]
+    with patch.multiple(readers, BLOCK_BYTES=block_bytes, COLUMN_BLOCK_BYTES=1):
+        assert read(tmp_path / "t.csv", text) == bare
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(("name", "separator"), [("t.csv", ","), ("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t")])
+def test_separators_and_packed_files(tmp_path, small_blocks, name, separator, pack):
+    rows = [['"a, b; c"', " far", "y"], *([str(k), "x;,y" if separator == "\t" else '"x;,y"', ""] for k in range(30))]
+    text = "\ufeff\n" + "".join(separator.join(row) + "\r\n" for row in rows)
+    with pyarrow.output_stream(tmp_path / (name + pack), compression={".gz": "gzip", ".zst": "zstd"}.get(pack)) as out:
+        out.write(text.encode())
+    table = Table.in_files(tmp_path / (name + pack))
+    assert table.names == ["a, b; c", "far", "y"]
+    assert cells_of(table) == [[str(k), "x;,y", None] for k in range(30)]
+
+
+def test_a_text_without_a_header(tmp_path):
+    assert read(tmp_path / "t.csv", "1,x\n2,y\n", header=False) == [["1", "x"], ["2", "y"]]
+    assert Table.in_files(tmp_path / "t.csv", header=False).names == ["f0", "f1"]
+    assert read(tmp_path / "t.csv", "a,b\n\n") == []
+
+
+ROWS = "a,b\n" + "1,2\n" * 40
+STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
+FAULTS: dict[str, tuple[str, str | bytes, str]] = {
+    "nothing": ("t.csv", "", "is empty"),
+    "blank lines": ("t.csv", "\n \n", "is empty"),
+    "numbers for names": ("t.csv", "1,2e3\n3,4\n", r"its first line holds numbers \(1,2e3\), .* `data.header=false`"),
+    "names that repeat": ("t.csv", "a,b,a\n1,2,3\n", "has the column 'a', which stands twice in its header"),
+    "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
+    "a long first row": ("t.csv", "a,b\n1,2,3\n", "row 0 has 3 cells, expected 2"),
+    "a short row": ("t.csv", ROWS + "1\n", r"row 40 \(line 42\) has 1 cells, expected 2"),
+    "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, r"row 40 \(line 42\) has 3 cells, expected 2"),
+    "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", r"row 40 \(line 125\) has 1 cells"),
+    "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", r"row 17 \(line 37\) has 1 cells"),
+    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end"),
+    "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
+    "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "its first line is not text separated by ','"),
+    "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text .*; save the file as UTF-8"),
+    "other bytes for names": ("t.csv", b"a,\xff\n1,2\n", "line 1 is not UTF-8 text"),
+    "a line without end": ("t.csv", "1" * 5000, "line 1 is longer than 1000 bytes"),
+    "many columns": ("t.csv", ",".join(f"{k}x" for k in range(101)), "has 101 columns, at most 100 are read"),
+    "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
+    "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file"),
+    "no zst": ("t.csv.zst", STORED, r"damaged \.zst file"),
+    "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file \(CRC"),
+    "a bomb": ("t.csv.gz", gzip.compress(ROWS.encode() * 2000), "unpacks to more than 100 times its size"),
+    "no parquet": ("t.parquet", ROWS, "not a readable parquet file"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path, monkeypatch, small_blocks, case):
+    monkeypatch.setattr(readers, "MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr(readers, "MOST_COLUMNS", 100)
+    monkeypatch.setattr("features.input_files.ALWAYS_ALLOWED_BYTES", 1 << 16)
+    name, content, message = FAULTS[case]
+    with pytest.raises(DataError, match=rf"{name}: .*{message}") as caught:
+        read(tmp_path / name, content)
+    assert str(caught.value).isprintable()
+
+
+def test_the_line_of_a_row_and_what_a_batch_needs(tmp_path, small_blocks):
+    (tmp_path / "t.csv").write_text('a,b\n\n1,"x\ny"\n2,z\n \n3,w\n')
+    (batch,) = Table.in_files(tmp_path / "t.csv").batches([1])
+    assert [batch.place(row) for row in range(3)] == ["line 4", "line 5", "line 7"]
+    assert (list(batch.columns), batch.where(2)) == ([1], f"{tmp_path / 't.csv'}: row 2 (line 7)")
+    (tmp_path / "wide.csv").write_text(",".join(f"c{k}" for k in range(200)) + "\n" + ",".join("1" * 200) + "\n")
+    wide, narrow = (Table.in_files(tmp_path / name).reading_bytes() for name in ("wide.csv", "t.csv"))
+    assert wide > 3 * narrow
+
+
+TABLE: dict[str, list[Any]] = {
+    "color": [None if k % 11 == 0 else ["red", "green", "blue, dark"][k % 3] for k in range(300)],
+    "a.b": [None if k % 7 == 0 else float(value) for k, value in enumerate(RNG.standard_normal(300))],
+    "count": [int(value) for value in RNG.integers(-(2**40), 2**40, 300)],
+    "flag": [k % 5 == 0 for k in range(300)],
+}
+TEXTS = [[None if cell is None else str(cell) for cell in row] for row in zip(*TABLE.values(), strict=True)]
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None])
+def test_parquet_of_any_encoding_and_frames_of_any_library_are_the_csv_of_the_same_table(
+    tmp_path, small_blocks, encoding
+):
+    options = {"use_dictionary": False, "column_encoding": {"color": encoding}} if encoding else {}
+    path = save(tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
+    frame = pandas.DataFrame(TABLE)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frames = [pyarrow.table(TABLE), polars.DataFrame(TABLE), frame.set_index(frame.index[::-1])]
+    frames.append(frame_of_cells(frame.astype(object).to_numpy(), list(TABLE)))
+    tables = [Table.of(one, "X") for one in frames] + [Table.in_files(tmp_path / name) for name in ("t.csv", path.name)]
+    for table in tables:
+        assert table.names == list(TABLE)
+        assert cells_of(table) == TEXTS
+    assert [one.n_rows for one in tables[-1].batches([])] == [300]
+
+
+@given(st.lists(st.tuples(st.none() | st.floats(width=32), st.none() | st.text(max_size=5)), min_size=1, max_size=9))
+def test_cells_of_parquet_are_those_that_were_saved(tmp_path, rows):
+    numbers, words = zip(*rows, strict=True)
+    columns = {"x": pyarrow.array(numbers, pyarrow.float32()), "w": pyarrow.array(words, pyarrow.string())}
+    (batch,) = Table.in_files(save(tmp_path / "t.parquet", columns)).batches([0, 1])
+    for (number, word), cell, text in zip(rows, batch.columns[0], batch.columns[1], strict=True):
+        assert text.as_py() == word
+        assert cell.as_py() is None if number is None else np.array_equal(cell.as_py(), number, equal_nan=True)
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_path, dictionary):
+    words = pyarrow.array([f"word {k % 7}".encode() for k in range(79)] + [b"\xff"], pyarrow.binary()).view("string")
+    columns = {"a": np.arange(80.0), "w": words, "t": ["x" * 5000] * 80, "l": [[1]] * 80}
+    table = Table.in_files(save(tmp_path / "t.parquet", columns, use_dictionary=dictionary))
+    frame = Table.of(pyarrow.table({"a": [1], "t": ["x" * 5000], "l": pandas.to_timedelta([1], unit="h")}), "X")
+    for read_from, place, message in (
+        (table, 1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
+        (table, 2, r"t\.parquet: column t has a text of 5000 bytes; .*`data\.drop=t`"),
+        (table, 3, r"t\.parquet: column l holds list<.*; numbers, words or dates are needed: .*`data\.drop=l`"),
+        (frame, 1, r"^X: column t has a text of 5000 bytes"),
+        (frame, 2, r"^X: column l holds duration"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(read_from.batches([0, place]))
+        assert next(iter(read_from.batches([0]))).n_rows
+    with pytest.raises(DataError, match="X: cannot be read as a table"):
+        Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
+
+
+def test_promises_are_compared_with_the_size_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("features.input_files.ALWAYS_ALLOWED_BYTES", 1 << 16)
+    monkeypatch.setattr(readers, "MOST_COLUMNS", 2)
+    zeros, words = np.zeros(300_000), pyarrow.DictionaryArray.from_arrays(np.zeros(400_000, np.int8), ["one"])
+    for columns, message in (
+        ({"a": zeros, "y": zeros}, "more than a hundredfold"),
+        ({"a": words, "y": words}, "800000 bytes or cells"),  # unpacked, these are few bytes
+        ({"a": [1], "b": [2], "y": [3]}, "more than 2 columns"),
+    ):
+        path = save(tmp_path / "t.parquet", columns, compression="zstd", use_dictionary=columns["a"] is words)
+        assert path.stat().st_size < 2**15
+        with pytest.raises(DataError, match=message):
+            Table.in_files(path).names
+
+
+FLIPPED = """
+import sys
+from pathlib import Path
+import numpy as np
+from features.errors import DataError
+from features.tables.cells import distinct, numbers
+from features.tables.readers import Table
+
+path, refused = Path(sys.argv[1]), 0
+whole = path.read_bytes()
+for bit in np.random.default_rng(0).permutation(8 * len(whole))[:1500]:
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << int(bit % 8)
+    path.write_bytes(damaged if bit % 5 else damaged[: bit // 8])
+    try:
+        table = Table.in_files(path)
+        for batch in table.batches((1, 2)):
+            distinct(batch.columns[1]), numbers(batch.columns[2])
+    except DataError as error:
+        assert "\\n" not in str(error), error
+        refused += 1
+print(refused)
+"""
+
+
+def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
+    """Nor raises anything but DataError; in a process of its own."""
+    columns = {"a": pyarrow.array([[1.5], None, [2.5, 3.5]]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
+    path = save(tmp_path / "t.parquet", columns, compression="snappy", write_page_checksum=True)
+    done = subprocess.run([sys.executable, "-c", FLIPPED, path], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 900  # refusals
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "csv.zst", "parquet", "pattern"])
+def test_files_of_a_folder_are_one_table_in_the_order_of_their_names(tmp_path, small_blocks, form):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("_SUCCESS", ".part-0.csv.crc", "notes.txt", *([] if form == "parquet" else ["part-00.csv"])):
+        (folder / name).write_text("")  # no part, or an empty one
+    (folder / "part-3.csv").write_text(LINES[0]) if form != "parquet" else None
+    for k, (first, stop) in enumerate(((1, 8), (8, 41), (41, 61))):
+        text = (LINES[0] + "".join(LINES[first:stop])).encode()
+        path = folder / f"part-{k}.{'csv' if form == 'pattern' else form}"
+        if form == "parquet":
+            pyarrow.parquet.write_table(pyarrow.csv.read_csv(pyarrow.py_buffer(text)), path)
+        else:
+            with pyarrow.output_stream(path, compression={"csv.gz": "gzip", "csv.zst": "zstd"}.get(form)) as stream:
+                stream.write(text)
+    parts = Table.in_files(folder / "part-*.csv" if form == "pattern" else folder)
+    assert parts.names == ["a", "b", "y"]
+    whole = read(tmp_path / "whole.csv", WHOLE)
+    numbers = [list(map(float, map(str, row))) for row in cells_of(parts)]
+    assert numbers == [list(map(float, map(str, row))) for row in whole]
+
+
+def hive(folder: Path, *parts: str, table: dict[str, Any]) -> None:
+    place = folder.joinpath(*parts)
+    place.mkdir(parents=True, exist_ok=True)
+    save(place / "part.parquet", table)
+
+
+def test_folders_of_hive_are_columns(tmp_path):
+    for year, month in (("2024", "1"), ("2024", "2"), ("2025", "__HIVE_DEFAULT_PARTITION__")):
+        hive(tmp_path, f"year={year}", f"month={month}", table={"a": [7], "y": [0]})
+    expected = [["7", "0", "2024", "1"], ["7", "0", "2024", "2"], ["7", "0", "2025", None]]
+    for path in (".", "year=*/month=*/*.parquet", "**/*.parquet", "year=*/**/*"):
+        table = Table.in_files(tmp_path / path)
+        assert (table.names, table.partitioned) == (["a", "y", "year", "month"], ("year", "month"))
+        assert cells_of(table) == expected
+        assert [list(batch.columns) for batch in table.batches([0, 3])] == [[0, 3]] * 3
+    words = ["x y", "a/b", "é", "50%"]
+    pyarrow.parquet.write_to_dataset(pyarrow.table({"w": words, "a": range(4)}), tmp_path / "w", partition_cols=["w"])
+    assert sorted(cells_of(Table.in_files(tmp_path / "w"))) == sorted([str(k), word] for k, word in enumerate(words))
+
+
+HIVE_FAULTS: list[tuple[list[tuple[str, ...]], str]] = [
+    ([("year=1",), ()], "its folders name other columns"),
+    ([("a=1",)], r"part\.parquet: has the column 'a', which its folders name too"),
+    ([("k=1", "k=2")], "the folder k=2 repeats the column k"),
+]
+
+
+@pytest.mark.parametrize(("places", "message"), HIVE_FAULTS)
+def test_folders_of_hive_that_do_not_go_together(tmp_path, places, message):
+    for place in places:
+        hive(tmp_path, *place, table={"a": [1], "y": [0]})
+    with pytest.raises(DataError, match=message):
+        Table.in_files(tmp_path).names
+
+
+DAYS = pyarrow.array([1, 2], pyarrow.int32()).cast("date32")
+OTHERS: dict[str, tuple[Any, str | None]] = {
+    "numbers": ([1, 2], r"b\.parquet: column x holds numbers, in a\.parquet dates"),
+    "words": (["2024-01-01", "p"], r"b\.parquet: column x holds words, in a\.parquet dates"),
+    "times": (pyarrow.array([1, 2]).cast("timestamp[ns]"), None),
+    "gaps": (pyarrow.nulls(2), None),
+    "another name": ({"z": [1, 2]}, r"b\.parquet: its columns are not those of a\.parquet"),
+    "more": ({"x": DAYS, "z": [1, 2]}, r"b\.parquet: has 3 columns, a\.parquet has 2"),
+    "another order": ("y,x", r"b\.csv: its columns are not those of a\.csv"),
+    "fewer": ("x", r"b\.csv: has 1 columns, a\.csv has 2"),
+    "a line": ("x,y\n1,2\n3", r"b\.csv: row 1 \(line 3\) has 1 cells, expected 2"),
+    "another kind": (None, r"has \.csv and \.parquet files"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_files_unlike_the_first_are_named(tmp_path, case):
+    other, message = OTHERS[case]
+    if isinstance(other, str):
+        (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+        (tmp_path / "b.csv").write_text(f"{other}\n")
+    else:
+        columns = [{"x": DAYS}, other if isinstance(other, dict) else {"x": DAYS if other is None else other}]
+        for name, column in zip("ab", columns, strict=True):
+            save(tmp_path / f"{name}.parquet", column | {"y": [0, 1]})
+        if other is None:
+            (tmp_path / "c.csv").write_text("x,y\n1,2\n")
+    if message is None:
+        assert len(cells_of(Table.in_files(tmp_path))) == 4
+        return
+    with pytest.raises(DataError, match=message):
+        cells_of(Table.in_files(tmp_path))
+
+
+def test_names_of_files_that_no_table_has(tmp_path):
+    with pytest.raises(MissingInputError, match="no such file"):
+        Table.in_files(tmp_path / "none-*.csv")
+    (tmp_path / "a.csv").write_text(WHOLE)
+    (tmp_path / os.fsdecode(b"f\xff.csv")).write_text(WHOLE)
+    with pytest.raises(DataError, match=r"f\\udcff\.csv' is no UTF-8 text; rename it"):
+        Table.in_files(tmp_path)
