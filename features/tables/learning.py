@@ -27,7 +27,8 @@ MOST_COMPLAINTS = 20  # columns that are listed
 class _Column:
     """What was seen of a column: its words in the order of their first rows, None for numbers; counts of its cells.
 
-    named: whether it was asked for as categories, so that its numbers are words. first: the first cell of a kind.
+    named: whether it was asked for as categories, so that its numbers are words. numbers: some of those that stand
+    among words. first: the first cell of a kind.
     """
 
     name: str
@@ -37,6 +38,7 @@ class _Column:
     n_words: int = 0
     n_infinite: int = 0
     has_numbers: bool = False
+    numbers: set[str] = field(default_factory=set)
     is_long: bool = False
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
 
@@ -75,6 +77,7 @@ class _Column:
                 self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
                 if not self.named and not np.isnan(number_of(text)):
                     kind, self.has_numbers = "number", True
+                    self.numbers |= {text} if len(self.numbers) <= MOST_ONEHOT else set()
                 elif len(self.words) <= MOST_WORDS:
                     self.words[text] = len(self.words)
             if text in self.words:
@@ -157,7 +160,7 @@ class Learner:
                 number = column.example("number").removeprefix(", such as ")
                 few = f"numbers and {len(words)} other word{'s' if len(words) > 1 else ''}{column.example('word')}"
                 parts.append(few + (f", {number} is a number" if number else ""))
-                unusable = unusable or n_distinct.get(column.name, 0) > MOST_ONEHOT
+                unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             elif words and self._asked.categorical is None:
                 parts.append(f"{len(words)} word{'s' if len(words) > 1 else ''}{column.example('word')}")

@@ -26,6 +26,7 @@ from features.tables.encoding import Asked, EncodedRows, Places, TableEncoding, 
 from features.tables.learning import CellError, CellReader, Learner
 from features.tables.readers import Batch, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
+from features.targets import check_finite_targets
 
 LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
@@ -292,6 +293,8 @@ def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick:
     if not n_rows:
         raise DataError(f"{table.path}: has a header but no rows")
     values = labels_of(labels, f"{table.path}, column {layout.names[layout.target]}")
+    if values.dtype.kind == "f":
+        check_finite_targets(values, f"{table.path}, column {layout.names[layout.target]}")
     of_rows, keys = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
     whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, len(layout.inputs))).encode())
     for array in (values, of_rows, keys):

@@ -1,0 +1,512 @@
+"""Tables to train on: which column is which, what needs a setting, and the same rows from every file and by any blocks."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.cell_text import names_in
+from features.errors import DataError, UsageError
+from features.open_source import close_files, open_source
+from features.row_draws import draw_sample
+from features.source import Source, SourceSpec
+from features.tables import readers, table_source
+from features.tables.encoding import Asked, learn_encoding
+from sources import everything, write_idx_folder
+
+
+class Reading:
+    """Keeps nothing, and counts the readings: with it a table that is not small is read in order."""
+
+    def __init__(self) -> None:
+        self.n_rows: list[int] = []
+
+    def read(self, path: Path, request: dict[str, Any], read: Any) -> Any:
+        self.n_rows.append(0)
+
+        def tick(n_rows: int) -> None:
+            self.n_rows[-1] += n_rows
+
+        return replace(read(tick))
+
+
+def opened(path: Path, keeper: Reading | None = None, **options: Any) -> Source:
+    close_files()
+    return open_source(SourceSpec(str(path), **options), keeper=keeper)
+
+
+def table(folder: Path, text: str, name: str = "table.csv", **options: Any) -> Source:
+    (folder / name).write_text(text)
+    return opened(folder / name, **options)
+
+
+HEADER, ROWS = "length,sex,label\n", "1.5,0,a\n2.5,1,b\n-3e2,0,a\n4,1,c\n5,1,c\n6,0,b\n7,0,b\n8,1,a\n"
+NUMBERS = "y,a,b\n" + "".join(f"{k % 2},{k},{k * 0.5}\n" for k in range(12))
+PAIRS = "1,2,0\n3,4,1\n" * 9
+YEARS = "2019,2020,kind\n" + "1,2,cat\n3,4,dog\n" * 9
+OF_ROWS = {"task": "multiclass", "classes": ("a", "b", "c"), "targets": [0, 0, 0, 1, 1, 1, 2, 2], "target": "label"}
+OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2], [6, 0, 1], [7, 0, 1], [8, 1, 0]]
+NAMED = {"inputs": ("f0", "f1"), "target": "f2", "notes": ["header: no, target: f2"]}
+# Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows by their first column.
+READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "with a header": (
+        HEADER + ROWS,
+        {},
+        OF_ROWS | {"inputs": ("length", "sex"), "notes": ["header: yes, target: label"]},
+    ),
+    "without one": (ROWS, {"header": False}, OF_ROWS | NAMED),
+    "numbers without one": (
+        PAIRS,
+        {"header": False, "target": "0"},
+        {"rows": 18, "target": "f0", "inputs": ("f1", "f2")},
+    ),
+    "of another editor": ("\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n"), {}, OF_ROWS),
+    "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
+    "target by name": (NUMBERS, {"target": "b"}, {"task": "regression", "targets": [k * 0.5 for k in range(12)]}),
+    "target by place": (NUMBERS, {"target": "2"}, {"target": "b"}),
+    "target by place from the end": (NUMBERS, {"target": "-2"}, {"target": "a"}),
+    "label, first": ("label,m,kg\n" + "p,1,2\nq,3,4\n" * 9, {}, {"target": "label", "classes": ("p", "q")}),
+    "years": (YEARS, {}, {"inputs": ("2019", "2020"), "target": "kind"}),
+    "a year by its name": (YEARS.replace("kind", "x"), {"target": "2020", "drop": ("x",)}, {"inputs": ("2019",)}),
+    "a name without one": (
+        "x,,b\n" + PAIRS,
+        {},
+        {"inputs": ("x", ""), "notes": ["header: yes, target: b", "a column without"]},
+    ),
+    "blanks around names": ("far, near ,y\n" + PAIRS, {}, {"inputs": ("far", "near")}),
+    "labels of any script": ("a,y\n" + "1,vier_fünf\n3,１x\n5,7\n" * 9, {}, {"classes": ("7", "vier_fünf", "１x")}),
+    "labels of codes": ("a,y\n" + "1,07\n3,7\n" * 9, {}, {"classes": ("07", "7")}),
+    "labels of floats": ("a,y\n" + "1,2.0\n3,7\n" * 9, {}, {"classes": (2.0, 7.0), "task": "binary"}),
+    "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
+    "columns": (
+        "a,b,c,y\n" + "1,2,3,0\n4,5,6,1\n" * 9,
+        {"columns": ("c", "a")},
+        {"inputs": ("a", "c"), "chosen": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_header_target_and_columns_are_found(tmp_path, case):
+    text, options, expected = READ[case]
+    source = table(tmp_path, text, **options)
+    assert source.columns is not None
+    rows = np.column_stack(everything(source))
+    found = {
+        "rows": len(rows),
+        "task": source.task,
+        "classes": source.classes,
+        "inputs": source.columns.inputs,
+        "target": source.columns.target,
+        "chosen": source.columns.chosen,
+        "targets": sorted(rows[:, -1].tolist()),
+        "table": rows[np.argsort(rows[:, 0])].tolist(),
+        "notes": [note[: len(start)] for note, start in zip(source.notes, expected.get("notes", []), strict=False)],
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert source.columns.header == options.get("header", True)
+
+
+A_TO_C = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
+REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
+    (DataError, "a,y\n", {}, "has a header but no rows"),
+    (DataError, "1\n2\n", {"header": False}, "has one column; inputs and a target are needed"),
+    (DataError, HEADER + ROWS + "9,1\n", {}, r"row 8 \(line 10\) has 2 cells, expected 3"),
+    (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
+    (DataError, "a,y\n" + "1,x\n2,x\0\n" * 9, {}, "column y: the label .* ends with a NUL character"),
+    (DataError, "a,y\n1,2\n1,2\n3,2\n", {}, "one class"),
+    (
+        DataError,
+        "a,y\n" + "".join(f"{k},{k / 7}\n" for k in range(150)) + "3,x\n",
+        {},
+        "row 150 is 'x': mend what is no",
+    ),
+    (DataError, "a,y\n" + "1,2\n2,inf\n" * 20, {}, "column y: row 1 is inf; every target must be finite"),
+    (DataError, "a,w,y\n1,1,2\n2,x,3\n", {"weights": "w"}, r"row 1 \(line 3\), column w is 'x'; a finite number"),
+    (DataError, "a,w,y\n1,1,2\n2,-1,3\n", {"weights": "w"}, "weights w.*: row 1 is -1; a weight must be"),
+    (DataError, "a,w,y\n1,1,2\n2,,3\n", {"groups": "w"}, r"row 1 \(line 3\), column w names no group"),
+    (DataError, "a,w,y\n1,1,2\n2,1,3\n", {"groups": "w"}, "all rows are of one group"),
+    (UsageError, NUMBERS, {"target": "rings"}, "'rings' is no column of .*, which has columns y, a, b"),
+    (UsageError, NUMBERS, {"target": "3"}, "it has columns 0 to 2"),
+    (UsageError, NUMBERS, {"weights": "y"}, "column y is both target and weights"),
+    (UsageError, A_TO_C, {"drop": ("d",)}, r"data.drop: 'd' is no column of .*, which has a, b, c, y"),
+    (UsageError, A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
+    (UsageError, A_TO_C, {"columns": ("a", "b"), "groups": "b"}, "'b' is the groups"),
+    (UsageError, A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
+    (UsageError, A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
+    (UsageError, A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c"),
+    (UsageError, A_TO_C, {"categorical": "dummies"}, "give "),
+    (UsageError, A_TO_C, {"missing": "mean"}, "give "),
+]
+
+
+@pytest.mark.parametrize(("error", "text", "options", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_tables_and_columns_that_cannot_be_are_refused(tmp_path, error, text, options, message):
+    with pytest.raises(error, match=message) as caught:
+        table(tmp_path, text, **options)
+    assert "\n" not in str(caught.value)
+
+
+WORDS = "id,color,age,ok\n" + "".join(
+    f"{k},{color},{age},{'yn'[k % 2]}\n"
+    for k, (color, age) in enumerate([("red", "31"), ('"blue, dark"', "NA"), ("red", "nan"), ("?", "20.5")] * 6)
+)
+ENCODED = {"categorical": "onehot", "missing": "median"}
+MANY = "".join(f"w{k},{k % 2},{k}\n" for k in range(1002))
+GAPS, AUTO = r"age \(12 of 24 missing, the first in line 3\)", r"`data\.categorical=auto`"
+# Of a table: options, what is said of the columns, and the settings that are asked for.
+COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        WORDS,
+        {},
+        rf"color \(2 words, such as 'red' in line 2; 6 of 24 missing\), {GAPS}",
+        AUTO + r" `data\.missing=median`",
+    ),
+    (
+        WORDS,
+        {"categorical": "auto"},
+        rf"color \(6 of 24 missing, the first in line 5\), {GAPS}",
+        r"`data\.missing=median`",
+    ),
+    (WORDS, {"missing": "median"}, r"color \(2 words, such as 'red' in line 2\)", AUTO),
+    (WORDS, {"missing": "median", "categorical": "onehot:id"}, "", ""),
+    (
+        WORDS + "24,7,3,y\n",
+        ENCODED,
+        r"color \(numbers and 2 other words, such as 'red' in line 2, '7' in line 26 is a number\)",
+        r"`data\.categorical=onehot:color`",
+    ),
+    (
+        WORDS + "24,red,old,y\n",
+        ENCODED,
+        r"age \(numbers and 1 other word, such as 'old' in line 26,",
+        "`.*=onehot:age`",
+    ),
+    (WORDS + "24,red,inf,y\n", ENCODED, r"age \(1 infinite, such as 'inf' in line 26\)", r"`data\.drop=age`"),
+    (
+        WORDS + "24,red,inf,y\n",
+        ENCODED | {"drop": ("id",)},
+        r"age \(1 infinite, such as 'inf' in line 26\)",
+        r"`data\.drop=id,age`",
+    ),
+    (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, "age .1 inf.*", r"`data\.columns=color`"),
+    ("a,b,y\n" + ",1,2\n,3,4\n" * 9, {}, r"a \(no cell is filled in\)", r"`data\.drop=a`"),
+    (
+        '"a, b",c,y\n' + MANY.replace("w0,", f"{'x' * 300},"),
+        {},
+        r"a, b \(.*, looks like a text\)",
+        '`data.drop="a, b"`',
+    ),
+    (
+        "a,y,c\n" + MANY,
+        ENCODED,
+        r"a \(more than 1000 different words, such as 'w0' in line 2, looks like an id\)",
+        "`.*=a`",
+    ),
+    (
+        "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40)),
+        {},
+        r"zip \(9 words, such as '00' in line 2",
+        AUTO,
+    ),
+    (
+        "a,b,y\n" + "".join(f"{k if k else 'none?'},1,{k % 2}\n" for k in range(60)),
+        {},
+        r"a \(numbers and 1 other word, such as 'none\?' in line 2, '1' in line 3 is a number\)",
+        r"`data\.drop=a`",
+    ),
+]
+
+
+def remedied(message: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with the settings that a message asks for."""
+    lists = ("drop", "columns")
+    given = re.findall(r"`data\.(\w+)=([^`]*)`", message)
+    return options | {key: names_in(value) if key in lists else value for key, value in given}
+
+
+@pytest.mark.parametrize(("text", "options", "columns", "settings"), COMPLAINTS, ids=range(len(COMPLAINTS)))
+def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_path, text, options, columns, settings):
+    if columns:
+        with pytest.raises(
+            DataError, match=rf": columns that need a setting: {columns}.*, or try: {settings}$"
+        ) as caught:
+            table(tmp_path, text, **options)
+        options = remedied(str(caught.value), options)
+    assert table(tmp_path, text, **options).n_train
+
+
+CELLS = {"numbers": ["1", "2.5", "-3e2"], "words": ["red", "007", "x, y"], "gaps": ["", "NA"], "infinite": ["inf"]}
+KINDS = st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=3, unique=True)
+
+
+@given(st.lists(KINDS, min_size=1, max_size=4), st.integers(0, 9))
+def test_one_complaint_is_enough(tmp_path, columns, seed):
+    """Whatever the columns hold: with the settings of the first complaint there is no second one."""
+    rng, frame = np.random.default_rng(seed), pandas.DataFrame({"sure": np.arange(40.0) ** 2})
+    for k, kinds in enumerate(columns):
+        frame[f"c {k}"] = rng.choice([cell for kind in kinds for cell in CELLS[kind]], 40)
+    frame.assign(y=[0, 1] * 20).to_csv(tmp_path / "t.csv", index=False)
+    try:
+        source = opened(tmp_path / "t.csv")
+    except DataError as error:
+        source = opened(tmp_path / "t.csv", **remedied(str(error), {}))
+    assert np.isfinite(everything(source)[0]).all()
+
+
+def test_at_most_twenty_columns_are_listed(tmp_path):
+    names = ",".join(f"c{k}" for k in range(30))
+    with pytest.raises(DataError, match=r"c19 \(1 word, .*\) and 10 more; mend .* try: `data\.categorical=auto`$"):
+        table(tmp_path, f"{names},n,y\n" + "w," * 30 + "1,2\n" + "w," * 30 + "2,3\n")
+
+
+def test_columns_that_count_rows_are_noted(tmp_path):
+    rows = "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
+    source = table(tmp_path, 'id,"n, w",v,y\n' + rows, categorical="auto")
+    assert (
+        'columns that look like numbers or names of rows: id, n, w; `data.drop=id,"n, w"` leaves them out'
+        in source.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_values", "task", "words"),
+    [
+        (2, "binary", None),
+        (7, "multiclass", "7 distinct whole numbers are taken for classes.*data.task=regression"),
+        (26, "multiclass", "26 distinct"),
+        (30, "regression", "30 distinct whole numbers are taken for quantities.*data.task=multiclass"),
+    ],
+)
+def test_what_whole_numbers_are_taken_for_is_said(tmp_path, n_values, task, words):
+    text = "a,y\n" + "".join(f"{k * 7 % 11},{k % n_values}\n" for k in range(120))
+    source = table(tmp_path, text)
+    assert (source.task, len(source.notes)) == (task, 1 if words is None else 2)
+    assert words is None or re.search(words, source.notes[1])
+    for asked in ("multiclass", "regression"):
+        source = table(tmp_path, text, task=asked)
+        assert (source.task, len(source.notes)) == (asked, 1)
+
+
+RNG = np.random.default_rng(3)
+N = 400
+FRAME = pandas.DataFrame(
+    {
+        "color": np.where(RNG.random(N) < 0.1, None, RNG.choice(["red", "green", "blue, dark"], N)),
+        "size": np.where(RNG.random(N) < 0.1, np.nan, RNG.normal(size=N)),
+        "day": pandas.Timestamp("2024-01-01") + pandas.to_timedelta(RNG.integers(0, 90, N), "D"),
+        "flag": RNG.random(N) < 0.5,
+        "g": RNG.integers(0, 40, N).astype(str),
+        "w": RNG.integers(0, 3, N),
+        "y": RNG.normal(size=N),
+    }
+)
+ROLES: dict[str, Any] = {"weights": "w", "groups": "g", "missing": "median", "seed": 4}
+ASKED = ROLES | {"categorical": "onehot:flag"}
+
+
+def written(folder: Path, frame: pandas.DataFrame) -> dict[str, Path]:
+    """Return a table as a csv, a parquet file and folders of three parts of each."""
+    for suffix, write in (
+        ("csv", lambda part, path: part.to_csv(path, index=False)),
+        ("parquet", pandas.DataFrame.to_parquet),
+    ):
+        write(frame, folder / f"t.{suffix}")
+        (folder / f"{suffix}s").mkdir()
+        for k, (start, stop) in enumerate(((0, 1), (1, 150), (150, len(frame)))):
+            write(frame[start:stop], folder / f"{suffix}s" / f"part-{k}.{suffix}")
+    return {name: folder / name for name in ("t.csv", "t.parquet", "csvs", "parquets")}
+
+
+def all_of(source: Source) -> list[np.ndarray]:
+    parts = [source.weights(part) for part in ("train", "test")]
+    return [*everything(source), *(np.ones(1) if part is None else part for part in parts), np.asarray(source.groups)]
+
+
+def same(one: Source, other: Source) -> None:
+    for found, expected in zip(all_of(one), all_of(other), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert (one.identity, one.columns, one.classes) == (other.identity, other.columns, other.classes)
+
+
+def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeypatch):
+    files = written(tmp_path, FRAME)
+    first = opened(files["t.csv"], **ASKED)
+    for values in ({}, {"BLOCK_BYTES": 1 << 11, "COLUMN_BLOCK_BYTES": 1, "MOST_ROWS": 33, "LEAST_ROWS": 1}):
+        for name, value in values.items():
+            monkeypatch.setattr(readers, name, value)
+        for path in files.values():
+            keeper = Reading()
+            same(opened(path, keeper, **ASKED), first)
+            assert keeper.n_rows == [N]
+    assert first.columns is not None
+    encoding = first.columns.encoding
+    assert encoding is not None
+    assert [column.words for column in encoding.columns[::3]] == [("blue, dark", "green", "red"), ("False", "True")]
+
+
+def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
+    frame = FRAME[["day", "w", "y"]].assign(day=lambda one: (one["day"] - pandas.Timestamp(0)).dt.days)
+    X, y = frame[["day", "w"]].to_numpy(np.float64), frame["y"].to_numpy()
+    np.savez(tmp_path / "t.npz", X=X, y=y)
+    expected = everything(opened(written(tmp_path, frame)["t.csv"], seed=3))
+    for source in (opened(tmp_path / "t.npz", seed=3), open_source(SourceSpec("t.zarr", seed=3), {"X": X, "y": y})):
+        for found, wanted in zip(everything(source), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("form", ["t.csv", "parquets"])
+def test_a_table_that_is_not_small_is_learned_on_a_sample_and_read_in_order(tmp_path, monkeypatch, form):
+    files = written(tmp_path, FRAME)
+    whole = opened(files[form], **ASKED)
+    for name, value in {"BLOCK_BYTES": 1 << 11, "COLUMN_BLOCK_BYTES": 1, "MOST_ROWS": 33, "LEAST_ROWS": 1}.items():
+        monkeypatch.setattr(readers, name, value)
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 4 * N // 2)
+    source = opened(files[form], Reading(), **ASKED)
+    assert source.in_order is not None
+    assert source.learned is not None
+    assert source.columns is not None
+    sampled = np.flatnonzero(draw_sample(4, 0.5, np.arange(N, dtype=np.uint64)))
+    if 4 * len(sampled) > 4 * N // 2:
+        sampled = np.flatnonzero(draw_sample(4, 0.25, np.arange(N, dtype=np.uint64)))
+    rows = source.file_rows["train"]
+    assert rows is not None
+    training = np.intersect1d(sampled, rows)
+    learned = source.learned()
+    assert rows[learned.rows].tolist() == training.tolist()
+    assert source.columns.encoding is not None
+    assert source.columns.encoding.columns[1].fill == np.nanmedian(FRAME["size"][training])
+    assert source.columns.encoding != whole.columns.encoding  # type: ignore[union-attr]
+    np.testing.assert_array_equal(learned.inputs[:], source.read("train", 0, source.n_train)[0][learned.rows])
+    held: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    for part, start, inputs in source.in_order():
+        assert start == sum(map(len, held[part]))
+        held[part].append(inputs)
+    for found, wanted in zip(
+        map(np.concatenate, held.values()), np.split(everything(source)[0], [source.n_train]), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+    gaps = everything(whole)[0][:, 5] == 1  # of which the medians are others
+    np.testing.assert_array_equal(everything(source)[0][~gaps], everything(whole)[0][~gaps])
+    assert source.identity | {"encoding": ""} == whole.identity | {"encoding": ""}
+    for found, wanted in zip(all_of(source)[1:], all_of(whole)[1:], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert opened(files[form], **ASKED).in_order is None  # without one who keeps it, all is in memory
+
+
+@pytest.mark.parametrize("harm", ["another number", "another row", "a row less", "no number"])
+def test_a_file_that_changes_between_two_readings_is_told(tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 16)
+    lines = [f"{k},{k % 7},{k % 2}\n" for k in range(60)]
+    source = table(tmp_path, "a,b,y\n" + "".join(lines), keeper=Reading())
+    changed = {"another number": [*lines[:9], "9,9,1\n", *lines[10:]], "another row": [*lines, "9,9,0\n"]}
+    changed |= {"a row less": lines[:-1], "no number": [*lines[:9], "x,1,0\n", *lines[10:]]}
+    (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(changed[harm]))
+    assert source.in_order is not None
+    with pytest.raises(DataError, match=r"table\.csv: (changed while it was read|row 9)"):
+        list(source.in_order())
+
+
+def test_only_training_rows_are_learned_from(tmp_path):
+    first = table(tmp_path, WORDS, **ENCODED)
+    rows = WORDS.splitlines()
+    test_rows = first.read("test", 0, first.n_test)[0][:, 0].astype(int).tolist()
+    for row in test_rows:
+        rows[1 + row] = f"{row},other{row},1e6,{'yn'[row % 2]}"
+    second = table(tmp_path, "\n".join(rows), **ENCODED)
+    assert second.columns == first.columns
+    assert np.array_equal(second.read("train", 0, 18)[0], first.read("train", 0, 18)[0])
+    assert not second.read("test", 0, len(test_rows))[0][:, 1:3].any()
+    told = f"test part: cells with a category that no training row has: color ({len(test_rows)}); they count as none"
+    assert told in second.notes
+    assert not any("no training row" in note for note in first.notes)
+    assert second.identity["encoding"] == first.identity["encoding"]
+    assert second.identity["sha256"] != first.identity["sha256"]
+
+
+@pytest.mark.parametrize("sample_cells", [table_source.SAMPLE_CELLS, 30])
+def test_a_test_file_of_its_own(tmp_path, monkeypatch, sample_cells):
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", sample_cells)
+    (tmp_path / "test.csv").write_text("ok;age;color;id;more\n" + "y;50;green;1;\nn;;red;2;x\n")
+    options = {"test": str(tmp_path / "test.csv"), "drop": ("id",), **ENCODED}
+    source = table(tmp_path, WORDS, keeper=Reading(), **options)
+    assert (source.n_train, source.n_test, source.input_shape) == (24, 2, (5,))
+    assert source.columns is not None
+    assert source.columns.encoding is not None
+    assert source.columns.input_names == ("color=blue, dark", "color=red", "color is missing", "age", "age is missing")
+    median = source.columns.encoding.columns[1].fill
+    rows = [[0, 1, 0, 31, 0], [1, 0, 0, median, 1], [0, 1, 0, median, 1], [0, 0, 1, 20.5, 0]]
+    assert source.read("train", 0, 24)[0].tolist() == rows * 6
+    inputs, targets = source.read("test", 0, 2)
+    assert inputs.tolist() == [[0, 0, 0, 50, 0], [0, 1, 0, median, 1]]
+    assert targets.tolist() == [1, 0]
+    assert "test part: cells with a category that no training row has: color (1); they count as none" in source.notes
+    assert median == (20.5 + 31) / 2 or sample_cells == 30
+    few = table(tmp_path, WORDS, n_train=8, **options)
+    assert (few.n_train, few.n_test) == (8, 2)
+
+
+TEST_FAULTS = {
+    "b,y\n1,2\n": "test.csv: lacks the column 'a'",
+    "a,b,c,y\n1,2,3,4\n": "has the column 'c', which the model does not know",
+    "a,b\n1,2\n": "has no target column 'y'",
+    "a,b,y\n1,2,\n": "no label",
+    "a,b,y\n1,2,x\n": "its column y holds words, in the training file numbers",
+    "a,b,y\n": "has a header but no rows",
+    "a,b,y\n1,,2\n": r"row 0 \(line 2\), column b is ''; a finite number is needed",
+    "1,2\n": "its first line holds numbers",
+}
+
+
+@pytest.mark.parametrize("text", TEST_FAULTS)
+def test_a_test_file_that_does_not_fit_is_refused(tmp_path, text):
+    (tmp_path / "test.csv").write_text(text)
+    training = "a,b,y\n" + "".join(f"{k},{k * k},{k / 2}\n" for k in range(9))
+    with pytest.raises(DataError, match=TEST_FAULTS[text]):
+        table(tmp_path, training, test=str(tmp_path / "test.csv"))
+
+
+def test_labels_of_a_test_file_are_those_of_the_training_file(tmp_path):
+    (tmp_path / "test.csv").write_text("a,y\n1,7\n")
+    source = table(tmp_path, "a,y\n1,7\n2,x\n3,7\n", test=str(tmp_path / "test.csv"))
+    assert (source.classes, source.read("test", 0, 1)[1].tolist()) == (("7", "x"), [0])
+
+
+def test_the_sample_is_the_same_by_any_blocks(monkeypatch):
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 100)
+    codes, found = np.arange(2000.0).reshape(1000, 2), []
+    for span in (1, 7, 300, 1000):
+        sample = table_source._Sample(3, 2)
+        for start in range(0, 1000, span):
+            sample.add(start, codes[start : start + span])
+        rows, kept = sample.finish()
+        assert 25 < len(rows) <= 50
+        np.testing.assert_array_equal(kept, codes[rows])
+        found.append(rows.tolist())
+    assert found[1:] == found[:-1]
+
+
+def test_the_median_of_a_sample_is_near_that_of_all_rows():
+    values = np.random.default_rng(0).standard_normal((20_000, 1))
+    few = values[draw_sample(0, 0.25, np.arange(20_000, dtype=np.uint64))]
+    fills = [
+        learn_encoding(["a"], [None], codes, Asked(missing="median"))[0].columns[0].fill for codes in (values, few)
+    ]
+    assert abs(fills[0] - fills[1]) < 0.05
+
+
+def test_images_with_a_table_beside_them_are_images_and_a_folder_without_files_is_none(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
+    labels = np.arange(12, dtype=np.uint8) % 3
+    write_idx_folder(tmp_path, train=(images, labels), t10k=(images[:6], labels[:6]))
+    (tmp_path / "names.csv").write_text("label,name\n0,a\n1,b\n")
+    assert opened(tmp_path).input_shape == (8, 8)
+    (tmp_path / "t.parquet").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        opened(tmp_path / "t.parquet")
