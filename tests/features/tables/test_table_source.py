@@ -1,4 +1,4 @@
-"""Tables to train on: which column is which, what needs a setting, and the same rows from every file and by any blocks."""
+"""Tables to train on: which column is which, what needs a setting, the same rows from every file, by any blocks."""
 
 import re
 from dataclasses import replace
@@ -53,7 +53,7 @@ YEARS = "2019,2020,kind\n" + "1,2,cat\n3,4,dog\n" * 9
 OF_ROWS = {"task": "multiclass", "classes": ("a", "b", "c"), "targets": [0, 0, 0, 1, 1, 1, 2, 2], "target": "label"}
 OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2], [6, 0, 1], [7, 0, 1], [8, 1, 0]]
 NAMED = {"inputs": ("f0", "f1"), "target": "f2", "notes": ["header: no, target: f2"]}
-# Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows by their first column.
+# Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
 READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "with a header": (
         HEADER + ROWS,
