@@ -273,35 +273,6 @@ class StoredArray:
         )
 
 
-class ArrayWriter:
-    """Writes an array into a new store, front to back, whose number of rows is not known before the last."""
-
-    def __init__(self, root: Path, path: str, row_shape: tuple[int, ...], dtype: Any) -> None:
-        self._row_shape, self._waiting, self._start = row_shape, list[NDArray[Any]](), 0
-        row_bytes = np.dtype(dtype).itemsize * math.prod(row_shape)
-        chunk_rows = chunk_rows_for(row_bytes, _MANY_ROWS)
-        self._array = StoredArray(root, path, (_MANY_ROWS * chunk_rows, *row_shape), np.dtype(dtype), chunk_rows)
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Take the next rows (n, *row_shape). Raises CannotWriteError."""
-        self._waiting.append(rows)
-        size, n_rows = self._array.chunk_rows, sum(map(len, self._waiting))
-        if n_rows >= size:
-            values = np.concatenate(self._waiting)
-            whole = n_rows - n_rows % size
-            self._array.write(self._start, values[:whole])
-            self._start, self._waiting = self._start + whole, [values[whole:].copy()]
-
-    def finish(self) -> ArraySpec:
-        """Write what is left, and return what `create_arrays` needs to make an array of it."""
-        rest = np.concatenate([np.empty((0, *self._row_shape), self._array.dtype), *self._waiting])
-        n_rows = self._start + len(rest)
-        array = self._array
-        whole = StoredArray(array.root, array.path, (n_rows, *self._row_shape), array.dtype, array.chunk_rows)
-        whole.write(self._start, rest)
-        return ArraySpec(array.path, whole.shape, array.dtype, array.chunk_rows)
-
-
 def open_arrays(root: Path) -> dict[str, StoredArray]:
     """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
 

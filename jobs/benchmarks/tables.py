@@ -22,7 +22,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 N_COLUMNS, N_PARTS = 28, 64
 FORMS = ("csv", "parquet", "parts", "zarr")
-PIECE_ROWS = 1 << 14
 
 MEASURED = """
 import sys, time
@@ -110,15 +109,16 @@ def array(path: str) -> None:
     import numpy as np
     import zarr
 
-    from storage.zarr_arrays import ArrayWriter, create_arrays
+    from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_arrays, open_arrays
 
     n_rows = zarr.open_group(path, mode="r")["X"].shape[0]
-    piece = np.random.default_rng(0).standard_normal((PIECE_ROWS, N_COLUMNS)).astype(np.float32)
+    chunk_rows = chunk_rows_for(4 * N_COLUMNS, n_rows)
+    piece = np.random.default_rng(0).standard_normal((chunk_rows, N_COLUMNS)).astype(np.float32)
     with TemporaryDirectory(dir=Path(path).parent) as folder:
-        writer = ArrayWriter(Path(folder), "X", (N_COLUMNS,), np.float32)
-        for start in range(0, n_rows, PIECE_ROWS):
-            writer.add(piece[: n_rows - start])
-        create_arrays(Path(folder), [writer.finish()], {})
+        create_arrays(Path(folder) / "a", [ArraySpec("X", (n_rows, N_COLUMNS), "float32", chunk_rows)], {})
+        stored = open_arrays(Path(folder) / "a")["X"]
+        for start in range(0, n_rows, chunk_rows):
+            stored.write(start, piece[: n_rows - start])
 
 
 def measured(what: str, path: Path) -> float:

@@ -1,7 +1,7 @@
 """What was found in tables, kept beside the feature stores: labels, weights, groups and encoding, but no inputs.
 
 A table is found by the paths of its files and by what was asked of it. It is read again where a file has another size
-or time; what was found before stays, as a run may be using it.
+or time.
 """
 
 import json
@@ -20,19 +20,16 @@ from features.tables.table_source import ReadTable, Tick
 from pipeline.datasets import reading
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import aside_of, make_folder, rename_file, temporary_path, write_errors
-from storage.folders import digest_file, new_folder, remove_folder
-from storage.output_files import sweep_output
-from storage.records import digest_of, read_record, write_record
+from storage.files import make_folder, remove_file, rename_file, temporary_path, write_errors
+from storage.folders import digest_file
+from storage.records import digest_of
 
 FORMAT_VERSION = 1
-_RECORD, _FACTS = "table.json", "rows.npz"
-_REMEDY = "remove the folder: the table is read again"
 
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables, in a folder; `writes`: whether what is found now is kept there."""
+    """What was found in tables, a file for each, in a folder; `writes`: whether what is found now is kept there."""
 
     folder: Path
     writes: bool = True
@@ -44,13 +41,11 @@ class TableRecords:
         """
         key = digest_of({"format_version": FORMAT_VERSION, "path": str(path.absolute()), "request": _plain(request)})
         stamps = _stamps(path)
-        folder = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}"
-        if self.writes:
-            self._sweep(key[:32])
-        known = _known(folder)
+        file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
+        known = _known(file)
         if known is not None:
             return known
-        earlier = list(self.folder.glob(f"{key[:32]}-*/{_RECORD}"))
+        earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
         if earlier:
             reading.note(f"{path}: has changed since it was read; it is read again")
         with reading.reading(path):
@@ -58,17 +53,11 @@ class TableRecords:
         if _stamps(path) != stamps:
             raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
         if self.writes:
-            with new_folder(folder, kind=None) as aside:
-                _write(aside, found)
-            for record in sorted(earlier, key=lambda record: record.stat().st_mtime_ns)[:-1]:  # the last may be in use
-                remove_folder(record.parent)
+            make_folder(self.folder)
+            for old in earlier:
+                remove_file(old)
+            write_arrays(file, _as_arrays(found))
         return found
-
-    def _sweep(self, key: str) -> None:
-        """Remove what killed runs left of a table; another may be reading it just now."""
-        asides = [aside_of(entry.name) for entry in self.folder.iterdir()] if self.folder.exists() else []
-        for name in {aside.name for aside in asides if aside is not None and aside.name.startswith(key)}:
-            sweep_output(self.folder / name)
 
 
 def write_frame(frame: Any, folder: Path) -> Path:
@@ -89,15 +78,13 @@ def write_frame(frame: Any, folder: Path) -> Path:
     return path
 
 
-def _known(folder: Path) -> ReadTable | None:
+def _known(file: Path) -> ReadTable | None:
     """Return what was found in a table, None where nothing is kept, or it is damaged."""
     try:
-        record = read_record(folder / _RECORD, remedy=_REMEDY)
-        facts = read_arrays(folder / _FACTS)
-        labels = facts["labels"]
-        if record["label_words"] is not None:
-            labels = np.array(record["label_words"])[labels]
+        facts = read_arrays(file)
+        record = json.loads(facts["record"].tobytes())
         encoding = record["encoding"]
+        labels = facts["labels"] if record["label_words"] is None else np.array(record["label_words"])[facts["labels"]]
         return ReadTable(
             words=tuple(None if known is None else tuple(known) for known in record["words"]),
             labels=labels,
@@ -109,22 +96,21 @@ def _known(folder: Path) -> ReadTable | None:
             encoding=None if encoding is None else TableEncoding.from_description(encoding),
             unknown=record["unknown"],
         )
-    except (MissingDataError, StorageError, DataError, KeyError, IndexError, TypeError):
+    except (MissingDataError, StorageError, DataError, KeyError, IndexError, TypeError, ValueError):
         return None
 
 
-def _write(folder: Path, found: ReadTable) -> None:
-    """Write what was found in a table, and last the record that makes it count."""
+def _as_arrays(found: ReadTable) -> dict[str, np.ndarray]:
+    """Return what was found in a table as named arrays: words as JSON."""
     labels, label_words = found.labels, None
     if labels.dtype.kind == "U":
         distinct, labels = np.unique(labels, return_inverse=True)
         label_words = distinct.tolist()
+    record = {name: getattr(found, name) for name in ("words", "codes_sha256", "sha256", "ids", "unknown")}
+    record |= {"label_words": label_words, "encoding": found.encoding and found.encoding.described()}
     facts = {"labels": labels, "weights": found.weights, "groups": found.groups}
-    write_arrays(folder / _FACTS, {name: values for name, values in facts.items() if values is not None})
-    alike = ("words", "codes_sha256", "sha256", "ids", "unknown")
-    record = {name: getattr(found, name) for name in alike} | {"label_words": label_words}
-    record["encoding"] = None if found.encoding is None else found.encoding.described()
-    write_record(folder / _RECORD, _plain(record))
+    facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
+    return {name: values for name, values in facts.items() if values is not None}
 
 
 def _plain(values: dict[str, Any]) -> Any:

@@ -1,0 +1,256 @@
+"""What was found in tables is kept: found again while their files are as they were, and read again where not."""
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+from commands import flip
+from features import open_source
+from features.errors import DataError
+from features.source import Source, SourceSpec
+from features.tables import readers, table_source
+from pipeline.datasets import reading
+from pipeline.datasets.open_data import open_data
+from pipeline.datasets.table_records import TableRecords
+from pipeline.errors import ConfigMismatchError
+from pipeline.stages import preparation
+from pipeline.train import train as run_of
+from runs import files_of, model_bytes, report_of, train
+from sources import everything
+from storage.files import temporary_path
+from storage.folders import new_folder
+
+WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
+ENCODED = {"categorical": "onehot", "missing": "median"}
+OPTIONS = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
+SIZE = "0.6666666666666666"
+
+
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table is small: each is learned on a sample and read again, in blocks of some rows."""
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 30)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(readers, "COLUMN_BLOCK_BYTES", 1)
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each batch had that was read of a csv."""
+    n_rows, real = list[int](), readers.CsvFile.batches
+
+    def counting(file: readers.CsvFile, places: Any) -> Any:
+        for batch in real(file, places):
+            n_rows.append(batch.n_rows)
+            yield batch
+
+    monkeypatch.setattr(readers.CsvFile, "batches", counting)
+    return n_rows
+
+
+def opened(tmp_path: Path, **options: Any) -> Source:
+    open_source.close_files()  # as in another process
+    return open_data(SourceSpec(str(tmp_path / "t.csv"), kept=str(tmp_path / "tables"), **options))
+
+
+def same(one: Source, other: Source) -> None:
+    for found, expected in zip(everything(one), everything(other), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert (one.identity, one.columns, one.notes) == (other.identity, other.columns, other.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (WORDS, ENCODED),
+        (WORDS, {"missing": "median", "drop": ("color",)}),
+        ("id,g,w,y\n" + "".join(f"{k},a{k % 7},{k % 3},{k / 7}\n" for k in range(60)), {"groups": "g", "weights": "w"}),
+        (WORDS, {**ENCODED, "test": "test.csv"}),
+    ],
+)
+@pytest.mark.usefixtures("in_order")
+def test_what_is_kept_is_what_was_found_and_the_table_is_not_read_again(tmp_path, monkeypatch, rows_read, text, options):
+    reading.take()
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(text)
+    Path("test.csv").write_text("y,size,color\nn,2,r\np,,pink\n")
+    first = opened(tmp_path, **options)
+    assert first.in_order is not None
+    assert reading.take().n_tables == (2 if "test" in options else 1)
+    n_rows = len(text.splitlines()) - 1 + (2 if "test" in options else 0)
+    assert sum(rows_read) == n_rows
+    second = opened(tmp_path, **options)
+    assert sum(rows_read) == n_rows
+    assert reading.take().n_tables == 0
+    same(second, first)
+    assert second.learned is not None
+    learned = [source.learned() for source in (first, second) if source.learned is not None]
+    assert sum(rows_read) > n_rows, "the sample is large, and not kept"
+    for found, expected in zip(learned[1], learned[0], strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for one, other in zip(first.in_order(), second.in_order(), strict=True):  # type: ignore[misc]
+        np.testing.assert_array_equal(one[2], other[2])
+
+
+def test_a_changed_file_is_read_again_and_what_was_found_stays_for_those_who_use_it(tmp_path, rows_read):
+    path, tables, kept = tmp_path / "t.csv", tmp_path / "tables", []
+    for k, value in enumerate((SIZE, "0.7777777777777777", "0.8888888888888888")):
+        path.write_text(WORDS.replace(SIZE, value))
+        os.utime(path, (k, k))
+        kept.append(opened(tmp_path, **ENCODED))
+        taken = reading.take()
+        assert taken.n_tables == 1
+        assert any("has changed since it was read" in note for note in taken.notes) == (k > 0)
+        same(kept[-1], open_data(SourceSpec(str(path), **ENCODED)))
+        assert len(list(tables.iterdir())) == min(len(kept), 2)
+    assert len({source.identity["sha256"] for source in kept}) == 3
+    path.write_text(WORDS.replace(SIZE, "0.7777777777777777"))
+    os.utime(path, (1, 1))
+    rows_read.clear()
+    assert opened(tmp_path, **ENCODED).identity == kept[1].identity
+    assert not rows_read
+
+
+@pytest.mark.parametrize("harm", ["a flipped bit", "a file that is gone", "a record that is no record", "another table"])
+def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
+    (tmp_path / "t.csv").write_text(WORDS)
+    before = opened(tmp_path, **ENCODED)
+    (folder,) = (tmp_path / "tables").iterdir()
+    if harm == "a flipped bit":
+        flip(folder / "rows.npz")
+    elif harm == "a file that is gone":
+        (folder / "rows.npz").unlink()
+    else:
+        (folder / "table.json").write_text("{}" if harm == "a record that is no record" else "[1, 2]")
+    reading.take()
+    same(opened(tmp_path, **ENCODED), before)
+    assert reading.take().n_tables == 1
+
+
+def test_a_table_that_another_process_reads_just_now_is_left_alone_and_what_a_killed_one_left_is_removed(tmp_path):
+    (tmp_path / "t.csv").write_text(WORDS)
+    opened(tmp_path, **ENCODED)
+    (key,) = (path.name for path in (tmp_path / "tables").iterdir())
+    with new_folder(tmp_path / "tables" / "another", kind=None) as other, new_folder(tmp_path / "tables" / key) as own:
+        left = temporary_path(tmp_path / "tables" / key)
+        left.mkdir()
+        time.sleep(1.1)  # a folder that has just begun is left alone
+        opened(tmp_path, **ENCODED)
+        assert other.is_dir()
+        assert own.is_dir()
+        assert not left.exists()
+
+
+def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(WORDS)
+    found = table_source.open_table(SourceSpec(str(path), **ENCODED), path)
+
+    def read(tick: table_source.Tick) -> Any:
+        path.write_text(WORDS + "r,1,n\n")  # as another program would
+        return found
+
+    with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
+        TableRecords(tmp_path / "tables").read(path, {}, read)
+    assert not list((tmp_path / "tables").glob("*"))
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, request, rows_read, small):
+    if not small:
+        request.getfixturevalue("in_order")
+    (tmp_path / "t.csv").write_text(WORDS)
+    features = tmp_path / "features"
+    train(tmp_path / "dry", features, *OPTIONS, "--dry-run", dataset=tmp_path / "t.csv")
+    assert "read " in capsys.readouterr().out
+    assert not features.exists()
+    assert not (tmp_path / "dry").exists()
+    train(tmp_path / "one", features, *OPTIONS, dataset=tmp_path / "t.csv")
+    assert report_of(tmp_path / "one")["stages"]["read"]["items"] == 1
+    kept = files_of(features)
+    rows_read.clear()
+    open_source.close_files()
+    train(tmp_path / "two", features, *OPTIONS, dataset=tmp_path / "t.csv")
+    assert "read" not in report_of(tmp_path / "two")["stages"]
+    assert sum(rows_read) == 0
+    assert files_of(features) == kept
+    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.usefixtures("in_order")
+def test_a_run_that_is_killed_while_features_are_written_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    np.savetxt(tmp_path / "t.csv", rng.normal(size=(300, 4)), delimiter=",", header="a,b,c,y", comments="")
+    words = ("--centers", "10", "--penalty", "1", "--set", "resources.chunk_bytes=400")
+    train(tmp_path / "whole", tmp_path / "f", *words, dataset=tmp_path / "t.csv")
+    written, real = list[str](), preparation.build_feature_store.build_item
+
+    def killing(task: Any, item: Any, *inputs: Any) -> int:
+        if len(written) == 3:
+            raise KilledError
+        written.append(item.name)
+        return real(task, item, *inputs)
+
+    monkeypatch.setattr(preparation.build_feature_store, "build_item", killing)
+    with pytest.raises(KilledError):
+        train(tmp_path / "run", tmp_path / "g", *words, dataset=tmp_path / "t.csv")
+    assert len(written) == 3
+
+
+def test_a_table_that_changes_before_its_features_are_written_leaves_no_store(tmp_path, capsys, in_order, monkeypatch):
+    path, real = tmp_path / "t.csv", preparation.build_feature_store.prepare
+    path.write_text(WORDS)
+
+    def changing(*arguments: Any) -> Any:
+        task = real(*arguments)
+        path.write_text(WORDS.replace(SIZE, "0.7777777777777777"))
+        return task
+
+    monkeypatch.setattr(preparation.build_feature_store, "prepare", changing)
+    train(tmp_path / "run", tmp_path / "f", *OPTIONS, dataset=path, code=65)
+    assert "t.csv: changed while it was read; leave it alone meanwhile, and run again" in capsys.readouterr().err
+    assert not list((tmp_path / "f").glob("*/manifest.json"))
+
+
+def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("not,a,table\n")
+    for columns in (10, 5000):
+        (tmp_path / "t.csv").write_text(",".join(f"c{k}" for k in range(columns)) + "\n")
+        limit = ("--memory-limit", "200MiB")
+        train(tmp_path / "run", tmp_path / "features", *limit, dataset=tmp_path / "t.csv", code=71)
+        told = capsys.readouterr().err
+        print(told)
+        assert "t.csv: reading the table needs" in told
+
+
+def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"c": rng.choice(["r", "g"], 90), "x": rng.normal(size=90)})
+    frame["y"] = np.where(frame["x"] > 0, frame["c"], "no")
+    of_polars = polars.from_pandas(frame).with_columns(polars.col("c").cast(polars.Categorical))
+    frame.to_parquet(tmp_path / "rows.parquet")
+    options = {"centers": 20, "penalty": 1, "target": "y", "settings": {"data.categorical": "auto"}, "quiet": True}
+    options["features_dir"] = tmp_path / "features"
+    for name, data in (("file", tmp_path / "rows.parquet"), ("frame", frame), ("polars", of_polars)):
+        run = run_of(data, run_dir=tmp_path / name, test=data if name == "polars" else None, **options)
+        assert run.model.predict(frame[["x", "c"]]).tolist() == run.model.predict(frame).tolist()
+    assert model_bytes(tmp_path / "frame") == model_bytes(tmp_path / "file")
+    assert run.report["n_test"] == 90
+    assert run_of(frame, run_dir=tmp_path / "frame", resume="require", **options).report["n_train"] == 68
+    with pytest.raises(ConfigMismatchError):
+        run_of(frame[1:], run_dir=tmp_path / "frame", resume="require", **options)
+    written = sorted(path.name for path in (tmp_path / "features" / "frames").iterdir())
+    assert len(written) in (2, 3)  # polars may write the same bytes as pandas
+    assert all(re.fullmatch(r"frame-[0-9a-f]{16}\.parquet", name) for name in written)
