@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from features.descriptors import deskew, soft_hog, sphog
+from features.errors import DataError
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
 from pipeline.datasets.build_feature_store import FeatureItem
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_request import FeatureShape, describe
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.kernels import kernel_loops
@@ -28,6 +29,7 @@ from pipeline.stages.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.errors import CannotWriteError, LockedError
+from storage.folders import remove_folder
 from storage.lock import hold_lock, holder
 
 SILENT_SECONDS = 2.0  # of compiling, before it is told where nobody asked to be told
@@ -144,9 +146,16 @@ def build_features(run: Run) -> None:
                 if source.in_order is not None:  # a table, which one process reads from its begin to its end
                     built = build_feature_store.build_in_order(task, items, source, shape.item_rows)
                     build, executor = (lambda item: next(built)), Executor()
-                run.run_items(
-                    FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
-                )
+                try:
+                    run.run_items(
+                        FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
+                    )
+                    if describe(run.request).digest != layout.digest:
+                        fault = "changed while it was read; leave it alone meanwhile, and run again"
+                        raise DataError(f"{run.request.source.dataset}: {fault}")
+                except DataError:
+                    remove_folder(layout.markers)  # some blocks may have other rows, those of a file that changed
+                    raise
                 with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()
