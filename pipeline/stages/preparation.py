@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from features.descriptors import deskew, soft_hog, sphog
-from features.errors import DataError
+from features.errors import DataError, MissingInputError, UsageError
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
@@ -153,7 +153,7 @@ def build_features(run: Run) -> None:
                     if describe(run.request).digest != layout.digest:
                         fault = "changed while it was read; leave it alone meanwhile, and run again"
                         raise DataError(f"{run.request.source.dataset}: {fault}")
-                except DataError:
+                except (DataError, MissingInputError, UsageError):
                     remove_folder(layout.markers)  # some blocks may have other rows, those of a file that changed
                     raise
                 with run.status(FEATURES, "sealing the store"):
