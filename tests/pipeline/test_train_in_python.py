@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from features.cell_text import names_in, names_text
-from features.tables.encoding import Asked
 
 import runs
 from commands import IMAGES, Capture
+from features.cell_text import names_in, names_text
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
+from features.tables.encoding import Asked
 from pipeline import train
 from pipeline.config import settings as configuration
 from pipeline.config.command_line import NAMES_IN_PYTHON, parse, words_of
