@@ -363,7 +363,7 @@ class Frame:
 
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        return list(self._table.column_names)
+        return [name.strip() for name in self._table.column_names]
 
     def count_rows(self) -> int:
         """Return the number of rows."""

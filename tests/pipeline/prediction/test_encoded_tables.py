@@ -177,7 +177,7 @@ def test_a_damaged_encoding_is_refused(run, tmp_path):
     with pytest.raises(ModelFormatError, match="columns are"):
         save_model(tmp_path / "bad", replace(model, table_columns=short))
     with pytest.raises(ModelFormatError, match="its columns make 5 inputs, the model has 8"):
-        save_model(tmp_path / "bad", replace(model, table_columns=replace(short, inputs=(), target_index=0)))
+        save_model(tmp_path / "bad", replace(model, table_columns=replace(short, inputs=())))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 from pipeline import evaluate, predict, report
@@ -19,6 +21,7 @@ NAMES = ["alpha", "beta", "2019", "price"]
 N = 120
 X = np.random.default_rng(0).standard_normal((N, 3)) * [1, 10, 100] + [0, 5, -300]
 ROWS = [[*map(repr, row), repr(y)] for row, y in zip(X.tolist(), (3 * X[:, 0] + X[:, 1]).tolist(), strict=True)]
+OPTIONS = ("--penalty", "100", "--centers", "40", "--scheduler", "serial")
 
 
 def write(path: Path, rows: list[list[str]], order: list[int] | None = None) -> Path:
@@ -35,8 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def prices(data: Path, finished_run: TrainedRuns) -> Path:
-    options = ("--target", "price", "--penalty", "100", "--centers", "40", "--scheduler", "serial")
-    return finished_run(*options, dataset=data)
+    return finished_run("--target", "price", *OPTIONS, dataset=data)
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -49,31 +51,55 @@ def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     table = [NAMES, *ROWS]
     expected = evaluated(capsys, prices / "model", data)
     assert expected["r2"] > 0.5
+    assert expected["header"] is True
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
         assert evaluated(capsys, prices / "model", write(tmp_path / "other.csv", table, order)) == expected
     other_target = [["alpha", "beta", "2019", "cost"], *ROWS]
     path = write(tmp_path / "cost.csv", other_target, [3, 1, 0, 2])
     assert evaluated(capsys, prices / "model", path, "--target", "cost") == expected
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(path), tmp_path / "cost.parquet")
     predictions = []
-    for k, (rows, order) in enumerate([(table, [0, 1, 2, 3]), (table, [2, 0, 1]), (ROWS, [0, 1, 2]), (ROWS, None)]):
-        one, out = write(tmp_path / f"{k}.csv", rows, order), tmp_path / f"{k}-out.csv"
+    for k, order in enumerate([[0, 1, 2, 3], [2, 0, 1]]):
+        one, out = write(tmp_path / f"{k}.csv", table, order), tmp_path / f"{k}-out.csv"
         assert predict.main([str(prices / "model"), str(one), "--out", str(out), "-q"]) == 0
         predictions.append(out.read_bytes())
-    assert len(set(predictions)) == 1
+    parquet = [
+        str(prices / "model"),
+        str(tmp_path / "cost.parquet"),
+        "--target",
+        "cost",
+        "--out",
+        str(tmp_path / "p.csv"),
+    ]
+    assert predict.main(parquet) == 0
+    assert f"{N} rows of cost.parquet, header: yes;" in capsys.readouterr().out
+    assert {(tmp_path / "p.csv").read_bytes(), *predictions} == {predictions[0]}
 
 
 def renamed(**names: str) -> list[list[str]]:
     return [[names.get(name, name) for name in NAMES], *ROWS]
 
 
+# Rows, order of the columns, and what is said.
 BAD: dict[str, tuple[list[list[str]], list[int] | None, str]] = {
     "missing": (renamed(), [0, 2, 3], "lacks the column 'beta';"),
     "another": (renamed(beta="gamma"), None, "lacks the column 'beta' and has the column 'gamma', which the model"),
-    "more": ([[*row, "1"] for row in renamed()], None, "has the column '1', which the model does not know;"),
+    "more": (
+        [["n", *NAMES], *(["1", *row] for row in ROWS)],
+        None,
+        "has the column 'n', which the model does not know",
+    ),
     "another target": (renamed(price="cost"), None, "has the column 'cost', which the model does not know (--target c"),
-    "twice": ([[*row, row[0]] for row in renamed()], None, "names repeat"),
-    "too wide without names": ([[*row, "1"] for row in ROWS], None, "has 5 columns"),
-    "too narrow without names": (ROWS, [0, 1], "has 2 columns"),
+    "years for names": ([["2018", "2020", "2019", "x"], *ROWS], None, "lacks the columns 'alpha', 'beta' and has the"),
+    "twice": ([[*row, row[0]] for row in renamed()], None, "has the column 'alpha', which stands twice in its header"),
+    "no names": (ROWS, None, "its first line holds numbers ("),
+    "a word": (
+        [*renamed(), ["1", "x", "2", "3"]],
+        None,
+        f"row {N} (line {N + 2}), column beta is 'x'; a finite number",
+    ),
+    "a gap": ([*renamed(), ["1", "", "2", "3"]], None, f"row {N} (line {N + 2}), column beta is ''; a finite number"),
+    "no rows": ([NAMES], None, "has no rows"),
 }
 
 
@@ -86,107 +112,63 @@ def test_columns_that_do_not_fit_are_refused_by_name(case, prices, tmp_path, cap
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
     assert all(words in line for line in told)
-
-
-def rewritten(place: Path, folder: Path, **columns: Any) -> Path:
-    """The model of prices with other columns, as a run on another header would have them."""
-    model = load_model(place / "model")
-    save_model(folder, replace(model, table_columns=replace(model.table_columns, **columns)))
-    return folder
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_a_model_without_names_takes_columns_as_they_stand(prices, tmp_path, capsys):
-    """Models that were written before they held names."""
-    description = json.loads((prices / "model" / "model.json").read_text())
-    assert description["columns"] == {"inputs": NAMES[:3], "target": "price", "target_index": 3}
-    save_model(tmp_path / "old", replace(load_model(prices / "model"), table_columns=None))
-    assert "columns" not in json.loads((tmp_path / "old" / "model.json").read_text())
-    header = [["a", "b", "c", "y"]]
+    """As those that were trained on arrays have none."""
+    model = load_model(prices / "model")
+    assert model.table_columns is not None
+    assert (model.table_columns.inputs, model.table_columns.target) == (tuple(NAMES[:3]), "price")
+    save_model(tmp_path / "model", replace(model, table_columns=None))
+    assert "columns" not in json.loads((tmp_path / "model" / "model.json").read_text())
+    header = [["a", "b", "c", "z"]]
     straight = write(tmp_path / "straight.csv", header + ROWS)
+    expected = evaluated(capsys, prices / "model", write(tmp_path / "named.csv", renamed()))["r2"]
+    assert evaluated(capsys, tmp_path / "model", straight)["r2"] == expected
     swapped = write(tmp_path / "swapped.csv", header + ROWS, [1, 0, 2, 3])
-    bare = write(tmp_path / "bare.csv", ROWS)
-    same = evaluated(capsys, prices / "model", bare)["r2"]
-    assert evaluated(capsys, tmp_path / "old", straight)["r2"] == same
-    assert evaluated(capsys, tmp_path / "old", swapped)["r2"] < 0.1
-    for change in ({"inputs": ("a",)}, {"target_index": 4}):
-        with pytest.raises(ModelFormatError, match="columns are"):
-            rewritten(prices, tmp_path / "bad", **change)
+    assert evaluated(capsys, tmp_path / "model", swapped)["r2"] < 0.1
+    first = write(tmp_path / "first.csv", [["target", "b", "c", "z"], *ROWS], [3, 0, 1, 2])
+    assert evaluated(capsys, tmp_path / "model", first, "--target", "z")["r2"] == expected
+    narrow = write(tmp_path / "narrow.csv", header + ROWS, [0, 1])
+    assert evaluate.main([str(tmp_path / "model"), str(narrow)]) == 65
+    assert "has 2 columns, wanted the model's 3 inputs and a target" in capsys.readouterr().err
+    with pytest.raises(ModelFormatError, match="columns are"):
+        save_model(tmp_path / "bad", replace(model, table_columns=replace(model.table_columns, inputs=("a",))))
 
 
-@pytest.mark.parametrize(
-    ("header", "named", "words"),
-    [
-        ("2019,2020,2021,price", True, "lacks"),
-        ("1,2,3,y", True, "lacks"),
-        ("1,2,3,cost", True, "--target cost"),
-        ("2019,2020,2021,price", False, "price"),
-        ("1,2,3,y", False, None),  # a name of a target
-        ("1,2,3,cost", False, "cost"),
-    ],
-)
-def test_a_header_of_years_is_no_row(header, named, words, prices, tmp_path, capsys):
-    """Nor where the model was trained without a header."""
-    model = prices / "model" if named else rewritten(prices, tmp_path / "model", inputs=(), target=None)
-    data = write(tmp_path / "data.csv", [header.split(","), *ROWS])
-    for extra in ([], ["-q"]):
-        assert predict.main([str(model), str(data), "--out", "-", *extra]) == (0 if words is None else 65)
-        told = capsys.readouterr()
-        assert len(told.err.splitlines()) == (0 if words is None and extra else 1)
-        assert ("header: yes" in told.err) == (words is None and not extra)
-        assert words is None or words in told.err
-        assert words is not None or len(told.out.splitlines()) == N + 1
-
-
-def test_a_row_of_numbers_is_no_header_in_another_order(prices, tmp_path, capsys):
-    """The names of the inputs are 0, 1 and 2."""
-    model = rewritten(prices, tmp_path / "model", inputs=("0", "1", "2"), target="y")
-    for first, header in (
-        (["1", "0", "2"], False),
-        (["0", "1", "2"], True),
-        (["1", "0", "2", "5"], False),
-        (["0", "1", "2", "y"], True),
-        (["y", "2", "1", "0"], True),
-    ):
-        data = write(tmp_path / "data.csv", [first, *(row[: len(first)] for row in ROWS)])
-        assert predict.main([str(model), str(data), "--out", str(tmp_path / "out.csv"), "--force"]) == 0
-        said = f"{N + (not header)} rows of data.csv, header: {'yes' if header else 'no'};"
-        assert said in capsys.readouterr().out
-    data = write(tmp_path / "data.csv", [["1", "0", "2", "5"], *ROWS])
-    assert evaluated(capsys, model, data)["header"] is False
-    assert evaluate.main([str(model), str(data)]) == 0
-    assert f"{N + 1} rows, header: no, " in capsys.readouterr().out
-
-
-def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path, capsys):
-    """As a class, or as a word that stands for one where one class is set against the rest."""
-    rows = [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)][1:]
-    data = write(tmp_path / "letters-y.csv", rows)
-    for name, more in (("words", ()), ("positive", ("--set", "data.positive=y"))):
-        run = train_beside(tmp_path, name, data, "--centers", "20", "--penalty", "1", "--scheduler", "serial", *more)
-        assert predict.main([str(run / "model"), str(data), "--out", str(tmp_path / f"{name}.csv")]) == 0
-        assert f"{N - 1} rows of letters-y.csv, header: no;" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("header", "order", "target", "words"),
-    [
-        (["a", "y", "c", "c"], [0, 1, 2, 3], "3", "names repeat in the header"),
-        (None, [3, 0, 1, 2], "0", "header: no, target: column 0 of 0 to 3"),
-    ],
-)
-def test_columns_without_names_are_matched_by_position(header, order, target, words, tmp_path, capsys):
+def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     """No row is lost, and the target is found again where it was in training."""
-    rows = [[row[k] for k in order] for row in ROWS]
-    data = write(tmp_path / "data.csv", [header, *rows] if header else rows)
-    options = ("--target", target, "--penalty", "100", "--centers", "40", "--scheduler", "serial")
-    run = train_beside(tmp_path, "run", data, *options, quiet=False)
-    assert words in capsys.readouterr().err
+    rows = [[row[k] for k in (3, 0, 1, 2)] for row in ROWS]
+    data = write(tmp_path / "data.csv", rows)
+    no_header = ("--set", "data.header=false", "--target", "0")
+    assert training.main([str(data), "--run-dir", str(tmp_path / "refused")]) == 65
+    told = capsys.readouterr().err
+    assert "data.csv: its first line holds numbers (" in told
+    assert told.endswith("no names; put the names of the columns above it, or train with --set data.header=false\n")
+    run = train_beside(tmp_path, "run", data, *no_header, *OPTIONS, quiet=False)
+    assert "header: no, target: f0" in capsys.readouterr().err
     found = report_of(run)
     assert (found["n_train"] + found["n_test"], found["n_features"]) == (N, 3)
     expected = evaluated(capsys, run / "model", data)
     assert expected["r2"] > 0.5
-    assert (expected["n_rows"], expected["header"]) == (N, header is not None)
-    assert evaluated(capsys, run / "model", write(tmp_path / "bare.csv", rows)) == expected | {"header": False}
+    assert (expected["n_rows"], expected["header"]) == (N, False)
+    pyarrow.parquet.write_table(
+        pyarrow.table({f"f{k}": [float(row[k]) for row in rows] for k in (2, 0, 1, 3)}), tmp_path / "data.parquet"
+    )
+    found = evaluated(capsys, run / "model", tmp_path / "data.parquet")
+    assert (found["r2"], found["n_rows"]) == (expected["r2"], N)
+
+
+def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path, capsys):
+    """As a class, or as a word that stands for one where one class is set against the rest."""
+    rows = [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)]
+    data = write(tmp_path / "letters-y.csv", rows)
+    for name, more in (("words", ()), ("positive", ("--set", "data.positive=y"))):
+        options = ("--centers", "20", "--penalty", "1", "--scheduler", "serial", "--set", "data.header=false")
+        run = train_beside(tmp_path, name, data, *options, *more)
+        assert predict.main([str(run / "model"), str(data), "--out", str(tmp_path / f"{name}.csv")]) == 0
+        assert f"{N} rows of letters-y.csv, header: no;" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("intercept", [0.0, 2.5])
@@ -194,8 +176,8 @@ def test_rows_far_from_every_center_are_told_of(prices, tmp_path, capsys, interc
     """Other units: almost every row is far, and gets nothing but the intercept."""
     run = load_model(prices / "model")
     save_model(tmp_path / "model", replace(run, intercept=np.array([intercept])))
-    near = write(tmp_path / "near.csv", ROWS)
-    far = write(tmp_path / "far.csv", [[f"{row[0]}e3", *row[1:]] for row in ROWS[:100]] + ROWS[100:])
+    near = write(tmp_path / "near.csv", renamed())
+    far = write(tmp_path / "far.csv", [NAMES, *([f"{row[0]}e3", *row[1:]] for row in ROWS[:100]), *ROWS[100:]])
     found = {}
     for name, data in (("near", near), ("far", far)):
         found[name] = evaluated(capsys, tmp_path / "model", data)
@@ -237,7 +219,8 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     """Targets that the inputs say nothing about, fitted exactly; two classes in three are one."""
     rng = np.random.default_rng(3)
     kinds = np.where(rng.random(N) < 0.8, 0, rng.integers(1, 3, N))
-    data = write(tmp_path / "noise.csv", [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)])
+    rows = [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)]
+    data = write(tmp_path / "noise.csv", [NAMES, *rows])
     options = ("--sigma2", "0.05", "--centers", "all", "--penalty", "1e-6", "--set", f"data.task={task}")
     run = train_beside(tmp_path, "noise", data, *options, "--scheduler", "serial")
     found = report_of(run)
