@@ -160,17 +160,16 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path: Path, capsys: 
     columns = np.column_stack([rows["X"][:, 0], rows["w"], rows["X"][:, 1:], rows["y"]])
     np.savetxt(tmp_path / "named.csv", columns, delimiter=",", header="a,w,b,c,y", comments="")
     np.savetxt(tmp_path / "bare.csv", columns, delimiter=",")
-    np.savetxt(tmp_path / "new.csv", np.delete(columns, 1, axis=1), delimiter=",")
+    np.savetxt(tmp_path / "new.csv", np.delete(columns, 1, axis=1), delimiter=",", header="a,b,c,y", comments="")
     np.savetxt(tmp_path / "last.csv", columns[:, [0, 2, 3, 4, 1]], delimiter=",", header="a,b,c,d,w", comments="")
     asked = ("--centers", "50", "--penalty", "max:0.05")
     for name, weights in (("named", "w"), ("bare", "1"), ("last", "w"), ("bare", "-4")):
         run = tmp_path / f"{name}{weights}"
-        report = train(
-            run, tmp_path / "f", *asked, "--set", f"data.weights={weights}", dataset=tmp_path / f"{name}.csv"
-        )
+        settings = ("--set", f"data.weights={weights}", *(("--set", "data.header=false") if name == "bare" else ()))
+        report = train(run, tmp_path / "f", *asked, *settings, dataset=tmp_path / f"{name}.csv")
         assert report["n_features"] == 3
         np.testing.assert_array_equal(decisions(run, rows["X"]), decisions(tmp_path / "namedw", rows["X"]), strict=True)
-        for file in (f"{name}.csv", *(["new.csv"] if name == "bare" else [])):
+        for file in (f"{name}.csv", *(["new.csv"] if name == "named" else [])):
             capsys.readouterr()
             assert predict([str(run), str(tmp_path / file), "--out", str(tmp_path / f"of-{weights}-{file}")]) == 0, file
         assert evaluate([str(run), str(tmp_path / f"{name}.csv"), "--part", "all"]) == 0
@@ -206,7 +205,7 @@ def test_bad_weights_are_named(tmp_path: Path, capsys: Any, weights: float | Non
         ("digits", WEIGHTED, 2, "data.weights has no effect on digits"),
         ("table.csv", ("--set", "data.weights=9"), 2, "weights 9 is no column of"),
         ("table.csv", ("--set", "data.weights=z"), 2, "weights 'z' is no column of"),
-        ("table.csv", ("--set", "data.weights=0", "--target", "0"), 2, "column 0 is both target and weights"),
+        ("table.csv", ("--set", "data.weights=0", "--target", "0"), 2, "column a is both target and weights"),
     ],
 )
 def test_what_cannot_be_weighted_is_refused_at_the_start(
@@ -214,7 +213,8 @@ def test_what_cannot_be_weighted_is_refused_at_the_start(
 ) -> None:
     np.savez(tmp_path / "classes.npz", **rows_of(40, classes=True))
     np.savez(tmp_path / "values.npz", **rows_of(40, classes=False))
-    np.savetxt(tmp_path / "table.csv", rows_of(40, classes=False)["X"], delimiter=",")
+    table = rows_of(40, classes=False)["X"]
+    np.savetxt(tmp_path / "table.csv", table, delimiter=",", header="a,b,c", comments="")
     name = dataset if dataset == "digits" else str(tmp_path / dataset)
     assert main([name, "--run-dir", str(tmp_path / "run"), *arguments]) == code
     assert says in capsys.readouterr().err
