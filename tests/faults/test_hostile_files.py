@@ -1,5 +1,6 @@
 """Files made to fill the memory or to hang: every command refuses each in one line, in a child of measured memory."""
 
+import gzip
 import io
 import json
 import os
@@ -90,6 +91,10 @@ def npz(path: Path, inputs: bytes, labels: bytes) -> None:
         archive.writestr("y.npy", labels)
 
 
+def text(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def link(target: str) -> Callable[[Path], None]:
     return lambda path: path.symlink_to(target)
 
@@ -102,13 +107,18 @@ DATA: dict[str, Callable[[Path], None]] = {
     "pipe.csv": os.mkfifo,
     "device.npz": link("/dev/zero"),
     "device.csv": link("/dev/zero"),
+    "wide.csv": lambda path: text(path, b"a" + b",a" * 10**6 + b"\n1\n"),
+    "narrower.csv": lambda path: text(path, b",".join(b"c%d" % k for k in range(10**5)) + b"\n1\n"),
+    "endless.csv": lambda path: text(path, b"a,y\n" + b"1" * 10**8),
+    "unclosed.csv": lambda path: text(path, b'a,y\n1,"' + b"1,2\n" * 10**7),
+    "bomb.csv.gz": lambda path: path.write_bytes(gzip.compress(b"a,y\n" + b"1,2\n" * 10**8, 1)),
 }
 
 
 @pytest.mark.ci
 def test_data_that_would_fill_the_memory(tmp_path: Path, model: Path) -> None:
-    np.savez(tmp_path / "honest.npz", X=X, y=Y)
-    commands = [["predict", str(model), str(tmp_path / "honest.npz"), "--out", str(tmp_path / "out.csv"), "-q"]]
+    np.savetxt(tmp_path / "honest.csv", X, delimiter=",", header="a,b,c", comments="")
+    commands = [["predict", str(model), str(tmp_path / "honest.csv"), "--out", str(tmp_path / "out.csv"), "-q"]]
     for name, make in DATA.items():
         make(tmp_path / name)
         data = str(tmp_path / name)

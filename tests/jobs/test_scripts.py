@@ -160,7 +160,7 @@ def test_tables(script: Script) -> None:
     assert [(row["what"], row["form"]) for row in rows] == [
         ("pyarrow_csv", "csv"),
         ("array", "zarr"),
-        *((what, form) for what in ("kept", "stored") for form in ("csv", "parquet", "parts")),
+        *((what, form) for what in ("learned", "stored") for form in ("csv", "parquet", "parts")),
         ("stored", "zarr"),
     ]
     assert all(0 < row["seconds"] < 60 for row in rows)
