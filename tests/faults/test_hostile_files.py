@@ -111,7 +111,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "narrower.csv": lambda path: text(path, b",".join(b"c%d" % k for k in range(10**5)) + b"\n1\n"),
     "endless.csv": lambda path: text(path, b"a,y\n" + b"1" * 10**8),
     "unclosed.csv": lambda path: text(path, b'a,y\n1,"' + b"1,2\n" * 10**7),
-    "bomb.csv.gz": lambda path: path.write_bytes(gzip.compress(b"a,y\n" + b"1,2\n" * 10**8, 1)),
+    "bomb.csv.gz": lambda path: path.write_bytes(gzip.compress(b"a,y\n" + (b"0" * 1000 + b",1\n") * 4 * 10**5, 1)),
 }
 
 
