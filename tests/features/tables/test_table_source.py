@@ -153,6 +153,12 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WORDS + "24,red,inf,y\n", ENCODED | {"drop": ("id",)}, INFINITE, "`data.drop=id,age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, INFINITE, "`data.columns=color`"),
     ("a,b,y\n" + ",1,2\n,3,4\n" * 9, {}, "a (no cell is filled in)", "`data.drop=a`"),
+    (
+        "a,b,y\n" + "inf,1,2\n,3,4\n" * 9,
+        {},
+        "a (9 infinite, such as 'inf' in line 2; 9 of 18 missing)",
+        "`data.drop=a`",
+    ),
     ('"a, b",c,y\n' + f"{'x' * 300},1,2\nw,3,4\n" * 9, {}, LONG, '`data.drop="a, b"`'),
     ("a,y,c\n" + MANY, ENCODED, MANY_WORDS, "`data.drop=a`"),
     (CODES, {}, "zip (9 words, such as '00' in line 2)", AUTO),
