@@ -171,10 +171,10 @@ def seal(
 def new_folder(
     final: Path,
     *,
-    kind: str | None = "folder",
+    kind: str = "folder",
     metadata: Mapping[str, Any] | None = None,
 ) -> Iterator[Path]:
-    """Yield a folder to fill aside; it becomes `final`, with a manifest unless `kind` is None, when the block ends.
+    """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
     moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. On any
@@ -189,11 +189,8 @@ def new_folder(
     try:
         with disk.locked(descriptor):
             yield aside
-            if kind is not None:
-                seal(aside, kind=kind, metadata=metadata)
+            seal(aside, kind=kind, metadata=metadata)
             with write_errors(final):
-                if kind is None:
-                    disk.fsync_tree(aside)
                 _move_in(aside, final)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -31,7 +31,6 @@ from storage.records import write_json
 
 _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4
-_MANY_ROWS = 1 << 40
 
 
 @dataclass(frozen=True, order=True)

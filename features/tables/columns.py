@@ -71,9 +71,9 @@ def _chosen_places(spec: SourceSpec, names: list[str], every: list[int], path: P
     asked = spec.columns if spec.columns is not None else spec.drop
     if asked is None:
         return every
-    key = "data.columns" if spec.columns is not None else "data.drop"
+    key = "`data.columns`" if spec.columns is not None else "`data.drop`"
     if spec.columns is not None and spec.drop is not None:
-        raise UsageError("data.columns and data.drop: name the inputs, or what is none; leave one of them out")
+        raise UsageError("`data.columns` and `data.drop`: name the inputs, or what is none; leave one of them out")
     for name in asked:
         if name in names and not any(names[place] == name for place in every):
             what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")

@@ -38,9 +38,9 @@ class Asked:
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)
-            raise UsageError(f"data.categorical = {categorical}: give {known}, or such with columns: KIND:A,B")
+            raise UsageError(f"`data.categorical={categorical}`: give {known}, or such with columns: KIND:A,B")
         if missing not in (None, "median"):
-            raise UsageError(f"data.missing = {missing}: give median")
+            raise UsageError(f"`data.missing={missing}`: give `data.missing=median`")
         return cls(kind or None, names_in(names), missing)
 
 

@@ -82,18 +82,10 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
 _OTHER = rf"`(?!(?:{'|'.join(map(re.escape, _NAMES))})[=`])[a-z]+\.[a-z_0-9]+(?:=[^`]*)?`"  # a setting, no parameter
 # A piece of advice that has one: in brackets, or from "; " or ", or " to the next such.
 _ADVICE = re.compile(rf" \([^()]*{_OTHER}[^()]*\)|(?:; |, or )(?:(?!; |, or | \().)*?{_OTHER}(?:(?!; |, or ).)*")
-_OF_TABLES = (  # what the reading of a table says
-    (r" \(--set '?data\.drop=.*\)", ""),
-    (r"--set 'data\.(categorical|missing)=(.*)'", r"\1='\2'"),
-    (r"--set data\.(categorical|missing)=([^\s)]+)", r"\1='\2'"),
-    (r"data\.(categorical|missing)", r"\1"),
-)
 
 
 def in_parameters(message: str) -> str:
     """Return a message of the steps of a fit with its settings as parameters, without those that are none."""
-    for pattern, instead in _OF_TABLES:
-        message = re.sub(pattern, instead, message)
     message = message.replace(" training rows are ", " samples are ")  # the word by which scikit-learn knows a refusal
     return reworded(_ADVICE.sub("", message), _parameter)
 

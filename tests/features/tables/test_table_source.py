@@ -111,7 +111,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (UsageError, NUMBERS, {"target": "rings"}, "'rings' is no column of .*, which has columns y, a, b"),
     (UsageError, NUMBERS, {"target": "3"}, "it has columns 0 to 2"),
     (UsageError, NUMBERS, {"weights": "y"}, "column y is both target and weights"),
-    (UsageError, A_TO_C, {"drop": ("d",)}, r"data.drop: 'd' is no column of .*, which has a, b, c, y"),
+    (UsageError, A_TO_C, {"drop": ("d",)}, r"data.drop.: 'd' is no column of .*, which has a, b, c, y"),
     (UsageError, A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
     (UsageError, A_TO_C, {"columns": ("a", "b"), "groups": "b"}, "'b' is the groups"),
     (UsageError, A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
