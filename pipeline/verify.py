@@ -1,13 +1,41 @@
-"""`python -m pipeline.verify RUN`: read every byte of a run and of its features again, and name what is damaged."""
+"""`python -m pipeline.verify RUN`: read every byte of a run and of its features again, and name what is damaged.
+
+It takes no lock and changes nothing.
+"""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.command_line import command_parser
-from pipeline.errors import ExitCode
+from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
+from pipeline.runtime.run_folder import frozen_config
+from storage.errors import FEATURES, StorageError, remedy_of
+from storage.files import open_plain, parse_json
+from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout
+from storage.folders import committed_files, verify
+from storage.lock import holder
+from storage.records import read_record
+
+LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run, which may be replacing it, is called damaged
+AT_THE_TOP = {"config.toml", "env.json", "STATE.json", "report.json", "CONTENTS.json", "log.jsonl", "metrics.jsonl"}
+
+
+@dataclass
+class Findings:
+    """A line for every damaged thing, notes of what was not checked, and the files that were read."""
+
+    damaged: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    read: list[Path] = field(default_factory=list)
+
+    def add(self, name: str, problems: Iterable[str], advice: str = "") -> None:
+        """Add problems of a file or folder; without advice, what is told of the files of a run."""
+        self.damaged += [f"{name}: {problem}; {advice or remedy_of(name)}" for problem in problems]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,23 +48,116 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, finished or under way")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")
     arguments = parser.parse_args(argv)
-    return answered(lambda: _verify(arguments.run, quiet=arguments.quiet))
+    return answered(lambda: _print_findings(arguments.run, quiet=arguments.quiet))
 
 
-def _verify(run: Path, *, quiet: bool) -> ExitCode:
-    from pipeline.reporting.verification import verify_run  # brings numpy, which --help does without
-
+def _print_findings(run: Path, *, quiet: bool) -> ExitCode:
     started = time.perf_counter()
-    result = verify_run(run)
-    lines = [f"damaged: {line}" for line in result.damaged]
+    found = verify_run(run)
+    lines = [f"damaged: {line}" for line in found.damaged]
     if not quiet:
-        verdict = f"{len(result.damaged)} damaged" if result.damaged else "whole"
-        size, seconds = f"{result.bytes / 2**20:.1f} MiB", time.perf_counter() - started
-        lines += [f"note: {line}" for line in result.notes]
-        lines.append(f"{run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
-    for line in lines:
-        print(line)
-    return ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE
+        verdict = f"{len(found.damaged)} damaged" if found.damaged else "whole"
+        verdict += "" if RunLayout(run).report.exists() else ", not finished"
+        size = sum(path.stat().st_size for path in found.read if path.exists()) / 2**20
+        lines += [f"note: {line}" for line in found.notes]
+        lines.append(
+            f"{run}: {verdict}; {len(found.read)} files, {size:.1f} MiB, {time.perf_counter() - started:.1f} s"
+        )
+    print(*lines, sep="\n", end="\n" if lines else "")
+    return ExitCode.INVALID_DATA if found.damaged else ExitCode.DONE
+
+
+def verify_run(root: Path) -> Findings:
+    """Check every file of a run, and of the feature store that it used. Raises MissingRunError where there is none."""
+    layout = RunLayout(root)
+    if not any(path.exists() for path in (layout.config, layout.environment, layout.report)):
+        raise MissingRunError(f"{root} holds no run; name the folder of one")
+    live, found = holder(layout.lock) is not None, _look(layout)
+    for _ in range(LOOKS - 1 if live else 0):
+        if found.damaged:
+            time.sleep(PAUSE_SECONDS)
+            before, found = found.damaged, _look(layout)
+            found.damaged = [line for line in found.damaged if line in before]
+    return found
+
+
+def _look(layout: RunLayout) -> Findings:
+    found, live, finished = Findings(), holder(layout.lock) is not None, layout.report.exists()
+    for path in committed_files(layout.root):
+        name = path.relative_to(layout.root).as_posix()
+        if path.name == MANIFEST_NAME:
+            _look_at_folder(path.parent, path.parent.relative_to(layout.root).as_posix(), found)
+        elif name in AT_THE_TOP or ("/" in name and not path.is_relative_to(layout.progress)):
+            found.read.append(path)
+            found.add(name, _problems(layout, path, torn=live or not finished) if path.exists() else [])
+    expected = ["config.toml", "env.json"]
+    if layout.contents.exists() or (finished and not live):
+        expected.append("CONTENTS.json")
+        with suppress(StorageError):  # named already
+            expected += read_record(layout.contents)["files"]
+    for name in dict.fromkeys(expected):  # the report is committed just after the list: a kill may come between
+        if not (layout.root / name).exists() and (finished or name != "report.json"):
+            found.add(name, ["missing"])
+    _look_at_features(layout, finished, found)
+    return found
+
+
+def _look_at_folder(folder: Path, name: str, found: Findings, advice: str = "") -> None:
+    """Compare a folder with its manifest."""
+    with suppress(FileNotFoundError):  # removed meanwhile, by a run that is at work
+        found.read += [path for path in folder.rglob("*") if not path.is_dir()]
+    found.add(name, verify(folder, contents=True) if folder.exists() else [], advice)
+
+
+def _problems(layout: RunLayout, path: Path, *, torn: bool) -> list[str]:
+    """Return the problem of a file that no manifest names; the last line of a log may be torn by a kill."""
+    from storage.arrays import check_npz  # brings numpy, which --help does without
+
+    try:
+        if path == layout.config:
+            frozen_config(layout)
+        elif path.suffix == ".jsonl":
+            _check_lines(path, torn=torn)
+        elif path.suffix == ".npz":
+            check_npz(path)
+        elif path.suffix != ".json":
+            return ["the MANIFEST.json of its folder is missing"]
+        elif read_record(path).get("item", path.stem) != path.stem:
+            return ["it belongs to another item"]
+    except (StorageError, PipelineError, ValueError, OSError) as error:
+        return [str(error).removeprefix(f"{path}: ").partition(";")[0]]
+    return []
+
+
+def _check_lines(path: Path, *, torn: bool) -> None:
+    """Check that every line of a file is JSON; with `torn`, the last one may end early. Raises ValueError."""
+    with open_plain(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if torn and not line.endswith(b"\n"):
+                return
+            try:
+                parse_json(line)
+            except ValueError:
+                raise ValueError(f"line {number} is not JSON") from None
+
+
+def _look_at_features(layout: RunLayout, finished: bool, found: Findings) -> None:
+    """Check the feature store of a run; one that is gone is no damage: a finished run does not need it."""
+    try:
+        resources = frozen_config(layout).resources
+        store = FeatureLayout(Path(resources.features_dir), read_record(layout.environment)["features"])
+    except StorageError:
+        found.notes.append("the features were not checked: where they are is not known")
+        return
+    if resources.features_store != "zarr":
+        return
+    if store.manifest.exists():
+        _look_at_folder(store.folder, str(store.folder), found, FEATURES)
+    elif finished and store.folder.exists() and not holder(store.lock):
+        found.add(str(store.manifest), ["missing"], FEATURES)
+    else:
+        words = "gone, and a finished run does not need them" if finished else "not complete"
+        found.notes.append(f"{store.folder}: the features were not checked: they are {words}")
 
 
 if __name__ == "__main__":

@@ -103,22 +103,6 @@ def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
     seal(layout.folder, kind="features", metadata=metadata, known=known)
 
 
-def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
-    """Return where the blocks of a half-built store differ from their markers, one line each."""
-    markers = read_markers(layout.markers)
-    if not markers:  # its arrays may be half-created
-        return []
-    try:
-        arrays = open_arrays(layout.arrays)
-    except (CorruptDataError, MissingDataError) as error:
-        return [str(error)]
-    try:
-        known = _digests(arrays, markers.values())
-    except KeyError as error:
-        return [f"{layout.arrays}: the array {error} is missing"]
-    return compare_files(layout.arrays, known, contents=contents)
-
-
 def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
     """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
     with suppress(MissingDataError, CorruptDataError):

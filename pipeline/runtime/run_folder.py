@@ -71,18 +71,15 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     return None
 
 
-def links_in(root: Path) -> Iterator[Path]:
-    """Yield the symbolic links in a run's folder: what they lead to would be swept and replaced as ours."""
-    for folder, *entries in os.walk(root):
-        yield from (path for name in sorted(chain(*entries)) if (path := Path(folder, name)).is_symlink())
-
-
 def _refuse_links(root: Path) -> None:
-    for path in links_in(root):
-        raise FolderInUseError(
-            f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its place, or "
-            "choose another --run-dir"
-        )
+    """Raise FolderInUseError where a run's folder has a link: what it leads to would be swept and replaced as ours."""
+    for folder, *entries in os.walk(root):
+        for path in (Path(folder, name) for name in sorted(chain(*entries))):
+            if path.is_symlink():
+                raise FolderInUseError(
+                    f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
+                    "place, or choose another --run-dir"
+                )
 
 
 def check_apart(root: Path, features_dir: Path) -> None:

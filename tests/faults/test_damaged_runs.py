@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cases import ROUNDS, SERIAL
-from pipeline.reporting import verification
+from pipeline import verify
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
@@ -115,7 +115,7 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(
         assert f"{folder}: damaged ({file}" in told.replace(f"({run / folder}/", "(")
     elif name:
         assert f"{name}: damaged" in told
-    assert verification.verify_run(run).damaged == []
+    assert verify.verify_run(run).damaged == []
 
 
 def test_what_is_left_of_a_model_is_replaced(cut_off: Callable[..., tuple[Path, Path]], tables: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
     if damage == "flipped":
-        assert [found for found in verification.verify_run(run).damaged if found.endswith(f"; {ANEW}")]
+        assert [found for found in verify.verify_run(run).damaged if found.endswith(f"; {ANEW}")]
     for folder in ("statistics", "solutions", "scores", "markers"):
         assert folder in ANEW
         remove(run / folder)

@@ -8,8 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from cases import CASES, SERIAL
-from pipeline import report, train
-from pipeline.reporting import verification
+from pipeline import report, train, verify
 from pipeline.runtime import run_folder
 from runs import TrainedRuns, model_bytes, report_of
 
@@ -36,7 +35,7 @@ def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
     finished = finished_run(*CASES[kind].arguments, *SERIAL, dataset=CASES[kind].dataset(tables))
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     assert not (run / "statistics").exists()
-    found = verification.verify_run(run)
+    found = verify.verify_run(run)
     assert (found.damaged, found.notes) == ([], [])
     assert report.main([str(run)]) == 0
     assert "Not shown or damaged" not in (run / "report.html").read_text()
@@ -48,7 +47,7 @@ def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
     assert resume(run, kind) == 0
     assert model_bytes(run) == model_bytes(finished)
     assert report_of(run)["stages"]["statistics"]["items"] == report_of(finished)["stages"]["statistics"]["items"]
-    assert verification.verify_run(run).damaged == []
+    assert verify.verify_run(run).damaged == []
 
 
 def test_a_kill_while_the_statistics_are_removed_leaves_a_whole_run(
@@ -61,8 +60,8 @@ def test_a_kill_while_the_statistics_are_removed_leaves_a_whole_run(
         assert resume(run, kind) == 75
     assert (run / "statistics").exists()
     (run / "statistics").rename(run / ".tmp-statistics-0123456789abcdef")  # the first step of a removal
-    assert verification.verify_run(run).damaged == []
+    assert verify.verify_run(run).damaged == []
     assert resume(run, kind) == 0
     assert not list(run.glob("*statistics*"))
-    found = verification.verify_run(run)
+    found = verify.verify_run(run)
     assert (found.damaged, found.notes) == ([], [])

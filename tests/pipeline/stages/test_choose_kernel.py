@@ -11,11 +11,10 @@ import pytest
 from cases import CASES, SERIAL, Case
 from commands import flip
 from features.standardisation import Standardisation
-from pipeline import evaluate, predict
+from pipeline import evaluate, predict, verify
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
-from pipeline.reporting import verification
 from pipeline.reporting.result_table import table
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import choose_kernel
@@ -71,7 +70,7 @@ def test_files_are_predicted_as_the_run_scored_them(
     with np.load(tmp_path / "out.npz") as written:
         rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
         np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
-    assert verification.verify_run(learned).damaged == []
+    assert verify.verify_run(learned).damaged == []
 
 
 def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
@@ -156,7 +155,7 @@ def test_damaged_scales_are_told_and_made_again(
     run = trained(*case.arguments, *SERIAL, dataset=case.dataset(tables))
     path, before = RunLayout(run).feature_scales, model_bytes(run)
     flip(path)
-    (told,) = verification.verify_run(run).damaged
+    (told,) = verify.verify_run(run).damaged
     assert told.startswith("scales/learned.npz: ")
     folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
     for name in folders.replace(" and ", ", ").split(", "):
@@ -164,7 +163,7 @@ def test_damaged_scales_are_told_and_made_again(
     (run / "report.json").unlink()
     train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
     assert model_bytes(run) == before
-    assert verification.verify_run(run).damaged == []
+    assert verify.verify_run(run).damaged == []
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 
 from cases import SERIAL
 from commands import flip
+from pipeline import verify
 from pipeline.estimators import SLKLRegressor
 from pipeline.prediction.model_folder import load_model
-from pipeline.reporting import verification
 from pipeline.solvers import candidate_budget
 from pipeline.solvers.kernel_trials import least_gain
 from pipeline.stages import grow_candidates
@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
         sums, expected = (read_arrays(RunLayout(folder).statistics / part) for folder in (run, grown[case]))
         assert sums["gram"].tobytes() == expected["gram"].tobytes(), part
     assert not (run / "passes").exists()
-    assert verification.verify_run(run).damaged == []
+    assert verify.verify_run(run).damaged == []
 
 
 def test_a_finished_run_is_made_whole_by_the_advice_of_verify(
@@ -135,7 +135,7 @@ def test_a_finished_run_is_made_whole_by_the_advice_of_verify(
     run, table = tmp_path / "run", tables / f"{IS_CUT[0]}.npz"
     train(run, features, *line, dataset=table)
     flip(run / "solutions" / "final.npz")
-    (damage,) = [found for found in verification.verify_run(run).damaged if "final" in found]
+    (damage,) = [found for found in verify.verify_run(run).damaged if "final" in found]
     assert damage.endswith(f"; {ANEW}")
     for name in ("statistics", "solutions", "scores", "markers", "report.json"):
         assert name in ANEW
