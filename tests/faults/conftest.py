@@ -1,23 +1,22 @@
 """The cases of `cases.py`: how to train them where runs are broken, and the models to compare those with."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cases import CASES, SERIAL
-from faults.spied_runs import EVERY
+from faults.spied_runs import EVERY, Command, Whole
 from runs import TrainedRuns, model_bytes
 
 
 @pytest.fixture
-def whole(tables: Path, finished_run: TrainedRuns) -> Callable[[str], dict[str, bytes]]:
+def whole(tables: Path, finished_run: TrainedRuns) -> Whole:
     """Return the model of a case that nothing has disturbed."""
     return lambda case: model_bytes(finished_run(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables)))
 
 
 @pytest.fixture
-def command(features: Path, tables: Path) -> Callable[..., list[str]]:
+def command(features: Path, tables: Path) -> Command:
     """Return the arguments of the main command that train a case in a folder, and go on where a run was left."""
 
     def words(run: Path, case: str, *more: str) -> list[str]:

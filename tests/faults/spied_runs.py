@@ -7,18 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from runs import ROOT
+from runs import ROOT, wait_until
 
 SPY = Path(__file__).parent / "spy"
 EVERY = 0.5  # seconds of --checkpoint-every
 PIECE = 0.1  # seconds that a piece lasts at least
+Command = Callable[..., list[str]]  # of the fixtures `command`
+Whole = Callable[[str], dict[str, bytes]]  # and `whole`
 
 
 class Note(NamedTuple):
@@ -64,12 +65,7 @@ def started(line: list[str], variables: dict[str, str]) -> Iterator[subprocess.P
             process.wait()
 
 
-def wait_until(found: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-    """Wait until something is so, or the process has ended; return whether it lives."""
-    until = time.monotonic() + 240
-    while not found():
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return True
+def wait_for_notes(notes: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until so many pieces are noted; fail if the process ends before."""
+    wait_until(lambda: len(notes_in(notes)) >= count or process.poll() is not None, 240)
+    assert len(notes_in(notes)) >= count

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cases import ROUNDS, SERIAL
+from commands import Capture
 from pipeline import verify
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
@@ -38,6 +39,9 @@ LATER = {
 AFTER_ALL = ["model", "markers/evaluate", "CONTENTS.json", "report.json"]
 
 
+CutOff = Callable[..., tuple[Path, Path]]
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     # In the exponent of the last number of an .npy, in the first number of an .npz, at the end of a JSON object.
@@ -60,7 +64,7 @@ def remove(path: Path) -> None:
 
 
 @pytest.fixture
-def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> CutOff:
     """Return a copy of a finished run without what its last solves and all after them left, but for some files.
 
     The finished run is returned too.
@@ -101,7 +105,7 @@ MADE_AGAIN += [("rounds", f"markers/passes/{LAST}.json"), ("rounds", f"scores/{L
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
 def test_what_can_be_made_again_is_and_the_damage_is_told(
-    cut_off: Callable[..., tuple[Path, Path]], tables: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str
+    cut_off: CutOff, tables: Path, capsys: Capture, kind: str, name: str
 ) -> None:
     """Also where nothing is damaged, but not there yet."""
     run, finished = cut_off(kind, *filter(None, [name]))
@@ -118,7 +122,7 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(
     assert verify.verify_run(run).damaged == []
 
 
-def test_what_is_left_of_a_model_is_replaced(cut_off: Callable[..., tuple[Path, Path]], tables: Path) -> None:
+def test_what_is_left_of_a_model_is_replaced(cut_off: CutOff, tables: Path) -> None:
     run, finished = cut_off("dense", "model/model.json")
     assert resume(run, tables) == 0
     assert outcome(run) == outcome(finished)
@@ -147,12 +151,7 @@ REFUSED = [
     ],
 )
 def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_the_same_bytes(
-    cut_off: Callable[..., tuple[Path, Path]],
-    tables: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    name: str,
-    damage: str,
+    cut_off: CutOff, tables: Path, capsys: Capture, kind: str, name: str, damage: str
 ) -> None:
     run, finished = cut_off(kind, name)
     DAMAGE[damage](run / name)

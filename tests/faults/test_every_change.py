@@ -3,6 +3,7 @@
 Continuous integration breaks a sample of the changes, a nightly run every one of them.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -12,12 +13,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cases import CASES, SERIAL
+from commands import Capture
+from faults.spied_runs import Command, Whole
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, model_bytes, python
+from storage import files as disk
 
 KINDS = ("least squares", "one for each class", "plain steps", "a path", "a selection", "learned scales", "rounds")
 KINDS += ("rounds, a path", "rounds, a selection", "on demand")
@@ -59,7 +64,7 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
     ],
 )
 def test_strace_is_the_independent_witness(
-    tmp_path: Path, command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], call: str, fault: str
+    tmp_path: Path, command: Command, whole: Whole, call: str, fault: str
 ) -> None:
     """The kernel's own view: no call of ours is wrapped, and no function that forgets the wrappers escapes."""
     run, log, expected = tmp_path / "run", tmp_path / "calls", whole("one for each class")  # its features are stored
@@ -85,27 +90,61 @@ def test_strace_is_the_independent_witness(
 
 @pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_a_disk_that_is_really_full(
-    tmp_path: Path,
-    command: Callable[..., list[str]],
-    whole: Callable[[str], dict[str, bytes]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_disk_that_is_really_full(tmp_path: Path, command: Command, whole: Whole, capsys: Capture) -> None:
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""
-    disk, expected = tmp_path / "disk", whole("one for each class")  # its features are stored
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=False).returncode:
+    small, expected = tmp_path / "small", whole("one for each class")  # its features are stored
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
-        line, filler = command(disk / "run", "one for each class", *SERIAL), disk / "filler"
+        line, filler = command(small / "run", "one for each class", *SERIAL), small / "filler"
         for free_bytes, told in ((2**14, "needs"), (2**18, "cannot write")):
             filler.unlink(missing_ok=True)
-            filler.write_bytes(b"x" * (shutil.disk_usage(disk).free - free_bytes))
+            filler.write_bytes(b"x" * (shutil.disk_usage(small).free - free_bytes))
             assert main(line) == 73
             error = capsys.readouterr().err
-            assert re.fullmatch(rf"error: {disk}\S*: {told} \d+ (bytes|KiB|MiB).*; .*\n", error)
+            assert re.fullmatch(rf"error: {small}\S*: {told} \d+ (bytes|KiB|MiB).*; .*\n", error)
         filler.unlink()
         assert main(line) == 0
-        assert model_bytes(disk / "run") == expected
+        assert model_bytes(small / "run") == expected
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
+    """Let every write fail from the first to a file of this name on, those of the log too; return what failed."""
+    failed: list[Path] = []
+
+    def filling(write: Callable[..., int]) -> Callable[..., int]:
+        def call(descriptor: int, path: Path, data: Any) -> int:
+            if failed or first in path.name:
+                failed.append(path)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(descriptor, path, data)
+
+        return call
+
+    append = disk.LineFile.append
+
+    def line(self: disk.LineFile, text: str) -> None:
+        if failed:
+            raise disk.cannot_write(self.path, OSError(errno.ENOSPC, ""), len(text))
+        append(self, text)
+
+    patch.setattr(disk, "low_write", filling(disk.low_write))
+    patch.setattr(disk.LineFile, "append", line)
+    return failed
+
+
+@pytest.mark.parametrize("name", ["gram.npy", "index.npy", "final.npz"])
+def test_the_first_file_that_found_no_room_is_the_one_that_is_told(tmp_path: Path, name: str, capsys: Capture) -> None:
+    """Whatever else finds none while the run ends."""
+    arguments = ["sinc", "--set", "data.n_train=60", "--centers", "20", "--scheduler=serial", "-q", "--resume=auto"]
+    arguments += ["--features-dir", str(tmp_path / "features"), "--run-dir", str(tmp_path / "run")]
+    with pytest.MonkeyPatch.context() as patch:
+        failed = full_from(patch, name)
+        assert main(arguments) == 73
+    assert len(failed) > 1  # others failed too
+    told = capsys.readouterr().err
+    assert re.fullmatch(rf"error: \S+{re.escape(name)}: cannot write \d+ bytes: disk full; .*\n", told)
+    assert main(arguments) == 0

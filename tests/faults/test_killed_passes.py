@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,20 @@ import psutil
 import pytest
 
 from cases import CASES, SERIAL
-from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, started, wait_until
+from commands import Capture
+from faults.spied_runs import EVERY, PIECE, Command, Note, Whole, first_pass, notes_in, spying, started, wait_for_notes
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.row_pass import session_name, signature, take_over
 from pipeline.train import main
-from runs import loopback_cluster, model_bytes, workers_of
+from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
+Key = tuple[list[str], dict[str, str]]
 BUSY = 1.5  # seconds that a block and a commit may take on a machine that does other work
+LONG_KILL_SECONDS = 45.0  # between two kills of the long run, on average
+MOST_TIMES_UNBROKEN = 1.5
+ENDLESS = 10  # times the unbroken run, after which kills as frequent as these let nothing end
 
 
 def committed(run: Path) -> dict[str, set[int]]:
@@ -57,9 +62,7 @@ def check_files(run: Path, processes: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def spied_cluster(
-    tmp_path_factory: pytest.TempPathFactory, cluster_key: tuple[list[str], dict[str, str]]
-) -> Iterator[tuple[str, Path]]:
+def spied_cluster(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) -> Iterator[tuple[str, Path]]:
     """The address of a cluster of two workers, and the notes of its workers."""
     place, (key, variables) = tmp_path_factory.mktemp("cluster"), cluster_key
     with loopback_cluster(place, key, variables | spying(place / "notes")) as address:
@@ -71,11 +74,11 @@ def spied_cluster(
     "case", [pytest.param(case, marks=pytest.mark.ci if case == "rounds" else pytest.mark.nightly) for case in CASES]
 )
 def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
-    command: Callable[..., list[str]],
+    command: Command,
     tmp_path: Path,
     case: str,
     spied_cluster: tuple[str, Path],
-    cluster_key: tuple[list[str], dict[str, str]],
+    cluster_key: Key,
 ) -> None:
     """Killed in processes, on a cluster whose workers live on, and in threads; ended one item after the other."""
     (address, of_cluster), run, moments = spied_cluster, tmp_path / "run", random.Random(case)
@@ -93,7 +96,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
         enough = n_before + moments.randrange(n_pieces // 10, n_pieces // 4)
         variables = spying(notes) | (cluster_key[1] if scheduler == address else {})
         with started(command(run, case, "--scheduler", scheduler, *more), variables) as process:
-            assert wait_until(lambda notes=notes, enough=enough: len(notes_in(notes)) >= enough, process)
+            wait_for_notes(notes, enough, process)
             check_files(run, 2)
         killed = time.monotonic()
         session = notes_in(notes)[n_before:]
@@ -110,7 +113,7 @@ def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, piece
     lost: dict[int, float] = {}
     while len(lost) < kills:
         begun = len(notes_in(notes))
-        assert wait_until(lambda begun=begun: len(notes_in(notes)) >= begun + pieces, driver)
+        wait_for_notes(notes, begun + pieces, driver)
         if at_work := {note.process for note in notes_in(notes)[begun:]} & {one.pid for one in workers_of(driver)}:
             worker = sorted(at_work)[len(lost) % len(at_work)]
             os.kill(worker, signal.SIGKILL)
@@ -121,9 +124,7 @@ def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, piece
 
 @pytest.mark.ci
 @pytest.mark.alone
-def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
-    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(command: Command, whole: Whole, tmp_path: Path) -> None:
     """Twice: what the lost worker had committed is not added again, and what it had not is little."""
     notes, run = tmp_path / "notes", tmp_path / "run"
     line = command(run, "one for each class", "--scheduler", "processes", "--workers", "2")
@@ -146,7 +147,7 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
 @pytest.mark.nightly
 @pytest.mark.parametrize(("case", "pieces"), [("rounds", 10), ("a selection", 5), ("on demand", 10)])
 def test_workers_killed_in_a_loop_cost_no_byte(
-    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str, pieces: int
+    command: Command, whole: Whole, tmp_path: Path, case: str, pieces: int
 ) -> None:
     run = tmp_path / "run"
     line = command(run, case, "--scheduler", "processes", "--workers", "2")
@@ -179,11 +180,11 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
 
 @pytest.mark.ci
 def test_a_scheduler_that_dies_ends_the_run_resumably(
-    command: Callable[..., list[str]],
-    whole: Callable[[str], dict[str, bytes]],
+    command: Command,
+    whole: Whole,
     tmp_path: Path,
-    cluster_key: tuple[list[str], dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    cluster_key: Key,
+    capsys: Capture,
 ) -> None:
     run, notes, variables = tmp_path / "run", tmp_path / "notes", cluster_key[1]
     settings = {name.removeprefix("DASK_").lower().replace("__", "."): value for name, value in variables.items()}
@@ -233,3 +234,37 @@ def test_sums_that_are_taken_over_change_no_more(tmp_path: Path) -> None:
         "each piece once, as many as can be"
     )
     assert set(tmp_path.iterdir()) == set(again)
+
+
+def session(line: list[str], killed_after: float | None = None) -> tuple[int, float]:
+    """Train, killing all processes after some seconds; return the exit code and the seconds taken."""
+    begun = time.monotonic()
+    with started([*line, "-q", "--resume", "auto"], {}) as process, suppress(subprocess.TimeoutExpired):
+        process.wait(killed_after)
+    assert process.returncode in (0, -signal.SIGKILL)
+    return process.returncode, time.monotonic() - begun
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@pytest.mark.skipif(not NIGHTLY, reason="takes an hour: set SLKL_NIGHTLY=1")
+def test_kills_of_the_long_run_cost_little_and_change_nothing(data_dir: Path, tmp_path: Path, capsys: Capture) -> None:
+    """On real MNIST, at random until it ends: all 60 000 candidates, far beyond the memory limit."""
+
+    def command(place: Path, *data: str) -> list[str]:
+        line = [*data, "--centers", "all", "--sigma2", "2", "--penalty", "1", "--memory-limit", "4GiB"]
+        return [*line, "--checkpoint-every=10s", "--features-dir", f"{place}/features", "--run-dir", f"{place}/run"]
+
+    data = ["mnist", "--config", str(ROOT / "jobs/paper/mnist.toml"), "--data-dir", str(data_dir)]
+    session(command(tmp_path / "compiles", "digits", "--set", "centers.working_set=600"))
+    _, unbroken = session(command(tmp_path / "whole", *data))
+    moments, seconds, code = random.Random(16), list[float](), -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        code, took = session(command(tmp_path / "killed", *data), moments.expovariate(1 / LONG_KILL_SECONDS))
+        seconds.append(took)
+        assert sum(seconds) < ENDLESS * unbroken, f"{len(seconds)} sessions, and no end"
+    with capsys.disabled():
+        print(f"\nunbroken {unbroken:.0f} s, with {len(seconds) - 1} kills {sum(seconds):.0f} s in all")
+    assert len(seconds) > 1
+    assert model_bytes(tmp_path / "killed" / "run") == model_bytes(tmp_path / "whole" / "run")
+    assert sum(seconds) <= MOST_TIMES_UNBROKEN * unbroken

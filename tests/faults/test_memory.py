@@ -15,6 +15,7 @@ import psutil
 import pytest
 import zarr
 
+from commands import Capture
 from jobs.benchmarks.generated_images import write_images
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -194,7 +195,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         assert errors[output] > 0
 
 
-def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: Capture) -> None:
     images = str(write_images(tmp_path / "images.zarr", 9000, 300))
     arguments = [images, "--penalty", "30", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir"]
     arguments += [str(tmp_path / "features"), "--centers", "all", "--memory-limit"]

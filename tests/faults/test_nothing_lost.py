@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from commands import Capture
 from pipeline import evaluate, predict, report, train
 from runs import python
 
@@ -26,9 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("place", ["run/model/arrays.npz", "run/labels.csv", "run/new/../model/x.csv"])
-def test_predictions_never_go_into_the_folder_of_the_model(
-    run: Path, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_never_go_into_the_folder_of_the_model(run: Path, place: str, capsys: Capture) -> None:
     before = (run / "model" / "arrays.npz").read_bytes()
     data, out = str(run.parent / "data.npz"), str(run.parent / place)
     assert predict.main([str(run), data, "--out", out, "--force"]) == 2
@@ -36,7 +35,7 @@ def test_predictions_never_go_into_the_folder_of_the_model(
     assert (run / "model" / "arrays.npz").read_bytes() == before
 
 
-def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "notes.html"
     out.write_text("mine")
     assert report.main([str(run), "--out", str(out)]) == 2
@@ -49,7 +48,7 @@ def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: pytes
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_a_name_that_is_too_long_is_a_usage_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_is_a_usage_error(run: Path, capsys: Capture) -> None:
     name = "x" * 300 + ".csv"
     assert predict.main([str(run), str(run.parent / "data.npz"), "--out", name]) == 2
     assert evaluate.main([str(run), name]) == 2
@@ -99,7 +98,7 @@ NAMES += [".tmp-config.toml-0123456789abcdef0", "env.json"]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
-    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, kind: str, capsys: Capture
 ) -> None:
     """Names that begin like those that a killed run leaves."""
     run = tmp_path / "run"

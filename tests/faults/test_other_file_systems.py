@@ -1,28 +1,33 @@
-"""Where a file that is removed while somebody has it open stays in its folder under another name (NFS, FUSE).
+"""File systems without locks, and those where a file that is removed while it is open keeps another name (NFS, FUSE).
 
 bindfs shows a folder through FUSE, which does so: an open or mapped file becomes `.fuse_hidden...`, and its folder
 cannot be removed until it is closed.
 """
 
+import errno
+import fcntl
 import mmap
 import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline import verify
+from commands import Capture
+from faults.spied_runs import Command, Whole
+from pipeline import status, verify
 from pipeline.train import main
 from runs import model_bytes
 from storage import files as disk
 from storage.arrays import write_arrays
 from storage.folders import remove_folder, remove_stale
+from storage.lock import hold_lock
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     "case", ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand"))]
 )
 def test_nothing_is_removed_while_this_process_maps_it(
-    tmp_path: Path, command: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, case: str
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     mapped, removed = [], []
     remove_tree = disk.low_remove_tree
@@ -89,10 +94,10 @@ def test_nothing_is_removed_while_this_process_maps_it(
 @pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
     keeping: Path,
-    command: Callable[..., list[str]],
-    whole: Callable[[str], dict[str, bytes]],
+    command: Command,
+    whole: Whole,
     case: str,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     """A backup, or another host, has a file of the first round open until the run is over."""
     run, ended, held = keeping / "run", threading.Event(), list[int]()
@@ -112,3 +117,25 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
     assert verify.verify_run(run).damaged == []
     for descriptor in held:
         os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, *(pytest.param(number, marks=pytest.mark.ci) for number in (errno.ENOTSUP, errno.ENOSYS))]
+)
+def test_without_locks_a_run_warns_and_can_be_looked_at(
+    tmp_path: Path, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, number: int
+) -> None:
+    def no_flock(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
+    assert main([str(tables / "values.npz"), *folders, "--centers", "20", "--scheduler", "serial", "-q"]) == 0
+    error = capsys.readouterr().err
+    assert error.count("its file system offers no locks") == 2  # of the run and of the feature store
+    assert all(line.startswith("warning: ") for line in error.splitlines())
+    assert status.main([str(tmp_path / "run")]) == 0
+    assert verify.main([str(tmp_path / "run")]) == 0
+    with hold_lock(tmp_path / "run" / "run.lock", "training"):
+        assert status.main([str(tmp_path / "run")]) == 0
+        assert "running by process" in capsys.readouterr().out
