@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runs import files_of
 from storage import arrays
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
@@ -51,9 +52,7 @@ def test_bytes_depend_on_the_arrays_alone(tmp_path: Path, name: str, monkeypatch
     monkeypatch.setattr("time.time", lambda: 2e9)
     reordered = {key: ARRAYS[key].copy(order="F") for key in reversed(ARRAYS)}
     write_arrays(tmp_path / "2" / name, reordered)
-    contents = [
-        {path.name: path.read_bytes() for path in (tmp_path / side).rglob("*") if path.is_file()} for side in "12"
-    ]
+    contents = [files_of(tmp_path / side) for side in "12"]
     assert contents[0] == contents[1]
     assert len(contents[0]) == (1 if name == "a.npz" else len(ARRAYS) + 1)
 

@@ -1,18 +1,21 @@
-"""Commits: whole or not there, whatever fails and wherever."""
+"""Commits: whole or not there, whatever fails and wherever. Only plain files are opened, at once and to a bound."""
 
 import errno
 import fcntl
 import itertools
 import os
 import pickle
-import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 
 from commands import without_rights
+from features import input_files as users
+from features.errors import DataError
 from storage import files as disk
 from storage import folders
 from storage.arrays import read_arrays, write_arrays
@@ -21,6 +24,7 @@ from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import check_folder, committed_files, new_folder, remove_folder, remove_stale, seal
 from storage.lock import hold_lock
+from storage.output_files import OutputSpec, writing
 from storage.zarr_arrays import create_arrays
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
@@ -185,17 +189,6 @@ def test_names_written_aside_are_known_again() -> None:
         assert disk.aside_of(disk.replaced_path(Path("x", name)).name) == disk.Aside(name, replaced=True)
 
 
-def test_a_folder_moved_aside_comes_back_once(tmp_path: Path) -> None:
-    fill(tmp_path / "final", 1)
-    moved = disk.replaced_path(tmp_path / "final")
-    disk.low_rename(tmp_path / "final", moved)
-    remove_stale(tmp_path)
-    assert step_of(tmp_path / "final") == 1
-    shutil.copytree(tmp_path / "final", moved)  # now its successor is there
-    remove_stale(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
-
-
 def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"12")
     write_file(disk.temporary_path(tmp_path / "x"), b"1")
@@ -228,6 +221,9 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
         subprocess.run(["umount", tmp_path], check=True)
 
 
+ONE = OutputSpec(1, np.dtype("int64"), ("decision",))
+
+
 def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
     with without_rights(tmp_path) as closed:
         for action, wanted in (
@@ -237,6 +233,10 @@ def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
             (lambda: create_arrays(closed / "d.zarr", [], {}), "d.zarr: cannot write"),
             (lambda: remove_folder(closed / tmp_path.name), f"{tmp_path.name}: cannot write"),
             (lambda: hold_lock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
+            (lambda: disk.make_folder(closed / "f"), "f: cannot write"),
+            (lambda: writing(closed / "g.npz", ONE).__enter__(), "g.npz: cannot write 8 bytes"),
+            (lambda: writing(closed / "g.csv", ONE).__enter__(), "g.csv: cannot write"),
+            (lambda: writing(closed / "g.parquet", ONE).__enter__(), "g.parquet: cannot write"),
         ):
             with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:
                 action()
@@ -261,3 +261,54 @@ def test_checking_a_folder_names_the_file_and_what_to_do(tmp_path: Path) -> None
     (tmp_path / "final" / "MANIFEST.json").unlink()
     with pytest.raises(CorruptDataError, match="MANIFEST"):
         check_folder(tmp_path / "final", remedy="do this")
+
+
+DOORS = {"stored": (disk.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "link to a pipe"])
+def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path: Path) -> None:
+    open_plain, refused = DOORS[door]
+    path = tmp_path / "x"
+    with socket.socket(socket.AF_UNIX) as unix:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        elif kind == "socket":
+            unix.bind(os.path.relpath(path))
+        else:
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to("pipe")
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(refused, match="plain file") as caught:
+            open_plain(path)
+        assert str(path) in str(caught.value)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_plain_files_and_links_to_them_are_read(door: str, tmp_path: Path) -> None:
+    open_plain, _ = DOORS[door]
+    (tmp_path / "x").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("x")
+    for name in ("x", "link"):
+        with open_plain(tmp_path / name) as stream:
+            assert stream.read() == b"abc"
+    with pytest.raises(IsADirectoryError):
+        open_plain(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_plain(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["x", "x.gz", "x.zst"])
+def test_packed_files_are_unpacked_in_pieces(tmp_path: Path, name: str) -> None:
+    content = b"abc\r\n" * 500_000
+    with pyarrow.output_stream(tmp_path / name, compression={"x.gz": "gzip", "x.zst": "zstd"}.get(name)) as stream:
+        stream.write(content)
+    with users.open_unpacked(tmp_path / name) as unpacked:
+        pieces = list(iter(lambda: unpacked.read(1 << 20), b""))
+    assert b"".join(pieces) == content
+    assert max(map(len, pieces)) == 1 << 20
