@@ -1,11 +1,13 @@
 """Every command of README.md, docs/ and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
 
-A command that no case of `check` knows makes its test fail.
+A command that no case of `check` knows makes its test fail. The pages of docs/ make a site, whose links lead somewhere.
 """
 
 import contextlib
 import functools
+import html
 import importlib
+import importlib.util
 import io
 import itertools
 import re
@@ -26,6 +28,7 @@ from commands import IMAGES
 from features.open_source import open_source
 from features.published import PUBLISHED, Published
 from features.source import SourceSpec
+from pipeline.config.settings import SETTINGS
 from pipeline.errors import ExitCode
 from runs import ROOT, TrainedRuns, python
 
@@ -324,3 +327,63 @@ def test_the_house_that_is_described_is_the_one_that_stands() -> None:
 
 def test_contributing_is_one_page() -> None:
     assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_every_setting_has_a_row_and_a_sentence() -> None:
+    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "docs" / "settings_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.settings_page()
+    rows = [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in page.splitlines() if line.startswith("| `")]
+    assert all(len(row) == 4 for row in rows)
+    by_key = {re.findall("`([^`]+)`", row[0])[0]: row for row in rows}
+    for key, setting in SETTINGS.items():
+        assert setting.flag is None or setting.flag in by_key[key][0]
+        assert by_key[key][1]
+        assert by_key[key][2].strip("`")
+        assert len(by_key[key][3].split()) >= 3, f"{key} has no sentence"
+        assert by_key[key][3].endswith("."), key
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with warnings as errors: of links to no page or heading, and of docstrings among them."""
+    pytest.importorskip("sphinx", reason="sphinx is not installed (requirements-dev.lock has it)")
+    folder = tmp_path_factory.mktemp("site")
+    done = python(
+        "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", folder / "trees", ROOT / "docs", folder / "html"
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder / "html"
+
+
+@pytest.mark.ci
+def test_links_within_the_site_lead_to_a_place(site: Path) -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    named = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
+    n_links = 0
+    for page, text in texts.items():
+        for link in map(html.unescape, re.findall(r'<a [^>]*href="([^"]+)"', text)):
+            if re.match(r"\w+:", link):
+                continue
+            file, _, place = link.partition("#")
+            target = page if not file else site / file
+            n_links += 1
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not place or target.suffix != ".html" or place in named[target], f"{page.name} links to {link}"
+    assert n_links > 100
+
+
+@pytest.mark.ci
+def test_the_pages_hold_every_setting_the_public_classes_and_what_is_included(site: Path) -> None:
+    """The texts of the mathematics and of the clusters stand elsewhere."""
+    options, api, mathematics, clusters = (
+        (site / f"{page}.html").read_text(encoding="utf-8") for page in ("options", "api", "mathematics", "clusters")
+    )
+    assert all(key in re.sub(r"<[^>]+>", "", options) for key in SETTINGS)
+    for name in ("train.train", "estimators.SLKLClassifier", "estimators.SLKLRegressor"):
+        assert f'id="pipeline.{name}"' in api
+    assert "Kernel columns" in mathematics
+    assert "SLURM" in clusters

@@ -1,27 +1,26 @@
-"""The numbers that README and docs/ quote: their tables are those of the entries, and an entry is measured anew."""
+"""Parts of the benchmarks; the numbers that README and docs/ quote: tables are those of the entries, and made anew."""
 
-import importlib
 import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
+import numpy as np
 import pytest
 
 from runs import ROOT
 
+sys.path.insert(0, str(ROOT / "jobs" / "benchmarks"))
 
-@pytest.fixture(scope="module")
-def measurements() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(ROOT / "jobs" / "benchmarks"))
-    yield importlib.import_module("measurements")
-    sys.path.remove(str(ROOT / "jobs" / "benchmarks"))
+import measurements
+from generated_tables import GENERATED
+
+from jobs.benchmarks.amdahl import fit
+from jobs.benchmarks.floor import Turn, add_gram, speed_up
 
 
-def test_every_table_is_what_its_entry_gives(measurements: ModuleType) -> None:
+def test_every_table_is_what_its_entry_gives() -> None:
     """Write them with: python jobs/benchmarks/measurements.py --pages."""
     found, quoted = measurements.entries(), []
     for page in measurements.pages():
@@ -32,7 +31,7 @@ def test_every_table_is_what_its_entry_gives(measurements: ModuleType) -> None:
     assert set(quoted) == set(found), "each entry is quoted, and each table measured"
 
 
-def test_every_entry_has_its_command_machine_date_and_commit(measurements: ModuleType) -> None:
+def test_every_entry_has_its_command_machine_date_and_commit() -> None:
     kept = json.loads(measurements.KEPT.read_text(encoding="utf-8"))
     assert kept == measurements.entries(), "an entry that no command makes"
     for name, entry in kept.items():
@@ -44,7 +43,7 @@ def test_every_entry_has_its_command_machine_date_and_commit(measurements: Modul
         assert "`python " in measurements.table_of(name, entry)
 
 
-def test_what_was_measured_has_the_columns_of_its_reader(measurements: ModuleType, tmp_path: Path) -> None:
+def test_what_was_measured_has_the_columns_of_its_reader(tmp_path: Path) -> None:
     """The readers that take their columns from nothing else give them of empty results too."""
     files = {
         "descriptors": "descriptors",
@@ -62,7 +61,7 @@ def test_what_was_measured_has_the_columns_of_its_reader(measurements: ModuleTyp
             assert entry["head"] == list(asked.head or asked.table(tmp_path)[0]), name
 
 
-def test_peers_that_are_not_installed_are_no_empty_columns(measurements: ModuleType, tmp_path: Path) -> None:
+def test_peers_that_are_not_installed_are_no_empty_columns(tmp_path: Path) -> None:
     rows = [
         {"table": "arm", "method": name, "error": 0.1, "fit_seconds": 1.0} for name in ("slkl", "boosting", "CatBoost")
     ]
@@ -71,7 +70,7 @@ def test_peers_that_are_not_installed_are_no_empty_columns(measurements: ModuleT
         measurements.MEASUREMENTS["table-peers"].table(tmp_path)
 
 
-def test_errors_and_core_seconds_stand_in_tables_alone(measurements: ModuleType) -> None:
+def test_errors_and_core_seconds_stand_in_tables_alone() -> None:
     """In prose, as "12 CPU s", "0.8 % error", "error of 0.8 %" or "(12 CPU", they would stay when the code changes."""
     for page in measurements.pages():
         prose = measurements.BLOCK.sub("", page.read_text(encoding="utf-8"))
@@ -79,7 +78,7 @@ def test_errors_and_core_seconds_stand_in_tables_alone(measurements: ModuleType)
 
 
 @pytest.mark.ci
-def test_a_measurement_is_made_anew(measurements: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a copy of the pages: the entry is replaced, the others stay, and README quotes it."""
     (tmp_path / "docs").mkdir()
     shutil.copy(measurements.KEPT, tmp_path / "docs")
@@ -100,3 +99,49 @@ def test_a_measurement_is_made_anew(measurements: ModuleType, tmp_path: Path, mo
     }
     assert "on a machine," in pages[0].read_text(encoding="utf-8")
     assert after["digits"]["rows"][0][2] in pages[1].read_text(encoding="utf-8")
+
+
+def test_the_floor_adds_one_triangle_of_the_gram() -> None:
+    K = np.random.default_rng(0).random((70, 30))
+    gram = np.zeros((30, 30))
+    add_gram(K[:40], gram)
+    add_gram(K[40:], gram)
+    np.testing.assert_allclose(gram, np.tril(K.T @ K), rtol=1e-13)
+
+
+def test_speed_ups_are_medians_of_ratios_within_a_repeat() -> None:
+    seconds = {(0, 1): 10.0, (0, 2): 5.0, (1, 1): 40.0, (1, 2): 25.0, (2, 1): 9.0, (2, 2): 5.0}
+    turns = [
+        Turn(repeat, 100, workers, 1.0, 1.0, {"statistics": took}, took) for (repeat, workers), took in seconds.items()
+    ]
+    assert speed_up(turns, "statistics", 1, 2) == pytest.approx(9 / 5)
+
+
+@pytest.mark.parametrize(
+    ("items", "seconds", "parts", "computed"),
+    [
+        (64, {1: 10.0, 2: 6.0}, (2.0, 8.0), {16: 2.5, 64: 2.125, 1000: 2.125}),
+        (5, {1: 10.0, 2: 6.0}, (0.0, 10.0), {4: 4.0, 64: 2.0}),  # two workers take three of the items and two
+        (64, {1: 10.0, 2: 12.0}, (11.0, 0.0), {64: 11.0}),  # a slower second worker means no speed-up
+        # What cannot be told apart is serial.
+        (1, {1: 4.0, 2: 6.0}, (5.0, 0.0), {64: 5.0}),
+        (8, {2: 5.0}, (5.0, 0.0), {64: 5.0}),
+        (0, {1: 0.0, 2: 0.0}, (0.0, 0.0), {64: 0.0}),
+    ],
+)
+def test_serial_and_parallel_seconds_are_told_apart_by_the_busiest_worker(
+    items: int, seconds: dict[int, float], parts: tuple[float, float], computed: dict[int, float]
+) -> None:
+    found = fit(items, seconds)
+    assert (found.serial, found.parallel) == pytest.approx(parts, abs=1e-9)
+    assert {workers: found.seconds(workers) for workers in computed} == pytest.approx(computed)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_tables_are_the_same_at_every_call(name: str) -> None:
+    tables = [GENERATED[name](n_train=60, n_test=30) for _ in range(2)]
+    for first, second in zip(*tables, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert first.dtype.kind == "U" or np.isfinite(first).all()
+    X, y, X_test, y_test = tables[0]
+    assert (X.dtype, len(X), len(y), len(X_test), len(y_test)) == (float, 60, 60, 30, 30)

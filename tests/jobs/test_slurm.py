@@ -1,9 +1,11 @@
 """The SLURM batch script on a real one-node SLURM: completes, is requeued, runs into its walltime, is cancelled.
 
-And without one: signals that come while the training is being started. Continuous integration stops and requeues one
+And without one: signals that come while the training is being started, and keys of a cluster of worker jobs, which are
+private, and gone with their cluster or with the next start. Continuous integration stops and requeues one
 job; the others run at night (`.ci/nightly jobs`).
 """
 
+import json
 import os
 import re
 import signal
@@ -11,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from typing import Any
 import pytest
 
 from jobs.benchmarks.generated_images import write_images
+from jobs.slurm.dask_cluster import KEY_LOCK, key_of_start
 from runs import ROOT, TrainedRuns, model_bytes, wait_until
 
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
@@ -252,3 +256,37 @@ def test_requeues_have_an_end(tmp_path: Path) -> None:
     done = batch_shell(tmp_path, "exit 75", restarts=1, SLKL_MAX_REQUEUES="0")
     assert done.returncode == 2
     assert "SLKL_MAX_REQUEUES is 0" in done.stdout + done.stderr
+
+
+KEEP = """
+import sys, time
+from pathlib import Path
+from jobs.slurm.dask_cluster import key_of_start
+with key_of_start(Path(sys.argv[1])):
+    print("made", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KEEP, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "made\n"
+        (left,) = tmp_path.glob(".tls-*")
+        killed.kill()
+    elsewhere, long_ago, unknown = (tmp_path / f".tls-{name}" for name in ("elsewhere", "long-ago", "unknown"))
+    for folder in (elsewhere, long_ago, unknown):
+        folder.mkdir()
+        (folder / "key.pem").touch()
+    for folder, age in ((elsewhere, 3600), (long_ago, 31 * 86400)):
+        (folder / KEY_LOCK).write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+        os.utime(folder / KEY_LOCK, (time.time() - age,) * 2)
+    with key_of_start(tmp_path):
+        assert not left.exists()
+        assert not long_ago.exists()
+        kept = set(tmp_path.glob(".tls-*"))
+        assert kept > {elsewhere, unknown}
+        with key_of_start(tmp_path):
+            assert set(tmp_path.glob(".tls-*")) > kept
+        assert set(tmp_path.glob(".tls-*")) == kept

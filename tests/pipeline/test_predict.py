@@ -19,7 +19,7 @@ import pytest
 import zarr
 from scipy.special import softmax
 
-from commands import TARGETS, WORDS, Capture, X, flip, the_error, without_rights
+from commands import TARGETS, WORDS, Capture, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.predict import main
@@ -392,16 +392,6 @@ def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_folder_without_rights_is_refused(rings: Runs, ring_data: Runs, capsys: Capture) -> None:
-    with without_rights(rings["words"] / "model", ring_data["words"]) as folder:
-        for suffix in SUFFIXES:
-            assert predict(folder / "model", folder / "words.npz", folder / f"out{suffix}", "-q") == 73
-            error = the_error(capsys)
-            assert str(folder / "out") in error
-            assert "permission denied" in error
-        assert sorted(path.name for path in folder.iterdir()) == ["model", "words.npz"]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])

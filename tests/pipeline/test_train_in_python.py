@@ -26,7 +26,7 @@ from pipeline.config.command_line import NAMES_IN_PYTHON, parse, words_of
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
 from pipeline.predict import main as predict
 from pipeline.status import main as status
-from runs import files_of, model_bytes, python
+from runs import files_of, model_bytes
 from storage.errors import CorruptDataError
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
@@ -229,18 +229,6 @@ def test_a_thread_trains_alone_and_touches_no_handler(
     assert refused
     whole = finished_run("--centers", "40", "--penalty", "0.01", dataset=classes)
     assert model_bytes(runs_in[0].folder) == model_bytes(whole)
-
-
-def test_importing_the_package_and_the_function_brings_no_library_of_numbers() -> None:
-    code = (
-        "import sys, inspect, importlib, pipeline\n"
-        "from pipeline import train\n"
-        "assert 'centers' not in inspect.signature(train.train).parameters\n"
-        "assert train is importlib.import_module('pipeline.train') and callable(train) and callable(train.main)\n"
-        "assert not {'numpy', 'zarr', 'dask', 'sklearn'} & set(sys.modules)"
-    )
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.ci
