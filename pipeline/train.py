@@ -229,8 +229,8 @@ def _run(
     from pipeline.runtime.events import Events
     from pipeline.runtime.memory_limits import MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
-    from pipeline.stages.evaluate_model import evaluate_model  # numba
-    from pipeline.stages.fit import fit
+    from pipeline.stages.after.evaluate_model import evaluate_model  # numba
+    from pipeline.stages.fit_model import fit
     from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy

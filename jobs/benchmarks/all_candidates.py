@@ -25,7 +25,7 @@ import numpy as np
 from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
-from pipeline.stages.out_of_core.correlations import LINE_ROWS, TILE_ROWS
+from pipeline.stages.fit.correlations import LINE_ROWS, TILE_ROWS
 
 
 def bare_pass(X: np.ndarray, workers: int) -> float:

@@ -35,7 +35,7 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.problem import Problem, check_gram
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
-from pipeline.stages.fit import draw_rows
+from pipeline.stages.fit_model import draw_rows
 
 TARGETS = (1e-3, 1e-4)
 SOLVERS = ("ours", "uniform", "lars", "lasso-gram", "celer", "celer-path", "celer-root", "skglm", "skglm-root")

@@ -36,10 +36,10 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
-from pipeline.stages.evaluate_model import assemble_model
+from pipeline.stages.after.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in, is_chosen
-from pipeline.stages.fit import fit
-from pipeline.stages.penalised_solves import REACHED
+from pipeline.stages.fit.penalised_solves import REACHED
+from pipeline.stages.fit_model import fit
 from pipeline.stages.preparation import compile_told, loops_to_compile
 from pipeline.stages.workspace import FinalWeights
 

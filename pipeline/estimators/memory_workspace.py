@@ -10,7 +10,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
 from pipeline.estimators import parameters
-from pipeline.stages.choose_kernel import SCALES
+from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.workspace import WHICH, TaskCheckpoints, Workspace, note_of
 
 LOG_EVERY = 100  # centers of a greedy choice, with verbose

@@ -30,7 +30,8 @@ from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.greedy_choice import selection_bytes
 from pipeline.stages.accumulate_statistics import statistics_bytes
-from pipeline.stages.evaluate_model import test_bytes
+from pipeline.stages.after.evaluate_model import test_bytes
+from pipeline.stages.choose.greedy_selection import finalists_bytes
 from pipeline.stages.filled_settings import (
     by_budget,
     check_rounds,
@@ -42,11 +43,9 @@ from pipeline.stages.filled_settings import (
     penalised,
     preselection_of,
 )
-from pipeline.stages.fit import candidates_bytes
-from pipeline.stages.greedy_selection import finalists_bytes
-from pipeline.stages.out_of_core.working_set import FOLDER, growth_bytes
+from pipeline.stages.fit.working_set import FOLDER, growth_bytes
+from pipeline.stages.fit_model import candidates_bytes, solving_bytes
 from pipeline.stages.preparation import loops_to_compile
-from pipeline.stages.solve_weights import solving_bytes
 from pipeline.stages.training_rows import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout

@@ -1,4 +1,1 @@
-"""The steps of a fit, a module each; `fit.fit` runs them in a `workspace.Workspace`.
-
-`out_of_core` generates columns where the Gram of all candidates does not fit.
-"""
+"""The steps of a fit in three rooms: choose, fit, after; `fit_model.fit` runs them in a `workspace.Workspace`."""

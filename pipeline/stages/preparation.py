@@ -25,7 +25,7 @@ from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
 from pipeline.stages.filled_settings import kernels_of
-from pipeline.stages.penalised_solves import solver_options
+from pipeline.stages.fit.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.errors import CannotWriteError, LockedError

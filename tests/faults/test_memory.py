@@ -25,12 +25,12 @@ from pipeline.runtime.events import Events
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.solvers.duality_gap import certify_support
-from pipeline.stages import fit as centers
+from pipeline.stages import fit_model as centers
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
-from pipeline.stages.out_of_core.correlations import Correlations, PricedRound, correlation_errors
-from pipeline.stages.out_of_core.working_set import NO_COLUMNS, WorkingSet, active_weights, grow
-from pipeline.stages.penalised_solves import solution_name
+from pipeline.stages.fit.correlations import Correlations, PricedRound, correlation_errors
+from pipeline.stages.fit.penalised_solves import solution_name
+from pipeline.stages.fit.working_set import NO_COLUMNS, WorkingSet, active_weights, grow
 from pipeline.stages.run_workspace import Run, StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main

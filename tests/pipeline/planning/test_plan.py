@@ -17,7 +17,7 @@ from pipeline.planning import plan as plans
 from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan, rows_bytes
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import OWN_SUMS_BYTES
-from pipeline.stages import fit
+from pipeline.stages import fit_model
 from pipeline.stages.training_rows import row_grid
 from pipeline.train import main
 from storage.errors import CannotWriteError
@@ -192,7 +192,7 @@ def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(tables, feature
         raise CannotWriteError("disk full")
 
     with monkeypatch.context() as during:
-        during.setattr(fit, "solve_weights", full)
+        during.setattr(fit_model, "find_weights", full)
         assert main([*line, "--run-dir", str(tmp_path / "run")]) == 73
     written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert written > 5 * MIB

@@ -17,7 +17,7 @@ from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease
 from pipeline.solvers.state import Record, SolverState
-from pipeline.stages.penalised_solves import SolveProgress
+from pipeline.stages.fit.penalised_solves import SolveProgress
 from pipeline.train import main
 from runs import TrainedRuns, model_bytes
 from stopping_points import until_done

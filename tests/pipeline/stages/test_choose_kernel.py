@@ -17,7 +17,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
 from pipeline.reporting.result_table import table
 from pipeline.runtime.stored_arrays import Arrays
-from pipeline.stages import choose_kernel
+from pipeline.stages.choose import choose_kernel
 from pipeline.stages.training_rows import TargetFacts
 from pipeline.stages.workspace import Workspace
 from runs import TrainedRuns, held_out_of, model_bytes, report_of, save_once, train

@@ -12,8 +12,8 @@ from cases import CASES, SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import forward_backward_selection as forwards
 from pipeline.solvers.ridge import least_squares
-from pipeline.stages import greedy_selection as selection
 from pipeline.stages.accumulate_statistics import statistics_from_arrays
+from pipeline.stages.choose import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done

@@ -15,7 +15,7 @@ from pipeline.estimators import SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
 from pipeline.solvers.kernel_trials import least_gain
-from pipeline.stages import grow_candidates
+from pipeline.stages.choose import grow_candidates
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays

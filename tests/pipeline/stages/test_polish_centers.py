@@ -17,8 +17,8 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as report_page
 from pipeline.reporting.page import page
 from pipeline.reporting.result_table import table
-from pipeline.stages import polish_centers as stage
-from pipeline.stages import solve_weights
+from pipeline.stages import fit_model
+from pipeline.stages.after import move_centers as stage
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid, stream_blocks
 from pipeline.train import main
@@ -82,18 +82,18 @@ def test_gradient_is_that_of_differences(
 
 
 def test_a_stop_after_the_last_step_makes_no_step_again(place: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    steps, next_state, find = [], stage._Polish._next, solve_weights.find_temperature
+    steps, next_state, find = [], stage._Polish._next, fit_model.find_temperature
 
     def counted(polish: Any, state: Any) -> Any:
         steps.append(state.step)
         return next_state(polish, state)
 
     def stopped(*arguments: Any) -> Any:
-        monkeypatch.setattr(solve_weights, "find_temperature", find)
+        monkeypatch.setattr(fit_model, "find_temperature", find)
         raise StoppedError("stopped by a test")
 
     monkeypatch.setattr(stage._Polish, "_next", counted)
-    monkeypatch.setattr(solve_weights, "find_temperature", stopped)
+    monkeypatch.setattr(fit_model, "find_temperature", stopped)
     few = (*ASKED, "--polish-centers", "3", "--resume", "auto")
     train(tmp_path / "run", place / "features", *few, dataset=place / "smooth.npz", code=75)
     before = len(steps)

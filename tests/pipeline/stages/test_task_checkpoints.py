@@ -15,7 +15,7 @@ from pipeline.runtime import stopping
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
-from pipeline.stages.penalised_solves import SolveProgress
+from pipeline.stages.fit.penalised_solves import SolveProgress
 from pipeline.stages.run_workspace import latest_note
 from pipeline.stages.workspace import TaskCheckpoints
 from runs import train

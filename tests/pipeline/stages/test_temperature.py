@@ -12,7 +12,7 @@ from pipeline.evaluate import main as evaluate
 from pipeline.models.scores import best_temperature, loss_slopes
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
-from pipeline.stages import solve_weights
+from pipeline.stages import fit_model
 from runs import held_out_of, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -86,9 +86,9 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(place: Path
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
     place: Path, rounds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, seen = solve_weights.find_temperature, list[np.ndarray]()
+    find, seen = fit_model.find_temperature, list[np.ndarray]()
     monkeypatch.setattr(
-        solve_weights, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
+        fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
     )
     run = trained(place, f"selected-{len(rounds)}", "--select", "greedy:20", *rounds)
     (tried,), model = seen, load_model(run / "model")

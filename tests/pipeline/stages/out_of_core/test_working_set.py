@@ -12,8 +12,7 @@ import pytest
 from cases import SERIAL
 from pipeline.kernels.exact_sums import serially
 from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
-from pipeline.stages.out_of_core import correlations, working_set
-from pipeline.stages.out_of_core.working_set import (
+from pipeline.stages.fit.working_set import (
     FOLDER,
     NO_COLUMNS,
     NOTHING,
@@ -21,6 +20,7 @@ from pipeline.stages.out_of_core.working_set import (
     KeptColumns,
     open_columns,
 )
+from pipeline.stages.out_of_core import correlations, working_set
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid
 from runs import model_bytes

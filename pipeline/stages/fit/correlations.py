@@ -24,7 +24,7 @@ from pipeline.runtime.stored_arrays import Stored
 from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
-from pipeline.stages.out_of_core.working_set import WorkingSet, compute_residuals, kept_blocks
+from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, positions_of, row_weights
 from pipeline.stages.workspace import SOLVE

@@ -17,8 +17,9 @@ from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
-from pipeline.stages.out_of_core.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
-from pipeline.stages.out_of_core.working_set import (
+from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
+from pipeline.stages.fit.penalised_solves import REACHED, follow_penalty_path, solve_outputs, start_name
+from pipeline.stages.fit.working_set import (
     NO_COLUMNS,
     NOTHING,
     RESIDUALS,
@@ -32,7 +33,6 @@ from pipeline.stages.out_of_core.working_set import (
     load,
     round_name,
 )
-from pipeline.stages.penalised_solves import REACHED, follow_penalty_path, solve_outputs, start_name
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import row_weights
 from pipeline.stages.workspace import SOLVE, STATISTICS

@@ -4,23 +4,35 @@
    (`choose_kernel`).
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
-3. `solve_weights`: solves at a penalty or along a path, a greedy selection, or least squares; refit; moved centers; the
-   temperature of the probabilities.
+3. `find_weights`: a greedy selection (`select_centers`), or solves at a penalty or along a path, or least squares
+   (`solve_weights`); moved centers (`polish_centers`); the temperature of the probabilities (`find_temperature`).
 """
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.row_draws import first_of_equals
+from pipeline.config.parsers import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
+from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.ridge import ridge_bytes
+from pipeline.solvers.solve import solve_bytes
 from pipeline.stages.accumulate_statistics import accumulate_statistics
-from pipeline.stages.choose_kernel import PASS, choose_kernel, trials_bytes
-from pipeline.stages.filled_settings import count_candidates, grows, kernels_of
-from pipeline.stages.grow_candidates import grow_candidates
-from pipeline.stages.solve_weights import solve_weights
+from pipeline.stages.after.move_centers import NAME as POLISH
+from pipeline.stages.after.move_centers import moves_bytes, polish_centers
+from pipeline.stages.after.temperature import find_temperature, temperature_bytes
+from pipeline.stages.choose.choose_kernel import PASS, choose_kernel, trials_bytes
+from pipeline.stages.choose.greedy_selection import choice_bytes, select_centers
+from pipeline.stages.choose.grow_candidates import grow_candidates
+from pipeline.stages.filled_settings import count_candidates, grows, is_in_rounds, kernels_of, preselection_of
+from pipeline.stages.fit.correlations import correlation_bytes
+from pipeline.stages.fit.penalised_solves import path_bytes
+from pipeline.stages.fit.solve_weights import solve_weights
 from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
-from pipeline.stages.workspace import CENTERS, FinalWeights, Workspace
+from pipeline.stages.workspace import CENTERS, FINAL, SOLVE, FinalWeights, Workspace
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
@@ -80,4 +92,44 @@ def fit(work: Workspace) -> FinalWeights:
         grow_candidates(work)
     else:
         accumulate_statistics(work)
-    return solve_weights(work)
+    return find_weights(work)
+
+
+def find_weights(work: Workspace) -> FinalWeights:
+    """Return the weights, committed with a summary of every solve. Raises InvalidDataError, CorruptDataError."""
+    with work.stage(SOLVE) as cost:
+        if work.final is not None:
+            return work.final
+        cost.items = 0
+        final, tried = select_centers(work) if work.config.solver.selects else solve_weights(work)
+        if work.config.solver.polish_centers and len(final.active):
+            final, tried = polish_centers(work, final, tried)
+        final = final.moved_up(work.facts.mean)
+        final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
+        work.commit(FINAL, final.arrays())
+        work.drop(f"checkpoints/{POLISH}")
+        work.drop("passes")  # the one over the held-out rows
+        return final
+
+
+def solving_bytes(run: RunSize) -> PassBytes:
+    """Return what the weights need: solves, then moves of the centers; out of core, the pass of correlations."""
+    n_outputs, asked, moves = run.shape.n_outputs, preselection_of(run.config, run.shape.n_train), moves_bytes(run)
+    memory = max(_weights_bytes(run, asked), moves.memory)
+    if asked is None and is_in_rounds(run.config, run.shape.n_train):
+        pricing = correlation_bytes(run)
+        return PassBytes(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
+    n_columns = run.n_columns if asked is None else asked.n_finalists
+    pieces = 1 if run.config.solver.selects else n_outputs
+    return PassBytes(pieces, memory, 16 * n_outputs * n_columns + moves.disk)
+
+
+def _weights_bytes(run: RunSize, asked: Preselection | None) -> int:
+    """Return the memory of the solves: the mapped Gram, a centred one, active sets; of passes that score a path."""
+    solver, gram, scoring = run.config.solver, 8 * run.n_columns**2, max(path_bytes(run), temperature_bytes(run))
+    if solver.selects:
+        return max(choice_bytes(run, asked), scoring)
+    if solver.penalty == NO_PENALTY:
+        return max(ridge_bytes(run.n_columns), scoring)
+    beside_each_other = min(run.workers.threads, run.shape.n_outputs) * solve_bytes(run.n_columns)
+    return gram + (gram if solver.intercept else 0) + max(beside_each_other, scoring)

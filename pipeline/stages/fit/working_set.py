@@ -35,7 +35,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.penalised_solves import load_weights
+from pipeline.stages.fit.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import (
     PassBytes,

@@ -23,9 +23,9 @@ from pipeline.prediction.labelled_scores import (
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.stages.choose_kernel import SCALES
-from pipeline.stages.greedy_selection import load_prefixes
-from pipeline.stages.polish_centers import n_moving
+from pipeline.stages.after.move_centers import n_moving
+from pipeline.stages.choose.choose_kernel import SCALES
+from pipeline.stages.choose.greedy_selection import load_prefixes
 from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import EVALUATE, FinalWeights, Workspace

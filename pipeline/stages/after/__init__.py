@@ -1,0 +1,1 @@
+"""After the fit: moved centers, the temperature of the probabilities, the evaluation."""

@@ -1,0 +1,1 @@
+"""The weights: penalised solves, at once or by column generation; least squares; refit."""

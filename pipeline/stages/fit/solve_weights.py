@@ -1,0 +1,160 @@
+"""The weights of the model, from the statistics alone: penalty path, solves and refit, or least squares.
+
+A path is solved on the fit rows and scored on the held-out ones. Then the solves run on all rows, and the centers they
+select may be refitted by least squares; without a penalty all candidates are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.ridge import (
+    CalibrationWeights,
+    Parts,
+    Weights,
+    calibration_weights,
+    finalise,
+    intercept_of,
+    refit,
+    ridge_summary,
+    with_ridge,
+)
+from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
+from pipeline.stages.choose.greedy_selection import AT_ONCE
+from pipeline.stages.choose.grow_candidates import RIDGES
+from pipeline.stages.fit.column_generation import (
+    count_columns,
+    follow_path_on_subset,
+    generate_columns,
+    summaries_over_all,
+)
+from pipeline.stages.fit.penalised_solves import (
+    follow_penalty_path,
+    largest_penalty_of,
+    load_weights,
+    solve_outputs,
+)
+from pipeline.stages.run_workspace import Run
+from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
+
+
+def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
+    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows.
+
+    Without a penalty they are least squares on all candidates. Raises InvalidDataError, CorruptDataError.
+    """
+    if work.config.solver.penalty == NO_PENALTY:
+        return _unpenalised(work)
+    solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)
+    active, weights, statistics = solved.active, solved.weights, solved.statistics
+    parts = _parts(work, solved) if work.config.solver.refit != "none" and len(active) else None
+    with _with_advice():
+        refitted, best = finalise(active, weights, statistics, parts, intercept=work.intercept)
+    before = intercept_of(statistics, weights, intercept=work.intercept)
+    summary = {"selection": None, **solved.summary} | ridge_summary(best)
+    final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
+    tried = calibration_weights(refitted, best, solved.of_fit)
+    return final, replace(tried, weights=tried.weights.named(work.candidates))
+
+
+def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
+    """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
+    with work.status(SOLVE, "least squares on all candidates"), _with_advice():
+        fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
+        errors = [(fraction, error) for fraction, error in work.centers.get(RIDGES, np.empty((0, 2))).tolist()]
+        if not errors:
+            best = refit(fit, held_out, everything, intercept=work.intercept)
+        else:
+            best = with_ridge(fit, everything, errors, intercept=work.intercept)
+    summary: dict[str, Any] = {
+        **dict.fromkeys(("penalty", "path", "passes", "selection")),
+        "solves": [],
+    } | ridge_summary(best)
+    tried = CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
+    return FinalWeights.of(np.arange(everything.n_centers), best.weights, summary), tried
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
+
+    of_fit: weights of the fit rows at this penalty, from a path. summary: for the report.
+    """
+
+    active: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    statistics: GramStatistics
+    of_fit: Weights | None
+    summary: dict[str, Any]
+
+
+def _solved_at_once(work: Workspace) -> Solved:
+    """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
+    path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
+    assert penalty is not None  # the plan has filled it in
+    if is_searched(penalty):
+        penalty, weights, path = follow_penalty_path(work, str(penalty))
+        of_fit = Weights.of_support(weights, statistics_of(work, name_of(FIT)), intercept=work.intercept)
+    elif isinstance(penalty, str):
+        penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
+    solves = solve_outputs(work, ALL, [penalty])
+    weights = load_weights(work, ALL, work.n_candidates)[-1]
+    active = np.flatnonzero(weights.any(axis=1))
+    everything = statistics_of(work, name_of(ALL)).cut(active)
+    summary = _summary(penalty, solves, path, path_candidates=work.n_candidates if path else None)
+    return Solved(active, weights[active], everything, of_fit, summary)
+
+
+def _solved_in_rounds(run: Workspace) -> Solved:
+    """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
+    assert isinstance(run, Run)
+    setting = run.config.solver.penalty
+    path = follow_path_on_subset(run, str(setting)) if is_searched(setting) else None
+    last, passes = generate_columns(run, path.penalty if path else None)
+    active = last.inside[last.weights.columns]
+    ordered = np.argsort(active)
+    summary = _summary(
+        last.penalty,
+        summaries_over_all(last),
+        path.points if path else [],
+        passes=passes or None,
+        path_candidates=path.n_candidates if path else None,
+        columns=count_columns(passes, run.n_candidates) if run.config.centers.on_demand else None,
+    )
+    statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
+    of_fit = path.of_fit if path else None
+    return Solved(active[ordered], last.weights.weights[ordered], statistics, of_fit, summary)
+
+
+def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return what the report says of solves at one penalty, and of the path before it."""
+    flat = [
+        {"output": solve["output"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
+    ]
+    return {"penalty": penalty, "solves": flat, "path": path or None, "passes": None, **more}
+
+
+def _parts(work: Workspace, solved: Solved) -> Parts:
+    """Return the statistics of the active columns on the fit rows and on the held-out rows."""
+    if work.in_rounds:
+        held_out = accumulate_held_out(work, work.candidates[solved.active], "final")
+        return solved.statistics - held_out, held_out
+    fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
+    return fit, held_out
+
+
+@contextmanager
+def _with_advice() -> Iterator[None]:
+    """Say what to do where no ridge makes the Gram of a refit definite."""
+    try:
+        yield
+    except LinAlgError as error:
+        raise InvalidDataError(f"refit: {error}; use a larger `solver.penalty`, or `solver.refit=none`") from None
