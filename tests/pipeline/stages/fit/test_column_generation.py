@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import runs
 from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
-from pipeline.stages.out_of_core import column_generation as generation
-from pipeline.stages.out_of_core import working_set
+from pipeline.stages.fit import column_generation as generation
+from pipeline.stages.fit import working_set
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 

@@ -12,6 +12,7 @@ import pytest
 from cases import SERIAL
 from pipeline.kernels.exact_sums import serially
 from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
+from pipeline.stages.fit import correlations, working_set
 from pipeline.stages.fit.working_set import (
     FOLDER,
     NO_COLUMNS,
@@ -20,7 +21,6 @@ from pipeline.stages.fit.working_set import (
     KeptColumns,
     open_columns,
 )
-from pipeline.stages.out_of_core import correlations, working_set
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid
 from runs import model_bytes

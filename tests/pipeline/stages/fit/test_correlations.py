@@ -12,8 +12,8 @@ import runs
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel
+from pipeline.stages.fit import correlations
 from pipeline.stages.fit.correlations import Correlations, Tiles
-from pipeline.stages.out_of_core import correlations
 
 
 @given(n=st.integers(1, 9000), share=st.floats(0.01, 1.0))

@@ -17,8 +17,7 @@ from pipeline.solvers.regularization_path import largest_penalty
 from pipeline.solvers.ridge import intercept_of
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
-from pipeline.stages.fit import solve_weights
-from pipeline.stages.out_of_core import column_generation
+from pipeline.stages.fit import column_generation, solve_weights
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
