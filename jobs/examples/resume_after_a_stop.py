@@ -35,7 +35,7 @@ settings += ["--tol", "1e-5", "--checkpoint-every", "0.2s", "-q"]
 command = [sys.executable, "-m", "pipeline.train", *settings, "--run-dir", "runs/stopped"]
 run = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": sys.path[0]})
 while run.poll() is None:
-    if Path("runs/stopped/config.toml").exists() and status(Path("runs/stopped"))["solve"]:
+    if Path("runs/stopped/config.toml").exists() and status(Path("runs/stopped"))["stage"] == "solve":
         run.send_signal(signal.SIGINT)
         break
     time.sleep(0.02)

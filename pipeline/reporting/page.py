@@ -3,27 +3,22 @@
 It loads nothing from a network. What cannot be shown is named in it.
 """
 
-import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jinja2
 
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
-from pipeline.errors import ExitCode
 from pipeline.prediction.streamed_prediction import ModelLocation, locate
-from pipeline.reporting import examples, plots, result_table, run_facts
-from pipeline.runtime.answers import describe
-from pipeline.runtime.run_folder import finished_report
+from pipeline.reporting import examples, plots, result_table
+from pipeline.reporting.run_facts import lines, status, tail, tried
 from pipeline.stages.run_workspace import in_order
-from storage.errors import CorruptDataError
-from storage.files import open_plain, parse_json, read_plain
+from storage.files import read_plain
 from storage.folder_layouts import RunLayout
 from storage.records import read_record
 
@@ -33,8 +28,6 @@ MOST_CONFUSIONS = 20  # that are listed
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
-
-_Value = TypeVar("_Value")
 
 
 def page(layout: RunLayout) -> str:
@@ -53,17 +46,16 @@ def gather(layout: RunLayout) -> dict[str, Any]:
 
     `notes` name what could not be read. Memory: 64 MiB of log and metrics each, and a block of predictions.
     """
-    facts = run_facts.status(layout.root)
+    facts = status(layout.root)
     notes: list[str] = list(facts["damaged"])
-    done = facts["state"] == "finished"
-    report = _tried(notes, "report", lambda: finished_report(layout)) if done else None
-    located = _tried(notes, "model", lambda: locate(layout.root)) if layout.model.is_dir() else None
+    report = facts["report"]
+    located = tried(notes, "model", lambda: locate(layout.root)) if layout.model.is_dir() else None
     records = _records(layout)
     return {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
-        "status": run_facts.lines({**facts, "damaged": [], "warnings": []}),
+        "status": lines({**facts, "damaged": [], "report": None}),
         "report": report,
         "words": result_table,
         "palettes": (plots.LIGHT, plots.DARK),
@@ -74,31 +66,19 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": located.model.n_centers if located else None,
         **_pictures(located, notes),
-        "stages": _stages(layout, report, notes),
+        "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         **_settings(layout, notes),
-        "log": [_log_line(one) for one in _tail(layout.log)[-MOST_LOG_LINES:]],
+        "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES)[-MOST_LOG_LINES:]],
         "notes": notes,
     }
 
 
-def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | None:
-    """Return what `make` returns; None where it meets an error that a user may meet, which is noted."""
-    try:
-        return make()
-    except Exception as error:
-        code, line = describe(error)
-        if code == ExitCode.BUG and not isinstance(error, OSError | ValueError):
-            raise
-        notes.append(f"{what}: {line}")
-        return None
-
-
 def _records(layout: RunLayout) -> list[dict[str, Any]]:
     """Return the iteration records so far: those of the solves that are done, then those of the ones under way."""
-    under_way = [record for path in sorted(layout.solutions.glob("*.jsonl")) for record in _tail(path)]
+    under_way = [record for path in sorted(layout.solutions.glob("*.jsonl")) for record in tail(path, MOST_TAIL_BYTES)]
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record in [*_tail(layout.metrics), *under_way]:  # a resumed run may tell of one twice
+    for record in [*tail(layout.metrics, MOST_TAIL_BYTES), *under_way]:  # a resumed run may tell of one twice
         key = ("statistics", "output", "penalty", "iteration", "round")
         latest[tuple(str(record.get(name)) for name in key)] = record
     return list(latest.values())
@@ -113,8 +93,8 @@ def _pictures(located: ModelLocation | None, notes: list[str]) -> dict[str, Any]
     if remedy:
         notes.append(f"pictures and examples: {remedy}")
         return empty
-    mistakes = _tried(notes, "examples", lambda: examples.mistakes(located)) or {}
-    centers = _tried(notes, "pictures of the centers", lambda: examples.centers(located))
+    mistakes = tried(notes, "examples", lambda: examples.mistakes(located)) or {}
+    centers = tried(notes, "pictures of the centers", lambda: examples.centers(located))
     return {**empty, **mistakes, "centers": centers}
 
 
@@ -131,18 +111,10 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) -> dict[str, Any]:
-    """Return the times of the stages so far."""
-    if report is None and not layout.state.exists():
-        return {}
-    stored = report or _tried(notes, "stages", lambda: read_record(layout.state, remedy="resume the run")) or {}
-    return in_order(stored.get("stages") or {})
-
-
 def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:
     """Return the frozen settings as text, the command of the first start, and what it ran with."""
-    stored = _tried(notes, "environment", lambda: read_record(layout.environment, remedy="restore it")) or {}
-    settings = _tried(notes, "settings", lambda: read_plain(layout.config, MOST_TOML_BYTES).decode())
+    stored = tried(notes, "environment", lambda: read_record(layout.environment, remedy="restore it")) or {}
+    settings = tried(notes, "settings", lambda: read_plain(layout.config, MOST_TOML_BYTES).decode())
     if settings is not None:
         settings = IMAGE_SETTINGS.sub(r"\1", settings)
     arguments = stored.get("arguments")
@@ -157,26 +129,6 @@ def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:
         "versions": {"slkl": stored.get("slkl"), **versions, "BLAS": ", ".join(pools) or None},
         "processors": stored.get("processors"),
     }
-
-
-def _tail(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out."""
-    try:
-        with open_plain(path) as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(size - MOST_TAIL_BYTES, 0))
-            lines = stream.read().split(b"\n")
-    except (OSError, CorruptDataError):  # not there yet, or the solve ended meanwhile
-        return []
-    records = []
-    for line in lines:
-        try:
-            record = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
 
 
 def _log_line(record: dict[str, Any]) -> str:

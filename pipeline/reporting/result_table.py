@@ -4,19 +4,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from pipeline.config.parsers import selection_size
-from pipeline.solvers.kernel_trials import COMMON, DIAGONAL, METRIC, PLAIN
-from pipeline.stages.run_workspace import in_order
 
 ROUNDED = "the gaps are of the kernel columns as float32 has them"
 MOST_CLASSES, WORST_CLASSES = 10, 3  # that the table of a run names each, and of more
-SCALES = {PLAIN: "as they are", COMMON: "on one scale", DIAGONAL: "a scale each", METRIC: "a metric"}
+SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "a scale each", "metric": "a metric"}
 
 
 def table(report: dict[str, Any]) -> list[str]:
     """Return the report as short tables: setting, path or selection, solves, stages, model, error."""
+    from pipeline.stages.run_workspace import in_order  # brings numba, which `pipeline.status` does without
+
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
@@ -38,8 +36,8 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"{made} for {columns['active']} active of {columns['candidates']}")
     lines += [polish_words(report["polish"])] if report["polish"] else []
     if report["penalised"]:
-        lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
-    lines += [_error_words(report, report), *class_lines(report, few=True)]
+        lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
+    lines += [error_words(report, report), *class_lines(report, few=True)]
     if numbers := report["probabilities"]:
         seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
         lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
@@ -105,7 +103,7 @@ def _path_table(report: dict[str, Any]) -> list[str]:
 def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[str]:
     """Return the curve of errors against sizes, at a dozen of its sizes."""
     curve = selection["curve"]
-    places = sorted({round(k) for k in np.linspace(0, len(curve) - 1, 12)})
+    places = sorted({round(k * (len(curve) - 1) / 11) for k in range(12)})
     values = task == "regression"
     name, scale = ("test mse", 1.0) if values else ("test error, %", 100.0)
     lines = ["", f"{'centers':>8}{'held-out mse':>14}{name:>16}" + (f"{'RMSE':>12}{'R2':>9}" if values else "")]
@@ -151,7 +149,8 @@ def polish_words(polish: dict[str, Any]) -> str:
     return f"centers moved: {kept} of {polish['steps']} steps kept, held-out mse {after}"
 
 
-def _error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
+def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
+    """Return the test error of a report, or that of other scores in it."""
     by = by_weight(report)
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
@@ -244,7 +243,7 @@ def _kernel_table(report: dict[str, Any]) -> list[str]:
 def scale_words(report: dict[str, Any]) -> str:
     """Return what the scales of the inputs of a model are."""
     scales = report["feature_scales"]
-    return f"inputs {SCALES[scales['kind'] if scales and scales['chosen_round'] else PLAIN]}"
+    return f"inputs {SCALES[scales['kind'] if scales and scales['chosen_round'] else 'plain']}"
 
 
 def _scale_lines(scales: dict[str, Any]) -> list[str]:
@@ -254,9 +253,9 @@ def _scale_lines(scales: dict[str, Any]) -> list[str]:
         return [f"feature scales: none, {len(errors) - 1} rounds gained nothing on held-out rows"]
     most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
     gain = f"held-out error {errors[0]:.6g} to {errors[chosen]:.6g}"
-    if scales["kind"] == COMMON:
+    if scales["kind"] == "common":
         return [f"feature scales: one for all inputs, in place of z-scores, {gain}"]
-    what = "feature metric" if scales["kind"] == METRIC else "feature scales"
+    what = "feature metric" if scales["kind"] == "metric" else "feature scales"
     return [f"{what}: of round {chosen} of {len(errors) - 1}, {gain}; most important: {most}"]
 
 

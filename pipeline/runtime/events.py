@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from pipeline.config.settings import in_options
 from pipeline.runtime.memory_limits import MemoryMeter
-from pipeline.runtime.progress import Pace, Progress, duration, repeating
+from pipeline.runtime.progress import repeating
 from storage.files import LineFile
 
 LINE_SECONDS = 60.0  # between two lines where none can be drawn again
@@ -195,27 +195,9 @@ class Events:
             self._line = before
 
     @contextmanager
-    def progress(self, stage: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
-        """Show the progress of a stage while the block runs, as `now` tells it.
-
-        `note` returns a few words on the state of the work (objective and gap while solving).
-        """
-        pace = Pace()
-
-        def words() -> str:
-            progress = now()
-            left, rate = pace.seconds_left(progress), pace.rate(progress)
-            told = (
-                f"{progress.share:3.0%}" if progress.total else "",
-                "" if left is None else f"{duration(left)} left",
-                progress.text() if progress.unit else progress.words,
-                f"{rate:.3g}/s" if progress.unit and rate else "",
-                note(),
-                self.meter.text(),
-            )
-            return ", ".join(filter(None, told))
-
-        before, self._words = self._words, words
+    def progress(self, stage: str, words: Callable[[], str]) -> Iterator[None]:
+        """Show what `words` tells on the line of a stage while the block runs."""
+        before, self._words = self._words, lambda: ", ".join(filter(None, (words(), self.meter.text())))
         try:
             with nullcontext() if self._line else self.stage(stage):
                 yield

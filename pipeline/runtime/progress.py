@@ -26,63 +26,29 @@ COMPILING = "compiling, once on this machine"
 
 @dataclass(frozen=True)
 class Progress:
-    """What is done of a stage's items: `done` of `total` units, a word for the unit (empty: a share), and words."""
+    """What is done of a stage's items: `done` of `total` units, of which `unit` is the word (empty: a share).
+
+    words, note : what is being done, and the state of the work
+    seconds_left : None where it is not known
+    """
 
     done: float
     total: float
     unit: str = ""
     words: str = ""
-
-    @property
-    def share(self) -> float | None:
-        """The part that is done, 0 to 1; None of what cannot be counted."""
-        return self.done / self.total if self.total else None
+    note: str = ""
+    seconds_left: float | None = None
 
     def text(self) -> str:
         """Return it in a few words."""
-        count = f"{self.done:.0f} of {self.total:.0f} {self.unit}" if self.unit else ""
-        if self.total and not self.unit:
-            count = f"{self.share:.0%}"
-        return ", ".join(filter(None, (count, self.words)))
-
-
-class Pace:
-    """Estimates the time left from what was done since the last compilation."""
-
-    def __init__(self) -> None:
-        self._start(Progress(0.0, 0.0))
-
-    def _start(self, progress: Progress) -> None:
-        self._started = self._moved = time.monotonic()
-        self._first = self._last = progress
-
-    def seconds_left(self, progress: Progress) -> float | None:
-        """Return the seconds left; None while loops compile, and before enough is done.
-
-        They fall while nothing moves.
-        """
-        if progress.words == COMPILING:
-            self._start(progress)
-            return None
-        now = time.monotonic()
-        if progress.share is not None and progress.share != (self._last.share or 0.0):
-            self._last, self._moved = progress, now
-        return remaining(self._last.share, self._moved - self._started, now - self._moved, self._first.share or 0.0)
-
-    def rate(self, progress: Progress) -> float:
-        """Return the units done a second since the last compilation."""
-        return (progress.done - self._first.done) / max(time.monotonic() - self._started, 1e-9)
-
-
-def remaining(share: float | None, seconds: float, since: float, begun: float = 0.0) -> float | None:
-    """Return the seconds left where a share took `seconds`, `since` seconds ago, and `begun` was done before them.
-
-    None where too little was done to go by.
-    """
-    gained = (share or 0.0) - begun
-    if share is None or seconds < MEASURED_SECONDS or gained < MEASURED_SHARE:
-        return None
-    return max(seconds * (1.0 - share) / gained - since, 0.0)
+        told = (
+            f"{self.done / self.total:3.0%}" if self.total else "",
+            "" if self.seconds_left is None else f"{duration(self.seconds_left)} left",
+            f"{self.done:.0f} of {self.total:.0f} {self.unit}" if self.unit else "",
+            self.words,
+            self.note,
+        )
+        return ", ".join(filter(None, told))
 
 
 def duration(seconds: float) -> str:
@@ -187,12 +153,21 @@ class Watch:
 
     folder : where tasks of other processes leave their reports
     sizes : of each item, how much of the `unit` that is counted it has
-    words : shown while no task has any of its own
+    words, note : shown while no task has any of its own; a function that returns a few words on the state of the work
     """
 
-    def __init__(self, folder: Path, sizes: Sequence[float] = (), unit: str = "items", words: str = "") -> None:
-        self._reports_to, self._unit, self._words = folder / os.urandom(8).hex(), unit, words
+    def __init__(
+        self,
+        folder: Path,
+        sizes: Sequence[float] = (),
+        unit: str = "items",
+        words: str = "",
+        note: Callable[[], str] = str,
+    ) -> None:
+        self._reports_to, self._unit = folder / os.urandom(8).hex(), unit
+        self._words, self._note = words, note
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
+        self._measure_from(0.0)
 
     def __enter__(self) -> "Watch":
         """Begin to listen; what a killed session left is removed."""
@@ -225,7 +200,26 @@ class Watch:
         under_way = sum(min(done, size) for size, done, _ in reports)
         said = [words for _, _, words in reports if words]
         words = COMPILING if _compiling or COMPILING in said else next(iter(said), self._words)
-        return Progress(min(self._done + under_way, self._total), self._total, self._unit, words)
+        done = min(self._done + under_way, self._total)
+        return Progress(done, self._total, self._unit, words, self._note(), self._seconds_left(done, words))
+
+    def _measure_from(self, done: float) -> None:
+        self._began = self._moved = time.monotonic()
+        self._first = self._last = done
+
+    def _seconds_left(self, done: float, words: str) -> float | None:
+        """Return the seconds left at the pace since the last compilation; they fall while nothing moves.
+
+        None while loops compile, and before enough is done to go by.
+        """
+        if words == COMPILING:
+            self._measure_from(done)
+        elif done != self._last:
+            self._last, self._moved = done, time.monotonic()
+        seconds, gained = self._moved - self._began, self._last - self._first
+        if seconds < MEASURED_SECONDS or gained < MEASURED_SHARE * self._total:
+            return None
+        return max(seconds * (self._total - self._last) / gained - (time.monotonic() - self._moved), 0.0)
 
     def _read_files(self) -> None:
         for path in self._reports_to.parent.glob(f"{self._reports_to.name}-*.json"):

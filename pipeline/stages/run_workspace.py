@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +25,7 @@ from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.runtime import stopping
 from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor, this_process
-from pipeline.runtime.progress import COMPILING, Progress, Watch, repeating
+from pipeline.runtime.progress import Watch, repeating
 from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
@@ -188,6 +187,7 @@ class Run(Workspace):
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
     _checked: set[str] = field(default_factory=set)  # folders written or checked since it was opened
+    _told: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each stage, how far it was when last committed
 
     def path(self, name: str) -> Path:
         """Return the file, or the folder to be mapped, that has what is committed under a name."""
@@ -295,7 +295,7 @@ class Run(Workspace):
                 yield cost
             except BaseException:
                 with suppress(StorageError):  # what failed first is raised, not that a full disk fails this too
-                    self.save_state(name)
+                    self.save_state(name, self._told.get(name))
                 raise
             self.save_state(name)
         self.record("stage", stage=name, status="done", **asdict(cost))
@@ -340,7 +340,7 @@ class Run(Workspace):
         if not items:
             return
         sizes = [size(item) for item in items]
-        with Watch(self.layout.progress, sizes, unit, words) as watch, self._shown(name, watch.now, note):
+        with Watch(self.layout.progress, sizes, unit, words, note) as watch, self._shown(name, watch):
             run = (executor or self.executor).run(
                 watch.reporting(function),
                 enumerate(items),
@@ -389,26 +389,21 @@ class Run(Workspace):
     @contextmanager
     def status(self, stage: str, words: str) -> Iterator[None]:
         """Show what is done inside, in this thread."""
-        with Watch(self.layout.progress, unit="", words=words) as watch, self._shown(stage, watch.now):
+        with Watch(self.layout.progress, unit="", words=words) as watch, self._shown(stage, watch):
             yield
 
     @contextmanager
-    def _shown(self, name: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
+    def _shown(self, name: str, watch: Watch) -> Iterator[None]:
         """Show progress on the terminal, and commit it from time to time for `pipeline.status`."""
-        started, begun = _now(), 0.0
 
         def save() -> None:
-            nonlocal started, begun
-            progress = now()
-            if progress.words == COMPILING:  # no forecast counts what compiling takes, nor what was done before it
-                started, begun = _now(), progress.share or 0.0
-            facts = {"share": progress.share, "begun": begun, "started": started, "updated": _now()}
+            self._told[name] = asdict(watch.now())
             with suppress(CannotWriteError):  # a full disk is reported where it matters
-                self.save_state(name, asdict(progress) | facts)
+                self.save_state(name, self._told[name])
 
-        if now().total:
+        if watch.now().total:
             save()
-        with repeating(STATE_SECONDS, save), self.events.progress(name, now, note):
+        with repeating(STATE_SECONDS, save), self.events.progress(name, lambda: watch.now().text()):
             yield
 
 
@@ -440,7 +435,3 @@ def is_whole(part: Path) -> bool:
     except (CorruptDataError, MissingDataError):
         return False
     return True
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -62,11 +62,11 @@ def test_the_line_stays_with_its_time_below_what_is_printed(tmp_path: Path) -> N
         with told.stage("statistics"):
             with told.stage("compile"):
                 pass
-            with told.progress("statistics", lambda: Progress(32.0, 64.0, "rows", "residuals")):
+            with told.progress("statistics", Progress(32.0, 64.0, "rows", "residuals").text):
                 wait_for("residuals", stream)
                 told.warn("a row is odd")
                 print("of others", file=sys.stderr)
-            with told.progress("statistics", lambda: Progress(0.0, 0.0, "", "storing")):
+            with told.progress("statistics", lambda: "storing"):
                 wait_for("storing", stream)
         with pytest.raises(OSError, match="full"), told.stage("solve"):
             raise OSError("full")

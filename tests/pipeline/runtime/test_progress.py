@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -15,7 +16,7 @@ from numba.core import event
 
 from pipeline.runtime import events, progress
 from pipeline.runtime.executors import open_executor
-from pipeline.runtime.progress import COMPILING, Pace, Progress, Watch, _Task, remaining
+from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task
 from pipeline.stages import run_workspace as run_module
 from pipeline.stages.run_workspace import Run
 from pipeline.train import main
@@ -111,32 +112,40 @@ def test_a_compilation_is_told(tmp_path: Path) -> None:
         assert watch.now().words == "choosing"
 
 
-def test_the_time_left_falls_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 20.0, 20.0, 35.0, 1000.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    pace = Pace()
-    told = [pace.seconds_left(Progress(share, 1.0)) for share in (0.0, 0.25, 0.25, 0.25, 0.25)]
-    assert told == [None, 60.0, 60.0, 45.0, 0.0]
-    assert remaining(None, 50.0, 0.0) is None
-
-
-def test_nothing_is_forecast_from_little_work_or_from_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., float | None]]:
+    """Return the seconds left at some time, when so many of 1000 units are done and something is said."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace()
+    with Watch(tmp_path / "progress", [1000.0], "rows") as watch:
 
-    def left(seconds: float, done: float, words: str = "") -> float | None:
-        nonlocal now
-        now = seconds
-        return pace.seconds_left(Progress(done, 1000.0, "rows", words))
+        def at(seconds: float, done: float, words: str = "") -> float | None:
+            nonlocal now
+            now = seconds
+            watch._reports[0] = done, words
+            return watch.now().seconds_left
 
-    assert left(29.0, 10.0, COMPILING) is None
-    assert left(30.0, 10.0, COMPILING) is None, "1 % in 30 s would be an hour"
-    assert left(34.0, 110.0) is None, "4 s are too few"
-    assert left(36.0, 210.0) == pytest.approx(6.0 * 790 / 200), "the compiling and what was done in it do not count"
-    assert pace.rate(Progress(210.0, 1000.0, "rows")) == pytest.approx(200 / 6)
-    assert left(40.0, 210.0, COMPILING) is None, "a loop that is compiled later"
-    assert left(60.0, 225.0) is None, "1.5 % is too little"
+        yield at
+
+
+def test_the_time_left_falls_while_nothing_moves(left: Callable[..., float | None]) -> None:
+    assert [left(10.0, 0), left(20.0, 250), left(20.0, 250), left(35.0, 250)] == [None, 60.0, 60.0, 45.0]
+    assert left(1000.0, 250) == 0
+
+
+def test_nothing_is_forecast_from_little_work_or_from_compiling(left: Callable[..., float | None]) -> None:
+    assert left(29.0, 10, COMPILING) is None
+    assert left(30.0, 10, COMPILING) is None, "1 % in 30 s would be an hour"
+    assert left(34.0, 110) is None, "4 s are too few"
+    assert left(36.0, 210) == pytest.approx(6.0 * 790 / 200), "the compiling and what was done in it do not count"
+    assert left(40.0, 210, COMPILING) is None, "a loop that is compiled later"
+    assert left(60.0, 225) is None, "1.5 % is too little"
+
+
+def test_nothing_is_forecast_of_what_is_not_counted(tmp_path: Path) -> None:
+    with Watch(tmp_path / "progress", unit="", words="storing") as watch:
+        assert watch.now() == Progress(0.0, 0.0, "", "storing")
+        assert watch.now().text() == "storing"
 
 
 @pytest.fixture
