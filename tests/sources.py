@@ -1,6 +1,7 @@
-"""What tests of data sources share: all rows of one, the layout of MNIST, and a process with little memory."""
+"""What tests of data sources share: all rows, npy headers, MNIST's layout, and a process with little memory."""
 
 import gzip
+import io
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,13 @@ def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets of the training rows and then of the test rows."""
     train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
     return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
+
+
+def npy_bytes(descr: object, shape: tuple[int, ...], data: bytes = b"") -> bytes:
+    """Return an npy file whose header claims whatever it likes."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue() + data
 
 
 def idx_bytes(values: np.ndarray, shape: tuple[int, ...] | None = None, magic: bytes | None = None) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from commands import Capture
-from pipeline import evaluate, predict, report, train
+from pipeline import evaluate, predict, train
 from runs import python
 
 
@@ -24,36 +24,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--run-dir", str(folder / "run"), "--features-dir", str(folder / "features"), "--centers", "30", "-q"]
     assert train.main([str(folder / "data.npz"), *options]) == 0
     return folder / "run"
-
-
-@pytest.mark.parametrize("place", ["run/model/arrays.npz", "run/labels.csv", "run/new/../model/x.csv"])
-def test_predictions_never_go_into_the_folder_of_the_model(run: Path, place: str, capsys: Capture) -> None:
-    before = (run / "model" / "arrays.npz").read_bytes()
-    data, out = str(run.parent / "data.npz"), str(run.parent / place)
-    assert predict.main([str(run), data, "--out", out, "--force"]) == 2
-    assert "lies in the folder of the model" in capsys.readouterr().err
-    assert (run / "model" / "arrays.npz").read_bytes() == before
-
-
-def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / "notes.html"
-    out.write_text("mine")
-    assert report.main([str(run), "--out", str(out)]) == 2
-    assert "exists and is no report" in capsys.readouterr().err
-    assert out.read_text() == "mine"
-    out.unlink()
-    for _ in range(2):
-        assert report.main([str(run), "--out", str(out)]) == 0
-    assert report.main([str(run.parent / "data.npz")]) == 66
-    assert "holds no run" in capsys.readouterr().err
-
-
-def test_a_name_that_is_too_long_is_a_usage_error(run: Path, capsys: Capture) -> None:
-    name = "x" * 300 + ".csv"
-    assert predict.main([str(run), str(run.parent / "data.npz"), "--out", name]) == 2
-    assert evaluate.main([str(run), name]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert [line.endswith("the name is too long for a file; choose a shorter one") for line in told] == [True, True]
 
 
 def test_predictions_need_no_labels_that_can_be_read(run: Path, tmp_path: Path) -> None:

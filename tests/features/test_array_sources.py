@@ -1,6 +1,5 @@
 """npz files and opened arrays: what is read, what is refused, and where the message points."""
 
-import io
 import json
 import sys
 import zipfile
@@ -18,7 +17,7 @@ from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import balanced_factors
-from sources import ZEROS, everything, refused_in_little_memory
+from sources import ZEROS, everything, npy_bytes, refused_in_little_memory
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -124,31 +123,24 @@ def test_npz_damage(tmp_path):
             open_source(spec)
 
 
-def member(descr, shape, data=b""):
-    """The bytes of an npy file whose header claims whatever it likes."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
-    return stream.getvalue() + data
-
-
 def header(text):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-STORED_X, STORED_Y = member("<f8", X.shape, X.tobytes()), member("<i8", Y.shape, Y.astype("<i8").tobytes())
+STORED_X, STORED_Y = npy_bytes("<f8", X.shape, X.tobytes()), npy_bytes("<i8", Y.shape, Y.astype("<i8").tobytes())
 MEMBERS = {
-    "rows of nothing": (member("<f8", (10**9, 0)), STORED_Y),
-    "labels of nothing": (STORED_X, member("<f8", (10**9, 0))),
-    "strings of no letters": (STORED_X, member("|S0", (10**9,))),
-    "texts of no letters": (STORED_X, member("<U0", (10**9,))),
-    "void": (STORED_X, member("|V0", (10**9,))),
-    "void inputs": (member("|V0", (10**9, 3)), STORED_Y),
-    "a length beyond 64 bits": (member("<f8", (2**70, 3)), STORED_Y),
-    "none of a length beyond 64 bits": (member("<f8", (2**70, 0)), STORED_Y),
-    "lengths whose product is": (member("<f8", (2**40, 2**40)), STORED_Y),
-    "more than is there": (member("<f8", (1 << 40, 3), bytes(320)), STORED_Y),
-    "less than is there": (member("<f8", (39, 1), bytes(320)), STORED_Y),
-    "negative lengths": (member("<f8", (-40, -3), X.tobytes()), STORED_Y),
+    "rows of nothing": (npy_bytes("<f8", (10**9, 0)), STORED_Y),
+    "labels of nothing": (STORED_X, npy_bytes("<f8", (10**9, 0))),
+    "strings of no letters": (STORED_X, npy_bytes("|S0", (10**9,))),
+    "texts of no letters": (STORED_X, npy_bytes("<U0", (10**9,))),
+    "void": (STORED_X, npy_bytes("|V0", (10**9,))),
+    "void inputs": (npy_bytes("|V0", (10**9, 3)), STORED_Y),
+    "a length beyond 64 bits": (npy_bytes("<f8", (2**70, 3)), STORED_Y),
+    "none of a length beyond 64 bits": (npy_bytes("<f8", (2**70, 0)), STORED_Y),
+    "lengths whose product is": (npy_bytes("<f8", (2**40, 2**40)), STORED_Y),
+    "more than is there": (npy_bytes("<f8", (1 << 40, 3), bytes(320)), STORED_Y),
+    "less than is there": (npy_bytes("<f8", (39, 1), bytes(320)), STORED_Y),
+    "negative lengths": (npy_bytes("<f8", (-40, -3), X.tobytes()), STORED_Y),
     "a header of brackets": (header(b"(" * 60_000), STORED_Y),
     "a header that is no dictionary": (header(b"{[]: 1}"), STORED_Y),
     "a number of thousands of digits": (header(b"{'shape': (" + b"9" * 9000 + b",)}"), STORED_Y),
@@ -170,10 +162,10 @@ def test_an_npz_bomb_is_refused_in_little_memory(tmp_path):
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("X.npy", "w") as stream:
-            stream.write(member("<f8", (ZEROS // 8, 1)))
+            stream.write(npy_bytes("<f8", (ZEROS // 8, 1)))
             for _ in range(ZEROS >> 20):
                 stream.write(bytes(1 << 20))
-        archive.writestr("y.npy", member("<f8", (ZEROS // 8,)))
+        archive.writestr("y.npy", npy_bytes("<f8", (ZEROS // 8,)))
     assert path.name in refused_in_little_memory(path)
 
 

@@ -166,6 +166,7 @@ def test_what_is_missing_has_its_code(digits: Path, rings: dict[str, Path], tmp_
         ([digits, "--set", "seed=1"], 2, "DATA"),
         ([digits, "nonesuch"], 2, "nonesuch"),
         ([digits, tmp_path / "absent.npz"], 66, "no such file"),
+        ([digits, "x" * 300 + ".csv"], 2, "the name is too long for a file; choose a shorter one"),
         ([rings["words"], "digits", *FEWER], 65, "(28, 28)"),
         ([run], 78, "no longer the data"),
     ]

@@ -348,7 +348,7 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
     shutil.copytree(run, tmp_path / "unfinished", ignore=shutil.ignore_patterns("model"))
     shutil.copytree(run / "model", tmp_path / "damaged")
     flip(tmp_path / "damaged" / "arrays.npz")
-    cases: list[tuple[Path, str, int, str]] = [
+    cases: list[tuple[Path, str | Path, int, str]] = [
         (tmp_path / "absent", "a.npz", 66, "no such folder"),
         (tmp_path / "folder.csv", "a.npz", 66, "holds no model"),
         (tmp_path / "unfinished", "a.npz", 66, "train it to its end"),
@@ -358,6 +358,11 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
         (run, "absent/a.npz", 73, "no folder"),
         (run, "file/a.npz", 73, "no folder"),
         (run, "folder.csv", 73, "folder"),
+        (run, "x" * 300 + ".csv", 2, "the name is too long for a file; choose a shorter one"),
+        *(
+            (run, run / name, 2, "lies in the folder of the model")
+            for name in ("model/a.npz", "a.csv", "b/../model/a.csv")
+        ),
     ]
     before = sorted(tmp_path.rglob("*"))
     for model, out, code, words in cases:

@@ -215,14 +215,6 @@ def unfinished(run: Path) -> None:
         stream.write(b'{"time": "2026')
 
 
-def test_a_torn_last_line_is_damage_of_a_finished_run(copy: Path, capsys: Capture) -> None:
-    with (copy / "log.jsonl").open("ab") as stream:
-        stream.write(b'{"time": "2026')
-    code, out = verified(copy, capsys, "-q")
-    assert code == 65
-    assert "log.jsonl: line" in out
-
-
 def test_a_kill_just_before_the_report_leaves_a_run_to_resume(copy: Path, capsys: Capture) -> None:
     (copy / "report.json").unlink()
     code, out = verified(copy, capsys)

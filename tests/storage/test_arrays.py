@@ -1,6 +1,5 @@
 """Named arrays: exact round trips, bytes that depend on the arrays alone, bounded reading of damaged or lying files."""
 
-import io
 import pickle
 import zipfile
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from runs import files_of
+from sources import npy_bytes
 from storage import arrays
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
@@ -68,24 +68,16 @@ def test_only_numbers_under_plain_names_are_written(tmp_path: Path, name: str) -
     assert list(tmp_path.iterdir()) == []
 
 
-def npy(header: dict | bytes, data: bytes = b"") -> bytes:
-    stream = io.BytesIO()
-    if isinstance(header, bytes):
-        return header + data
-    np.lib.format.write_array_header_1_0(stream, header)
-    return stream.getvalue() + data
-
-
 BOMBS = {
-    "lying shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}, bytes(8)),
-    "overflowing shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}, bytes(8)),
-    "negative shape": npy({"descr": "<f8", "fortran_order": False, "shape": (-1, -1)}, bytes(8)),
-    "object dtype": npy({"descr": "|O", "fortran_order": False, "shape": (1,)}, pickle.dumps([1])),
-    "structured dtype": npy({"descr": [("a", "<f8")], "fortran_order": False, "shape": (1,)}, bytes(8)),
-    "big endian": npy({"descr": ">f8", "fortran_order": False, "shape": (1,)}, bytes(8)),
-    "bytes after the data": npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(9)),
-    "no npy at all": npy(b"hello world"),
-    "long header": npy(b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535),
+    "lying shape": npy_bytes("<f8", (2**40,), bytes(8)),
+    "overflowing shape": npy_bytes("<f8", (2**62, 2**62), bytes(8)),
+    "negative shape": npy_bytes("<f8", (-1, -1), bytes(8)),
+    "object dtype": npy_bytes("|O", (1,), pickle.dumps([1])),
+    "structured dtype": npy_bytes([("a", "<f8")], (1,), bytes(8)),
+    "big endian": npy_bytes(">f8", (1,), bytes(8)),
+    "bytes after the data": npy_bytes("<f8", (1,), bytes(9)),
+    "no npy at all": b"hello world",
+    "long header": b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535,
 }
 
 
@@ -104,7 +96,7 @@ def test_lying_npy_headers(tmp_path: Path, name: str) -> None:
 
 def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", npy({"descr": "|u1", "fortran_order": False, "shape": (2**24,)}, bytes(2**24)))
+        archive.writestr("x.npy", npy_bytes("|u1", (2**24,), bytes(2**24)))
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("the bomb was opened"))
     with pytest.raises(CorruptDataError, match="compressed"):
         read_arrays(tmp_path / "a.npz")
@@ -114,6 +106,6 @@ def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pyte
 def test_strange_entries(tmp_path: Path, names: list[str]) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for name in names:
-            archive.writestr(name, npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(8)))
+            archive.writestr(name, npy_bytes("<f8", (1,), bytes(8)))
     with pytest.raises(CorruptDataError):
         read_arrays(tmp_path / "a.npz")

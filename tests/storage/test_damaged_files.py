@@ -151,13 +151,3 @@ def test_mapped_arrays_are_checked_by_their_sizes(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptDataError, match=r"x\.npy"):
         read_arrays(tmp_path / "g", mapped=True)
-
-
-def test_damage_ends_with_what_to_do(tmp_path: Path) -> None:
-    """The reader of a file says what to do where the caller knows more than "restore it"."""
-    for name in ("record", "arrays in a file"):
-        FORMS[name].write(tmp_path)
-    for path, read in ((tmp_path / "a.json", read_record), (tmp_path / "a.npz", read_arrays)):
-        path.write_bytes(path.read_bytes()[:-9])
-        with pytest.raises(CorruptDataError, match=rf"{path.name}: .*; do this$"):
-            read(path, remedy="do this")
