@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,24 +113,20 @@ def test_a_disk_that_is_really_full(tmp_path: Path, command: Command, whole: Who
 def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
     """Let every write fail from the first to a file of this name on, those of the log too; return what failed."""
     failed: list[Path] = []
+    low_write, append = disk.low_write, disk.LineFile.append
 
-    def filling(write: Callable[..., int]) -> Callable[..., int]:
-        def call(descriptor: int, path: Path, data: Any) -> int:
-            if failed or first in path.name:
-                failed.append(path)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return write(descriptor, path, data)
-
-        return call
-
-    append = disk.LineFile.append
+    def write(descriptor: int, path: Path, data: Any) -> int:
+        if failed or first in path.name:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return low_write(descriptor, path, data)
 
     def line(self: disk.LineFile, text: str) -> None:
         if failed:
             raise disk.cannot_write(self.path, OSError(errno.ENOSPC, ""), len(text))
         append(self, text)
 
-    patch.setattr(disk, "low_write", filling(disk.low_write))
+    patch.setattr(disk, "low_write", write)
     patch.setattr(disk.LineFile, "append", line)
     return failed
 

@@ -94,6 +94,7 @@ def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_t
         ("not for raw", {"name": "raw", "power": 0.5}, None),
         ("soft-hog, sphog, hog, raw", {"name": "sift"}, None),
         *(("raw", {"name": name}, shape) for name in ("soft-hog", "sphog", "hog") for shape in ((10,), (3, 28, 28))),
+        ("raw", {"name": "sphog"}, (3, 28)),
         ("40", {"name": "hog", "cells": (40,)}, (28, 28)),
         ("cell of 4.5", {"name": "hog", "cells": (4.5,)}, (28, 28)),
         ("needs cell sizes", {"name": "hog", "cells": ()}, (28, 28)),
@@ -105,6 +106,8 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
     if shape is not None:
         with pytest.raises(UsageError, match=words):
             feature_length(FeatureSpec(**spec), shape)
+    with pytest.raises(UsageError, match="raw"):
+        sphog(np.zeros((3, 10)))
 
 
 @pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog", "raw"])
