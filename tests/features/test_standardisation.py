@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from features.errors import DataError
@@ -16,14 +16,18 @@ def fit(rows, block):
     return moments.standardisation()
 
 
+@example(60, 9, 0.0, 1e-150)
+@example(60, 9, 0.0, 1e150)
 @given(st.integers(1, 80), st.integers(1, 90), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
 def test_equals_numpy_for_any_block_size(n, block, shift, spread):
     rows = shift + spread * np.random.default_rng(n).standard_normal((n, 3))
     found, again = fit(rows, block), fit(rows, block)
     assert (found.mean.tobytes(), found.scale.tobytes()) == (again.mean.tobytes(), again.scale.tobytes())
-    np.testing.assert_allclose(found.mean, rows.mean(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0), rtol=1e-12, atol=1e-12 * max(spread / 1e3, 1))
     expected = np.ones(3) if n == 1 else rows.std(axis=0)
     np.testing.assert_allclose(found.scale, expected, rtol=1e-6)
+    if shift == 0 and n > 1:
+        np.testing.assert_allclose(found.apply(rows).std(axis=0), 1.0, rtol=1e-5)
 
 
 def test_a_large_mean_does_not_swallow_the_spread_and_a_constant_column_has_scale_one():
@@ -63,9 +67,3 @@ def test_a_column_whose_moments_overflow_is_named(scale, block):
     rows[:, 1] *= scale
     with pytest.raises(DataError, match=r"column 1.*rescale"):
         fit(rows, block)
-
-
-@pytest.mark.parametrize("scale", [1e-150, 1e100, 1e150])
-def test_any_scale_whose_square_is_a_number_is_standardised(scale):
-    rows = scale * np.random.default_rng(5).standard_normal((60, 2))
-    np.testing.assert_allclose(fit(rows, 9).apply(rows).std(axis=0), 1.0, rtol=1e-5)

@@ -24,3 +24,9 @@ def rings(shared_folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
 def ring_data(rings: dict[str, Path], shared_folder: Path) -> dict[str, Path]:
     """The files that those runs have read."""
     return {task: shared_folder / "rings" / f"{task}.npz" for task in rings}
+
+
+@pytest.fixture(scope="session")
+def classes(tables: Path) -> Path:
+    """The table of three classes."""
+    return tables / "classes.npz"

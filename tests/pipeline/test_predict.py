@@ -2,13 +2,13 @@
 
 import csv
 import functools
-import io
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ from scipy.special import softmax
 from commands import TARGETS, WORDS, Capture, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
+from pipeline import evaluate
 from pipeline.predict import main
 from pipeline.prediction import example_files
 from pipeline.prediction import streamed_prediction as prediction
 from pipeline.prediction.model_folder import load_model, save_model
-from runs import ROOT, files_of, largest_bytes
+from runs import ROOT, files_of, largest_bytes, python, train_beside
 from storage import output_files as outputs
-from storage.output_files import SUFFIXES, OutputSpec, csv_writer, writing
+from storage.output_files import SUFFIXES, OutputSpec, writing
 
 Runs = dict[str, Path]  # by their task
 
@@ -428,9 +429,45 @@ def test_a_reader_that_has_seen_enough_is_no_error(rings: Runs, tmp_path: Path) 
         assert process.wait(timeout=60) == 0
 
 
-def test_the_csv_of_labels_with_commas_reads_back(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    write = csv_writer(stream.write, ("decision",))
-    write(np.array(["a,b", 'c"d']), np.array([[0.1], [1e-300]]))
-    rows = list(csv.reader(io.StringIO(stream.getvalue())))
-    assert rows[1:] == [["0", "a,b", "0.1"], ["1", 'c"d', "1e-300"]]
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose labels have commas and letters beyond ASCII; its folder holds data.npz too."""
+    folder = tmp_path_factory.mktemp("letters")
+    y = np.array(["ä,b", "日本", 'c"'])[np.digitize(X[:, 0], [-2, 2])]
+    np.savez(folder / "data.npz", X=X, y=y)
+    return train_beside(folder, "run", folder / "data.npz", "--centers", "30")
+
+
+def test_predictions_need_no_labels_that_can_be_read(letters: Path, tmp_path: Path) -> None:
+    with np.load(letters.parent / "data.npz") as found:
+        y = found["y"]
+    write_zarr(tmp_path / "new.zarr", X, 50)
+    with warnings.catch_warnings(action="ignore"):  # zarr 3.1 says that strings have no specification, 3.4 does not
+        zarr.open_group(tmp_path / "new.zarr").create_array("y", data=y)
+    np.savez(tmp_path / "bare.npz", X=X)
+    outs = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    for data, out in zip(("new.zarr", "bare.npz"), outs, strict=True):
+        assert main([str(letters), str(tmp_path / data), "--out", out, "-q"]) == 0
+    assert Path(outs[0]).read_bytes() == Path(outs[1]).read_bytes()
+    assert set(loaded(Path(outs[0]))[0]) == set(y), "commas and quotes are read back"
+    assert evaluate.main([str(letters), str(tmp_path / "new.zarr")]) == 65
+
+
+@pytest.mark.ci
+def test_streams_that_lack_letters_get_escapes(letters: Path) -> None:
+    both = "from pipeline import evaluate, predict; run, data = sys.argv[1:]"
+    both = f"import sys; {both}; sys.exit(evaluate.main([run]) or predict.main([run, data, '--out', '-']))"
+    found = python("-c", both, letters, letters.parent / "data.npz", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, "")
+    metrics, _, predictions = found.stdout.partition("\nrow,")
+    assert "\\u65e5\\u672c" in metrics
+    assert "\\u65e5\\u672c" in predictions
+
+
+def test_a_full_stream_is_told_in_one_line(letters: Path, tmp_path: Path) -> None:
+    line = [letters, letters.parent / "data.npz", "--out", tmp_path / "labels.csv"]
+    with Path("/dev/full").open("w") as full:
+        found = python("-m", "pipeline.predict", *line, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert found.returncode == 73
+    assert found.stderr.count("\n") == 1
+    assert main(list(map(str, line))) == 73  # it was made nevertheless

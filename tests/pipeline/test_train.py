@@ -33,11 +33,6 @@ nightly = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
-def classes(tables: Path) -> Path:
-    return tables / "classes.npz"
-
-
-@pytest.fixture(scope="module")
 def serial(finished_run: TrainedRuns, classes: Path) -> Path:
     """A run on a table by the reference executor, which the others must match."""
     return finished_run(*SMALL, dataset=classes)
@@ -207,6 +202,22 @@ def test_a_run_and_the_shared_features_lie_apart(tmp_path: Path, capsys: Capture
     train(tmp_path / run, tmp_path / shared, code=2)
     assert "neither may lie inside the other" in the_error(capsys)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", [".tmp-", ".tmp-thesis-0123456789abcdef", ".old-thesis-0123456789abcdef", "env.json"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
+    tmp_path: Path, name: str, kind: str, capsys: Capture
+) -> None:
+    """Names that begin like those that a killed run leaves."""
+    run = tmp_path / "run"
+    inside = run / name / "chapters" if kind == "folder" else run / name
+    inside.parent.mkdir(parents=True)
+    inside.write_text("mine")
+    train(run, tmp_path / "features", "--resume", "auto", code=65 if name == "env.json" else 73)
+    assert str(run) in capsys.readouterr().err
+    assert inside.read_text() == "mine"
+    assert list(run.iterdir()) == [run / name]
 
 
 @pytest.mark.parametrize("name", ["passes", "passes/columns", "statistics/mine", "run.lock"])

@@ -39,11 +39,6 @@ def folders(features: Path) -> dict[str, Path]:
     return {"features_dir": features}
 
 
-@pytest.fixture(scope="module")
-def classes(tables: Path) -> Path:
-    return tables / "classes.npz"
-
-
 def test_it_is_the_command_of_that_name(
     finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
