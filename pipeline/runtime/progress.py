@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -88,38 +89,19 @@ class _Task:
                     Path(f"{self._reports_to}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
-class _Here(threading.local):
-    task: _Task | None = None
-
-
-_here = _Here()
+_task: ContextVar[_Task | None] = ContextVar("task", default=None)  # that a thread runs, or helps with
 
 
 def advance(units: float = 1, words: str | None = None) -> None:
     """Count units of the item that this thread runs as done; with words, say so."""
-    if _here.task is not None:
-        _here.task.tell(units, words, at_once=False)
+    if (task := _task.get()) is not None:
+        task.tell(units, words, at_once=False)
 
 
-def status(words: str) -> None:
-    """Say what the item that this thread runs is about to do."""
-    if _here.task is not None:
-        _here.task.tell(words=words, at_once=True)
-
-
-def current_task() -> _Task | None:
-    """Return the item that this thread runs, for `helping` in threads that work on the same item."""
-    return _here.task
-
-
-@contextmanager
-def helping(task: _Task | None) -> Iterator[None]:
-    """Have this thread report to an item that another thread runs."""
-    before, _here.task = _here.task, task
-    try:
-        yield
-    finally:
-        _here.task = before
+def status(words: str | None) -> None:
+    """Say what the item that this thread runs is about to do; None: what it says already, to be written now."""
+    if (task := _task.get()) is not None:
+        task.tell(words=words, at_once=True)
 
 
 @cache
@@ -130,13 +112,11 @@ def _hear_of_compilations() -> None:
     class Compiling(event.Listener):
         def on_start(self, _: object) -> None:
             _compiling.append(self)
-            if _here.task is not None:
-                _here.task.tell(at_once=True)
+            status(None)
 
         def on_end(self, _: object) -> None:
             _compiling.pop()
-            if _here.task is not None:
-                _here.task.tell(at_once=True)
+            status(None)
 
     event.register("numba:compile", Compiling())
 
@@ -144,8 +124,11 @@ def _hear_of_compilations() -> None:
 def _run_item(reports_to: Path, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
     _hear_of_compilations()
     index, item = numbered
-    with helping(_Task(reports_to, index)):
+    before = _task.set(_Task(reports_to, index))
+    try:
         return function(item)
+    finally:
+        _task.reset(before)
 
 
 class Watch:

@@ -13,11 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -34,7 +35,6 @@ from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 
 Item = TypeVar("Item")
-Value = TypeVar("Value")
 NamedArrays = Iterable[tuple[str, NDArray[Any]]]
 
 
@@ -114,46 +114,24 @@ class BlockValues:
             self.put(number, {name: parts[name][i] for name in names})
 
 
-class ThreadTeam:
-    """Some threads beside the one that asks, which waits for them; of one thread, it is that one itself."""
-
-    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
-        self._pool = pool
-        self._lease, self._task = stopping.current_lease(), progress.current_task()
-        self.cpu_seconds = 0.0  # of the threads beside the one that asks
-
-    def map(self, function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value]:
-        """Return what a function gives for each item; when all have ended, the first error is raised."""
-        if self._pool is None:
-            return [function(item) for item in items]
-        futures = [self._pool.submit(self._run, function, item) for item in items]
-        outcomes = [(future.exception(), future) for future in futures]
-        error = next((error for error, _ in outcomes if error is not None), None)
-        if error is not None:
-            raise error
-        results = [future.result() for _, future in outcomes]
-        self.cpu_seconds += sum(seconds for _, seconds in results)
-        return [value for value, _ in results]
-
-    def each(self, function: Callable[[Item], None], items: Iterable[Item], /) -> None:
-        """Call a function on every item; as `pipeline.kernels.exact_sums.Each`."""
-        self.map(function, items)
-
-    def _run(self, function: Callable[[Item], Value], item: Item) -> tuple[Value, float]:
-        started = time.thread_time()
-        with stopping.obeying(self._lease), progress.helping(self._task):
-            value = function(item)
-        return value, time.thread_time() - started
-
-
 @contextmanager
-def open_team(n_threads: int) -> Iterator[ThreadTeam]:
-    """Open a team of so many threads, and end them afterwards. They serve the task that this thread runs."""
+def open_team(n_threads: int) -> Iterator[Each]:
+    """Give what calls a function on every item in so many threads, which serve the task that this thread runs.
+
+    When all calls have ended, the first error is raised. One thread is this one itself.
+    """
     if n_threads == 1:
-        yield ThreadTeam(None)
+        yield serially
         return
     with ThreadPoolExecutor(n_threads) as pool:
-        yield ThreadTeam(pool)
+
+        def each(function: Callable[[Item], None], items: Iterable[Item], /) -> None:
+            calls = [pool.submit(copy_context().run, function, item) for item in items]
+            wait(calls)
+            for call in calls:
+                call.result()
+
+        yield each
 
 
 OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
@@ -361,6 +339,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
+    beside = time.process_time() - time.thread_time()
     add = task.open()
     file = assignment.folder / f"{assignment.name}-{os.urandom(4).hex()}.npz"
     total, earlier = _taken_up(task, assignment)
@@ -369,28 +348,29 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
     n_groups = n_groups_of(threads, assignment.together, n_pieces, task.threads_a_piece)
     waiting = _Waiting(left, task.run_length, n_groups)
     with ExitStack() as stack:
-        groups = np.array_split(np.arange(threads), n_groups)
-        teams = [stack.enter_context(open_team(len(group))) for group in groups]
+        teams = [stack.enter_context(open_team(len(team))) for team in np.array_split(np.arange(threads), n_groups)]
+        stops = list[bool]()
         leaders = stack.enter_context(open_team(len(teams)))
         while waiting:
             until = time.monotonic() + assignment.every
             parts = [total, *(Committed(task.empty()) for _ in teams[1:])]
-            stopped = any(leaders.map(partial(_add_until, task, add, waiting, until), zip(parts, teams, strict=True)))
+            groups = zip(parts, teams, repeat(until))
+            leaders(lambda group: stops.append(_add_until(task, add, waiting, *group)), groups)
             for part in parts[1:]:
                 total.sums.absorb(part.sums.arrays().items())
                 total.pieces |= part.pieces
-            if waiting or stopped or not assignment.returned:
+            if waiting or any(stops) or not assignment.returned:
                 progress.status("storing the sums so far")
                 total.commit(file, task.grid, earlier)
                 earlier = ()
                 progress.status("")
-            if stopped:
+            if any(stops):
                 stopping.check()
                 raise StoppedError("stopped by its driver")
         if not file.exists() and not assignment.returned:  # all was there already
             total.commit(file, task.grid, earlier)
-        cpu_seconds = sum(team.cpu_seconds for team in (*teams, leaders))
-    return AssignmentResult(total.sums if assignment.returned else None, file, cpu_seconds)
+    beside = time.process_time() - time.thread_time() - beside
+    return AssignmentResult(total.sums if assignment.returned else None, file, beside)
 
 
 def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], tuple[Path, ...]]:
@@ -457,15 +437,15 @@ def _add_until(
     task: RowPass[S],
     add: AddPiece[S],
     waiting: _Waiting,
+    part: Committed[S],
+    each: Each,
     deadline: float,
-    part_and_team: tuple[Committed[S], ThreadTeam],
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
-    part, team = part_and_team
     while pieces := waiting.take():
         left = list(pieces)
         try:
-            for piece in add_pieces(task, add, pieces, part.sums, team.each):
+            for piece in add_pieces(task, add, pieces, part.sums, each):
                 part.pieces.add(piece)
                 left.remove(piece)
                 if time.monotonic() >= deadline:

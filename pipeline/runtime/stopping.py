@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -53,41 +54,38 @@ def _latest_lease(path: Path) -> int:
     return 0
 
 
-class _Task(threading.local):
-    """The task that a thread runs: its lease, when it looked last, and whether the lease is over."""
+@dataclass
+class _Obeyed:
+    """A lease that a task obeys, when its threads looked last, and whether it is over."""
 
-    lease: Lease | None = None
-    looked = 0.0
-    is_over = False
-    is_own = False  # work of this thread that no run's stop concerns
+    lease: Lease
+    looked: float = -LOOK_SECONDS
+    is_over: bool = False
 
 
-_task = _Task()
+# Of the task that a thread runs, and of threads that help it.
+_obeyed: ContextVar[_Obeyed | None] = ContextVar("obeyed", default=None)
+_is_unconcerned = ContextVar("is_unconcerned", default=False)
 
 
 @contextmanager
 def obeying(lease: Lease | None) -> Iterator[None]:
     """Stop the task that this thread runs inside once its lease is over; None: nobody can end it from elsewhere."""
-    _task.lease, _task.looked, _task.is_over = lease, -LOOK_SECONDS, False
+    before = _obeyed.set(_Obeyed(lease) if lease else None)
     try:
         yield
     finally:
-        _task.lease, _task.is_over = None, False
+        _obeyed.reset(before)
 
 
 @contextmanager
 def unconcerned() -> Iterator[None]:
     """Let this thread work inside as if nobody asked the runs of this process to stop."""
-    before, _task.is_own = _task.is_own, True
+    before = _is_unconcerned.set(True)
     try:
         yield
     finally:
-        _task.is_own = before
-
-
-def current_lease() -> Lease | None:
-    """Return the lease that the task of this thread obeys, for other threads that work on the same task."""
-    return _task.lease
+        _is_unconcerned.reset(before)
 
 
 @contextmanager
@@ -134,7 +132,7 @@ def working(time_limit: float | None = None) -> Iterator[None]:
 
 def requested() -> str | None:
     """Return why the work shall stop, None while it shall not. Cheap, and safe in every thread."""
-    if _task.is_own:
+    if _is_unconcerned.get():
         return None
     if _reason is None and _deadline is not None and time.monotonic() >= _deadline:
         return "the time limit"
@@ -142,10 +140,12 @@ def requested() -> str | None:
 
 
 def _lease_is_over() -> bool:
-    now = time.monotonic()
-    if _task.lease is not None and now - _task.looked >= LOOK_SECONDS and not _task.is_over:
-        _task.looked, _task.is_over = now, _task.lease.is_over()
-    return _task.is_over
+    obeyed, now = _obeyed.get(), time.monotonic()
+    if obeyed is None:
+        return False
+    if now - obeyed.looked >= LOOK_SECONDS and not obeyed.is_over:
+        obeyed.looked, obeyed.is_over = now, obeyed.lease.is_over()
+    return obeyed.is_over
 
 
 def check() -> None:
