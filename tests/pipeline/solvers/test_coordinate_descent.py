@@ -8,8 +8,6 @@ import pytest
 from dense_twins import make_columns, make_kernel
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.coordinate_descent import ActiveInverse, _visit, factorise, objective, relative_drift, run_sweep
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import SolverOptions
 
 TOLERANCE = 1e-10
 
@@ -82,44 +80,6 @@ def test_a_sweep_equals_the_naive_algorithm(step):
     G = np.linalg.inv(np.diag(1 / mu[support]) + C[:, support].T @ C[:, support])
     np.testing.assert_allclose(inverse.G[:n, :n], G, atol=1e-9, rtol=1e-9)
     np.testing.assert_allclose(inverse.u[:n], G @ problem.kty[support], atol=1e-9, rtol=1e-9)
-
-
-@pytest.mark.parametrize("step", ["exact", "newton"])
-def test_the_objective_never_rises_but_without_the_safeguard(step):
-    """Theorem 1(a) does not hold for steps that lower mu_m: the unguarded Newton step can raise the objective."""
-    rises = {step: 0.0, "unguarded": 0.0}
-    for seed in range(16):
-        C, y, problem = make_columns(seed, m=10)
-        inverse, nu = factorise(problem, np.zeros(10), np.zeros(0, np.int64)), problem.penalty
-        last = dense_objective(C, y, inverse.mu, 1.0, nu)
-        for m in np.random.default_rng(seed).integers(0, 10, 60):
-            mu, K_inverse = inverse.mu.copy(), dense_inverse(C, inverse.mu)
-            inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step=step)
-            mu[m] = naive_step((y @ K_inverse @ C[:, m]) ** 2, C[:, m] @ K_inverse @ C[:, m], mu[m], nu, "unguarded")
-            values = {step: dense_objective(C, y, inverse.mu, 1.0, nu), "unguarded": dense_objective(C, y, mu, 1.0, nu)}
-            rises = {way: max(rises[way], value / last - 1) for way, value in values.items()}
-            last = values[step]
-    assert rises[step] <= 1e-12
-    assert rises["unguarded"] > 1e-6
-
-
-@pytest.mark.parametrize("lam", [4.0, 0.2])
-def test_proposition_3_equal_product_equal_predictor(lam):
-    """mathematics.md, eq. 19: the solvers take lambda = 1."""
-    C, y, problem = make_columns(0, penalty=0.3)
-    solution = solve(
-        problem, SolverOptions(schedule="uniform", tolerance=1e-9, max_sweeps=3000), np.random.default_rng(0)
-    )
-    assert solution.converged
-    for mu in (solution.mu, 1.1 * solution.mu):
-        of_lam = dense_objective(C, y, mu * lam, lam, problem.penalty / lam)
-        assert of_lam == pytest.approx(dense_objective(C, y, mu, 1.0, problem.penalty), rel=1e-12)
-    assert (
-        of_lam > solution.objective == pytest.approx(dense_objective(C, y, solution.mu, 1.0, problem.penalty), rel=1e-8)
-    )
-    scaled = lam * solution.mu
-    predictor = (C * scaled) @ C.T @ np.linalg.solve(lam * np.eye(len(y)) + (C * scaled) @ C.T, y)
-    np.testing.assert_allclose(C @ solution.weights, predictor, atol=1e-4)
 
 
 def test_refactorisation_keeps_the_drift_small_and_reports_it():

@@ -1,5 +1,6 @@
-"""Refit against scikit-learn's ridge, the path against separate solves, the intercept against a free column."""
+"""Least squares and its ridge against scikit-learn's, a path and its search, final weights, rows left out."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +8,27 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from dense_twins import problem_of, statistics_of
-from pipeline.solvers.regularization_path import penalty_max, spaced
-from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, climb, refit, with_ridge
+from features.row_draws import row_keys
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
+from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, penalty_max, search, spaced
+from pipeline.solvers.ridge import (
+    LARGEST_RIDGE,
+    RIDGES,
+    LeftOut,
+    RidgeFit,
+    climb,
+    finalise_path,
+    least_squares,
+    refit,
+    with_ridge,
+)
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions, warm_state
+
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Curve = Callable[[int], float]
+RIDGE = 0.3
 
 
 def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -132,3 +150,151 @@ def test_a_path_meets_the_separate_solves() -> None:
         evaluations.append((warm.state.evaluations, alone.state.evaluations))
         weights = warm.weights
     assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
+
+
+def falling(number: int) -> float:
+    return 0.9**number
+
+
+def small_gains(number: int) -> float:
+    return 0.9**number if number < 15 else 0.9**14 - 1e-6 * number
+
+
+def late_gain(number: int) -> float:
+    """As of classes of unequal size, of which the first penalties misclassify the smaller ones whole."""
+    return 0.05 if number < 10 else 0.01
+
+
+LAST = "still falls at the last and smallest penalty whose solve converged"
+# A curve, which solves do not converge: the best number, how many are tried, words of the warning.
+CASES: dict[str, tuple[Curve, set[int], int, int, str | None]] = {
+    "it ends soon behind a valley": (lambda number: 1 + (number - 14) ** 2 / 50, set(), 14, 18, None),
+    "gains below a hundredth end it, and the lowest is taken": (small_gains, set(), 17, 18, None),
+    "the first decades are always looked at": (late_gain, set(), 10, 14, None),
+    "nor is less than that tried": (lambda number: 0.0, set(), 0, LEAST_POINTS, "zero"),
+    "it goes on while the error falls": (falling, set(), MOST_POINTS - 1, MOST_POINTS, "still falls"),
+    "it ends where float64 does": (falling, set(range(8, 99)), 7, 9, LAST),
+    "it ends where none converges": (falling, set(range(99)), 0, 1, "zero"),
+    "or but the first, which needs no solve": (falling, set(range(1, 99)), 1, 2, "tried, 31.6"),
+    "no gain at all is told": (lambda number: 1.0 + number, set(), 0, LEAST_POINTS, "zero"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_search_ends_and_takes_the_penalty(case: str) -> None:
+    curve, not_converged, expected, n_tried, words = CASES[case]
+    calls: list[tuple[int, float]] = []
+
+    def attempt(number: int, penalty: float) -> tuple[float, bool]:
+        calls.append((number, penalty))
+        return curve(number), number not in not_converged
+
+    best, warning = search(100.0, attempt)
+    assert best == expected
+    assert [number for number, _ in calls] == list(range(n_tried))
+    assert np.allclose([penalty for _, penalty in calls], 100.0 * 10.0 ** (-0.5 * np.arange(n_tried)))
+    assert warning is None if words is None else words in str(warning)
+
+
+@pytest.fixture
+def table() -> Table:
+    """Columns (80, 6), targets (80, 2), and weights (3, 6, 2) of three penalties, the first all zero."""
+    draw = np.random.default_rng(0)
+    weights = np.zeros((3, 6, 2))
+    weights[1, 4], weights[2, [1, 4]] = draw.normal(size=2), draw.normal(size=(2, 2))
+    return draw.normal(size=(80, 6)), draw.normal(size=(80, 2)) + 3, weights
+
+
+@pytest.mark.parametrize("refitted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_errors_of_a_path_are_those_of_its_final_weights(table: Table, refitted: bool, intercept: bool) -> None:
+    K, y, weights = table
+    fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
+    path = finalise_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
+    assert path.columns.tolist() == [1, 4]
+    decisions = K[60:, [1, 4]] @ path.weights + path.intercepts[:, None]
+    np.testing.assert_allclose(path.squared_errors(held_out), ((decisions - y[60:]) ** 2).sum(axis=(1, 2)) / 20)
+    assert not path.weights[:2, 0].any(), "not on the support of these penalties"
+    if intercept:
+        mean = (y[:60] - K[:60, [1, 4]] @ path.weights[0]).mean(axis=0)
+        np.testing.assert_allclose(path.intercepts[0], mean)
+    else:
+        assert not path.intercepts.any()
+    assert np.allclose(path.weights[1, 1], weights[1, 4]) != refitted
+
+
+def rows(n_classes: int, seed: int = 0) -> Rows:
+    """Return features, columns, classes, weights and who is held out: two rows are there three times, one held out."""
+    rng = np.random.default_rng(seed)
+    X, truth, weights = rng.normal(size=(40, 3)), rng.integers(0, n_classes, 40), rng.exponential(size=40)
+    X[[20, 35]], X[[21, 30]], truth[[20, 30]], truth[21] = X[5], X[7], truth[[5, 7]], 1 - truth[7] % 2
+    columns = np.exp(-(np.linalg.norm(X[:, None] - X[None, 10:22], axis=2) ** 2))
+    columns[:, 3] = 1.0  # constant: it cannot be told from the intercept
+    held_out = rng.random(40) < 0.2
+    held_out[[5, 20, 35, 7, 21, 30]] = [True, False, False, False, False, False]
+    return X, columns, truth, weights, held_out
+
+
+def signs_of(truth: np.ndarray, n_classes: int) -> np.ndarray:
+    return np.where(truth[:, None] == (np.arange(n_classes) if n_classes > 2 else [1]), 1.0, -1.0)
+
+
+def weighted_statistics(columns: np.ndarray, signs: np.ndarray, weights: np.ndarray) -> GramStatistics:
+    bounds = RowBounds.of(largest_terms(signs, weights))
+    sums = StatisticsSums(columns.shape[1], bounds, len(columns), 1)
+    sums.add(columns.copy(), signs, weights)
+    return sums.statistics()
+
+
+def left_out(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
+    X, columns, truth, weights, held_out = given
+    fit = weighted_statistics(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
+    values = LeftOut(RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept))
+    for part in np.array_split(np.arange(len(X)), blocks):
+        values.add(row_keys(X[part]), *(one[part] for one in given[1:]))
+    return values.values()
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes: int, intercept: bool) -> None:
+    given = X, columns, truth, weights, held_out = rows(n_classes)
+    signs, expected = signs_of(truth, n_classes), dict[tuple[float, int], tuple[float, ...]]()
+    for x, label in zip(X, truth, strict=True):
+        copies = (x == X).all(axis=1)
+        used = ~held_out & ~copies
+        fit = weighted_statistics(columns[used], signs[used], weights[used])
+        without = least_squares(fit, RIDGE, intercept=intercept)
+        row = np.flatnonzero(copies)[0]
+        total = weights[copies & (truth == label)].sum()
+        expected[x[0], label] = (*(columns[row] @ without.weights + without.intercept), total)
+    decision, classes, totals = left_out(given, n_classes, intercept=intercept)
+    assert len(decision) == len(expected) < len(X)
+    found = sorted((*one, total, label) for one, total, label in zip(decision, totals, classes, strict=True))
+    wanted = sorted((*one, label) for (_, label), one in expected.items())
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+def test_a_row_of_weight_two_is_the_row_twice() -> None:
+    X, columns, truth, _, held_out = rows(3)
+    counts = np.random.default_rng(1).integers(1, 4, len(X))
+    weighted = left_out((X, columns, truth, counts.astype(float), held_out), 3, intercept=True)
+    X, columns, truth, held_out = (np.repeat(one, counts, axis=0) for one in (X, columns, truth, held_out))
+    repeated = left_out((X, columns, truth, np.ones(len(X)), held_out), 3, intercept=True, blocks=3)
+    for one, other in zip(weighted, repeated, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_rows_that_determine_their_own_values_do_not_count() -> None:
+    X, columns, truth, weights, held_out = rows(2)
+    columns[0] = 0.0
+    columns[:, 4] = np.arange(len(X)) == 0
+    held_out[0], weights[0] = False, 1e8
+    given = X, columns, truth, weights, held_out
+    found = left_out(given, 2, intercept=False)[0]
+    assert len(found) == len(left_out(tuple(one[1:] for one in given), 2, intercept=False)[0])
+    copied = tuple(np.concatenate([one, one[:1]]) for one in given)
+    copied[4][-1] = True  # a held-out row that is seen tells of itself what the fit does
+    decision = left_out(copied, 2, intercept=False)[0]
+    assert len(decision) == len(found) + 1
+    assert np.isclose(np.abs(decision), 1.0, atol=1e-6).any()
