@@ -24,6 +24,7 @@ from pipeline.kernels.kernel_functions import (
     kernel_named,
 )
 from pipeline.kernels.kernel_loops import gaussian_float32
+from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
@@ -123,11 +124,6 @@ def test_distances_that_overflow_are_refused_in_words(kernel: type[Kernel]) -> N
         kernel(X[:3], 1e-300)
 
 
-def test_unknown_kernels_are_refused() -> None:
-    with pytest.raises(ValueError, match="kernel must be one of gaussian, laplace, product-laplace, got 'cubic'"):
-        kernel_named("cubic")
-
-
 def test_the_typical_width_is_the_median_squared_distance() -> None:
     X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
     distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
@@ -150,19 +146,12 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
 
 
-def test_negative_rounded_distances_are_clamped() -> None:
-    """‖x‖² + ‖z‖² - 2xᵀz of a point with itself is often below zero in float32."""
-    X = np.random.default_rng(0).normal(100, 1, (200, 30)).astype(np.float32)
-    assert GaussianKernel(X, 1e-3).block(X).max() <= 1.0
-
-
-@pytest.mark.parametrize("sigma2", [0.0, -1.0, np.nan, np.inf])
-def test_bad_widths_are_refused(sigma2: float) -> None:
-    with pytest.raises(ValueError, match="sigma2"):
-        GaussianKernel(np.zeros((2, 2)), sigma2)
-
-
-def test_rows_of_another_length_are_refused() -> None:
+def test_names_widths_and_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="kernel must be one of gaussian, laplace, product-laplace, got 'cubic'"):
+        kernel_named("cubic")
+    for sigma2 in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="sigma2"):
+            GaussianKernel(np.zeros((2, 2)), sigma2)
     with pytest.raises(ValueError, match="features"):
         GaussianKernel(np.zeros((2, 3)), 1.0).block(np.zeros((4, 2), np.float32))
 
@@ -269,6 +258,27 @@ def test_a_center_does_not_pull_a_row_that_equals_it(kernel: type[Kernel], dtype
     np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [1, 3, 17, 200])
+def test_a_row_has_the_same_product_with_a_metric_whichever_rows_are_beside_it(dtype: type, d: int) -> None:
+    rng = np.random.default_rng(d)
+    X, root = rng.normal(size=(173, d)).astype(dtype), rng.normal(size=(d, d)).astype(np.float32)
+    whole = scaled(X, root)
+    assert whole.dtype == dtype
+    np.testing.assert_allclose(whole, X.astype(float) @ root.astype(float), atol=1e-4 if dtype == np.float32 else 1e-10)
+    for start, stop in [(0, 1), (0, 32), (0, 33), (32, 96), (64, 173), (160, 173)]:
+        np.testing.assert_array_equal(scaled(X[start:stop], root), whole[start:stop])
+    np.testing.assert_array_equal(scaled(np.asfortranarray(X), root), whole)
+    assert scaled(X[:0], root).shape == (0, d)
+
+
+def test_without_scales_rows_stay_and_a_diagonal_is_no_matrix() -> None:
+    X, scales = np.random.default_rng(0).normal(size=(40, 5)), np.linspace(0, 2, 5, dtype=np.float32)
+    assert scaled(X, None) is X
+    np.testing.assert_allclose(scaled(X, np.diag(scales)), scaled(X, scales), rtol=1e-12)
+    np.testing.assert_allclose(lengths(np.diag(scales)), lengths(scales), rtol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def table(shared_folder: Path) -> Path:
     """400 training rows of eight features of at least 0, in three classes that they tell apart for the most part."""
@@ -282,9 +292,9 @@ def table(shared_folder: Path) -> Path:
 class Trained:
     """A run without an intercept on the rows of `table` as they are, and the dense columns of all its candidates."""
 
-    def __init__(self, finished_run: TrainedRuns, table: Path, *arguments: str, centers: str = "60") -> None:
+    def __init__(self, finished_run: TrainedRuns, table: Path, *arguments: str) -> None:
         plain = ["--set", "data.standardise=false", "--set", "solver.intercept=false", "--scheduler", "serial"]
-        run = finished_run("--centers", centers, *plain, *arguments, dataset=table)
+        run = finished_run("--centers", "60", *plain, *arguments, dataset=table)
         self.report, self.model = report_of(run), load_model(run / "model")
         with np.load(table) as arrays:
             self.X, labels = arrays["X_train"], arrays["y_train"]
@@ -324,18 +334,6 @@ def test_the_gap_is_over_every_candidate(finished_run: TrainedRuns, table: Path,
         assert gap < 5e-4, "1e-4 for float32 columns"
     assert np.allclose(run.model.decision_function(run.X), run.own_columns() @ run.model.weights, atol=1e-4)
     assert run.model.description()["kernel"]["name"] == run.model.kernel.name
-
-
-@pytest.mark.parametrize("name", ["gaussian", *(pytest.param(name, marks=pytest.mark.ci) for name in [*CASES][1:])])
-def test_rounds_reach_the_same_optimum(finished_run: TrainedRuns, table: Path, name: str) -> None:
-    """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
-    common = [*CASES[name], "--penalty", "10", "--tol", "1e-4"]
-    whole = Trained(finished_run, table, *common, centers="all")
-    rounds = Trained(finished_run, table, *common, "--set", "centers.working_set=100", centers="all")
-    assert len(rounds.report["passes"]) > 1
-    for one, other in zip(whole.report["solves"], rounds.report["solves"], strict=True):
-        assert one["objective"] == pytest.approx(other["objective"], rel=2e-4)
-    assert abs(whole.report["n_errors"] - rounds.report["n_errors"]) <= 1
 
 
 def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: TrainedRuns, table: Path) -> None:

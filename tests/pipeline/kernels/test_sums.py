@@ -1,10 +1,11 @@
-"""Accumulated statistics against the dense products they stand for."""
+"""Exact sums and the statistics made of them: the same bits in any order, twins in whole numbers and dense products."""
 
 import copy
 import functools
 import itertools
 import operator
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from numpy.typing import ArrayLike
 from dense_twins import kernel_data, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
+from pipeline.kernels.blas import product_tile
+from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, mirror_lower, unit_of
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -22,7 +25,163 @@ from pipeline.kernels.gram_statistics import (
     largest_terms,
 )
 from pipeline.kernels.kernel_functions import KERNELS, Kernel
+from pipeline.kernels.kernel_loops import add_lower_tile
 from runs import largest_bytes
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def shuffled(rng: np.random.Generator) -> Each:
+    """Tiles in a random order."""
+
+    def each(function, tiles, /):
+        waiting = list(tiles)
+        for place in rng.permutation(len(waiting)):
+            function(waiting[place])
+
+    return each
+
+
+@given(
+    seed=SEEDS, columns=st.integers(1, 23), kept=st.integers(0, 23), groups=st.integers(1, 4), tile=st.integers(1, 24)
+)
+def test_any_order_and_grouping_of_blocks_and_tiles_gives_the_same_bits(
+    seed: int, columns: int, kept: int, groups: int, tile: int
+) -> None:
+    """Those of the rows from `kept` on of the Gram of all blocks."""
+    rng, kept = np.random.default_rng(seed), min(kept, columns)
+    blocks = [rng.normal(size=(rng.integers(0, 40), columns)).clip(-4, 4) for _ in range(9)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_sums, "TILE_COLUMNS", tile)
+        sums = [ExactGram(columns, kept, 40 * 16.0, 9) for _ in range(groups + 1)]
+        for block in blocks:
+            sums[0].add(block)
+        for place in rng.permutation(len(blocks)):
+            sums[rng.integers(1, groups + 1)].add(blocks[place], shuffled(rng))
+        for place in rng.permutation(np.arange(2, groups + 1)):
+            sums[1].units += sums[place].units
+        assert np.array_equal(sums[1].units, sums[0].units)
+        found = sums[1].rows()
+        assert np.array_equal(found, sums[0].rows())
+    K = np.vstack(blocks)
+    np.testing.assert_allclose(found, (K.T @ K)[kept:], rtol=1e-13, atol=2e-12)
+    assert np.array_equal(found[:, kept:], found[:, kept:].T)
+
+
+@given(size=st.integers(0, 30), stripe=st.integers(1, 40), seed=SEEDS)
+def test_the_lower_triangle_is_mirrored(size: int, stripe: int, seed: int) -> None:
+    matrix = np.random.default_rng(seed).normal(size=(size, size))
+    expected = np.tril(matrix) + np.tril(matrix, -1).T
+    mirror_lower(matrix, stripe)
+    assert np.array_equal(matrix, expected)
+
+
+@pytest.mark.parametrize("bad", [np.zeros((3, 4), np.float32), np.zeros((4, 3)).T])
+def test_a_product_refuses_what_blas_would_misread(bad: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="C-contiguous"):
+        product_tile(bad, slice(0, 2), slice(0, 2), np.empty(4))
+
+
+@given(
+    terms=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20),
+    largest=st.floats(1e3, 1e9),
+    n_terms=st.integers(20, 10**7),
+)
+def test_a_sum_is_that_of_whole_numbers(terms: list[float], largest: float, n_terms: int) -> None:
+    total, unit = ExactSum((), largest, n_terms), Fraction(float(unit_of(largest, n_terms)))
+    for term in terms:
+        total.add(term)
+    whole = sum(round(Fraction(term) / unit) for term in terms)
+    assert total.units == whole
+    assert float(total.values()) == float(whole * unit)
+    assert abs(whole * unit - sum(map(Fraction, terms))) <= Fraction(float(total.error))
+
+
+@given(columns=st.integers(1, 6), n_blocks=st.integers(1, 6), looseness=st.integers(0, 40), seed=SEEDS)
+def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness: int, seed: int) -> None:
+    """Columns of 20 bits, whose products are exact in float64; a loose bound makes the unit coarser than they are."""
+    rng, largest = np.random.default_rng(seed), 16.0 * 2**looseness
+    blocks = [rng.integers(-(2**20), 2**20, size=(16, columns)) for _ in range(n_blocks)]
+    gram, unit = ExactGram(columns, 0, largest, n_blocks), Fraction(float(unit_of(largest, n_blocks)))
+    for block in blocks:
+        gram.add(block / 2.0**20)
+    for i in range(columns):
+        for j in range(i + 1):
+            products = [Fraction(sum(int(a) * int(b) for a, b in block[:, [i, j]]), 2**40) for block in blocks]
+            assert int(gram.units[i, j]) == sum(round(product / unit) for product in products)
+            assert abs(int(gram.units[i, j]) * unit - sum(products)) <= Fraction(gram.error)
+
+
+@given(factor=st.floats(1.002, 1e150), sign=st.sampled_from([-1.0, 1.0]), n_terms=st.integers(1, 10**6))
+def test_a_term_beyond_its_bound_is_an_error(factor: float, sign: float, n_terms: int) -> None:
+    total = ExactSum((3,), 5.0, n_terms)
+    with pytest.raises(InvalidDataError, match="beyond the bound"):
+        total.add(np.array([1.0, sign * factor * 5.0, 1.0]))
+    gram = ExactGram(2, 1, 5.0, n_terms)
+    gram.add(np.array([[sign * 5.0, 1.0]]))
+    with pytest.raises(InvalidDataError, match="beyond the bound"):
+        gram.add(np.array([[sign * factor * 5.0, 1.0]]))
+
+
+@pytest.mark.parametrize("units", [-(2.0**60), 2.0**51 + 1, 2.0**63, 2.0**64 + 2.0**12, 1e300])
+def test_no_number_of_units_beyond_the_range_looks_like_one_in_it(units: float) -> None:
+    sums = np.zeros((1, 1), np.int64)
+    assert not add_lower_tile(np.array([[units]]), 1.0, 2.0**51, sums, 0, 0, 1)
+    assert add_lower_tile(np.array([[2.0**51]]), 1.0, 2.0**51, sums, 0, 0, 1)
+    assert add_lower_tile(np.array([[-(2.0**51)]]), 1.0, 2.0**51, sums, 0, 0, 1)
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf, 1e308])
+def test_what_is_no_number_is_an_error(strange: float) -> None:
+    with pytest.raises(InvalidDataError, match="beyond the bound"):
+        ExactSum((2,), [1e-100, 1.0], 3).add(np.array([strange, 0.0]))
+    for column in (0, 2):
+        K = np.full((4, 3), 0.5)
+        K[2, column] = strange
+        with pytest.raises(InvalidDataError, match="beyond the bound"):
+            ExactGram(3, 2, 4.0, 3).add(K)
+
+
+def test_above_the_diagonal_nothing_is_looked_at() -> None:
+    """A product of a tile with itself has a lower triangle alone; what was in its place before is no error."""
+    tile, sums = np.array([[1.0, np.nan], [2.0, 3.0]]), np.zeros((2, 2), np.int64)
+    assert add_lower_tile(tile, 1.0, 100.0, sums, 0, 0, 1)
+    assert sums.tolist() == [[1, 0], [2, 3]]
+
+
+def test_a_term_that_reaches_its_bound_by_rounding_is_none_beyond_it() -> None:
+    largest = 2048 * (1 - 2.0**-53)
+    total = ExactSum((), largest, 2)
+    total.add(2048.0)
+    total.add(-largest)
+    assert float(total.values()) == 2048.0 - largest
+
+
+def test_where_all_terms_are_zero_no_other_is_taken() -> None:
+    total = ExactSum((2,), [0.0, 1.0], 10)
+    total.add(np.array([0.0, 0.5]))
+    assert total.values().tolist() == [0.0, 0.5]
+    for other in (1e-140, 0.3, 1.0):
+        with pytest.raises(InvalidDataError, match="beyond the bound"):
+            total.add(np.array([other, 0.0]))
+
+
+@pytest.mark.parametrize("largest", [np.inf, np.nan, [1.0, np.inf], 1.7976931348623157e308])
+def test_a_bound_that_is_no_number_is_refused(largest: float) -> None:
+    with pytest.raises(InvalidDataError, match="too large"):
+        ExactSum((2,), largest, 3)
+
+
+@pytest.mark.parametrize("n_terms", [1, 4095, 4096, 5000, 10**7])
+@pytest.mark.parametrize("largest", [1.0, 3.0, 1e300, 1e-290])
+def test_the_sum_of_all_terms_stays_inside_64_bits(n_terms: int, largest: float) -> None:
+    total, most = ExactSum((), largest, n_terms), 1.0009 * largest
+    total.add(most)
+    assert n_terms * int(total.units) < 2**63
+    assert n_terms * int(total.units) >= 2**61 or largest < 1e-280  # no bit is given away
+    for _ in range(min(n_terms, 5000) - 1):
+        total.add(most)
+    assert float(total.values()) == pytest.approx(most * min(n_terms, 5000), rel=1e-12, abs=0)
 
 
 def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, weights: ArrayLike = 1.0) -> tuple[RowBounds, int, int]:
@@ -101,19 +260,6 @@ def test_rows_of_large_targets_and_small_weights_cost_the_others_no_digit() -> N
         found, truth = sums.statistics(), statistics_of(roots * K, roots * targets)
         for name in ("gram", "kty", "yty"):
             np.testing.assert_allclose(getattr(found, name), getattr(truth, name), rtol=1e-10, err_msg=name)
-
-
-def test_targets_whose_sums_leave_float64_are_refused_before_the_first_block() -> None:
-    for largest in (1e155, 1e308):
-        with pytest.raises(InvalidDataError, match="too large"):
-            StatisticsSums(2, *bounds_of(np.full((1, 1), largest), 100, 3))
-
-
-def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
-    for columns, target in ((1.0, 30.0), (20.0, 1.0), (np.nan, 1.0), (1.0, np.nan)):
-        sums = StatisticsSums(2, *bounds_of(np.ones((1, 1)), 8, 3))
-        with pytest.raises(InvalidDataError, match="beyond the bound"):
-            sums.add(np.full((8, 2), columns), np.full((8, 1), target))
 
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
