@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
 from pipeline.stages.filled_settings import grows, trial_sizes
+from runs import train
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
 PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}
@@ -182,3 +183,41 @@ def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_g
     np.savez(images := tmp_path / "images.npz", X=X, y=np.arange(40) % 10)
     widths = [filled(str(images), kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
     assert widths == [0.25, "median"]
+
+
+MOVE = ("--centers", "50", "--polish-centers", "3")
+ON_DEMAND = ("--set", "centers.columns=on-demand")
+TOGETHER = [
+    (["--select", "greedy:501"], "there are 500 candidates"),
+    (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
+    (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
+    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule has no effect"),
+    (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
+    (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
+    (["--select", "greedy:auto", "--set", "centers.working_set=400"], "choose at most 266 centers"),
+    (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
+    (["--scale", "metric"], "for at most 200 features, there are"),
+    (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
+    (["--set", "kernel.scale_rounds=3"], "kernel.scale_rounds has no effect"),
+    (["--kernel", "auto", "--sigma2", "2"], "--kernel auto also chooses the width; give it --sigma2 auto"),
+    (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
+    (["--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
+    (["--set", "solver.stop=paper"], "uniform"),
+    ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
+    ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
+    ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "not a laplace kernel"),
+    ([*MOVE, "--select", "greedy:15", "--set", "statistics.hold_out=0"], "needs held-out rows"),
+    ([*ON_DEMAND, "--penalty", "auto"], "on-demand is for one penalty"),
+    ([*ON_DEMAND, "--select", "greedy:20"], "on-demand is for one penalty"),
+    ([*ON_DEMAND, "--penalty", "none"], "on-demand is for one penalty"),
+    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored or sheared"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), TOGETHER)
+def test_what_makes_no_sense_is_refused(features, tmp_path, capsys, arguments, words):
+    train(tmp_path / "run", features, *arguments, code=2)
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()

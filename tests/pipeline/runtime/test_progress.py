@@ -1,22 +1,32 @@
-"""What is told while items are under way: counts that move inside them, words, time left; in every executor."""
+"""What is told of items under way: counts, words, time left; and the line of a stage, on a terminal or not."""
 
+import io
+import os
+import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from subprocess import Popen
+from typing import Any, NamedTuple
 
 import pytest
 from numba import njit
 from numba.core import event
 
+import runs
+from faults.spied_runs import spying, started
+from pipeline.reporting.run_facts import status
 from pipeline.runtime import events, progress
+from pipeline.runtime.events import Events, StageLine
 from pipeline.runtime.executors import open_executor
-from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task
+from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task, repeating
 from pipeline.stages import run_workspace as run_module
 from pipeline.stages.run_workspace import Run
 from pipeline.train import main
@@ -151,6 +161,7 @@ def test_nothing_is_forecast_of_what_is_not_counted(tmp_path: Path) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds, and give whoever tells it the time after each report."""
+    monkeypatch.setattr(events, "DRAW_SECONDS", 0.01)
     monkeypatch.setattr(events, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(run_module, "STATE_SECONDS", 0.01)
     tell = _Task.tell
@@ -208,3 +219,199 @@ def test_a_path_counts_penalties(tmp_path: Path, tables: Path, capsys: pytest.Ca
     found = counts(told, "of 15 penalties")
     assert any(number % 5 for number in found), "inside an output too"
     assert " of 3 solves" in told
+
+
+STILL_SECONDS = 2.5  # between two tellings that are the same: one in 2 s may be, on a machine that does other work
+SILENT_SECONDS = 6.0  # between two tellings, whose file waits for the disk
+SCORING = "correlations of the candidates"
+ROUNDS = ["--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", "--scheduler", "threads"]
+
+
+class Look(NamedTuple):
+    """What `status` told: the stage, what it does, how much of it is done, and when that was so."""
+
+    stage: str
+    words: str
+    done: float
+    share: float | None
+    updated: float
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether it tells of a pass over the rows, and not of solves, or of what cannot be counted."""
+        return self.share is not None and (self.stage == "statistics" or self.words in ("rows", "residuals", SCORING))
+
+
+def looks(run: Path, process: Popen[bytes]) -> Iterator[Look]:
+    """Look again and again until the process has ended, or a minute is over."""
+    end = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.2)
+        if not (run / "STATE.json").exists():
+            continue
+        updated, facts = (run / "STATE.json").stat().st_mtime, status(run)
+        if told := facts["progress"]:
+            share = told["done"] / told["total"] if told["total"] else None
+            yield Look(facts["stage"], told["words"] or told["unit"], told["done"], share, updated)
+
+
+@pytest.mark.alone
+@pytest.mark.ci
+def test_something_moves_every_few_seconds(tables: Path, features: Path, tmp_path: Path) -> None:
+    """In rounds, on a small table whose pieces last longer than they need."""
+    run = tmp_path / "run"
+    line = [str(tables / "classes.npz"), *ROUNDS, "-q", "--features-dir", str(features), "--run-dir", str(run)]
+    with started(line, spying(tmp_path / "notes", 0.5)) as process:
+        found = list(looks(run, process))
+        assert process.poll() in (None, 0, 3)
+    seen = {(look.stage, look.words) for look in found if look.is_pass}
+    assert seen >= {("statistics", "rows"), ("solve", SCORING)}
+    for (*told, _), group in groupby(found, lambda look: (*look[:4], look.is_pass)):
+        same = list(group)
+        if same[0].is_pass and 0 < told[3] < 1:
+            assert same[-1].updated - same[0].updated <= STILL_SECONDS, told
+    silent = [(after.updated - before.updated, before) for before, after in pairwise(found)]
+    assert max(silent)[0] <= SILENT_SECONDS, max(silent)
+
+
+pty = pytest.importorskip("pty", reason="no pseudo-terminals on this system")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_screen(text: str, columns: int = 80) -> list[str]:
+    """Return the lines that a terminal shows of a text; fails where one is written into what others have begun."""
+    lines = [""]
+    for token in re.findall(r"\r\n|\n|\r +\r|\r|[^\r\n]+", text):
+        if token.endswith("\n"):
+            lines.append("")
+        elif token.startswith("\r"):
+            lines[-1] = ""
+        else:
+            assert not lines[-1], f"{token!r} is written behind {lines[-1]!r}"
+            assert "\x1b" not in token
+            lines[-1] = token
+            assert len(token) < columns, "what wraps cannot be drawn again"
+    assert lines[-1] == ""
+    return lines[:-1]
+
+
+def wait_for(words: str, stream: io.StringIO) -> None:
+    runs.wait_until(lambda: words in stream.getvalue(), 30, stream.getvalue)
+
+
+@pytest.mark.usefixtures("often")
+def test_the_line_stays_with_its_time_below_what_is_printed(tmp_path: Path) -> None:
+    stream = Terminal()
+    with (
+        MemoryMeter() as meter,
+        Events(tmp_path / "log", tmp_path / "metrics", meter, quiet=False, stream=stream) as told,
+        redirect_stderr(stream),
+    ):
+        with told.stage("statistics"):
+            with told.stage("compile"):
+                pass
+            with told.progress("statistics", Progress(32.0, 64.0, "rows", "residuals").text):
+                wait_for("residuals", stream)
+                told.warn("a row is odd")
+                print("of others", file=sys.stderr)
+            with told.progress("statistics", lambda: "storing"):
+                wait_for("storing", stream)
+        with pytest.raises(OSError, match="full"), told.stage("solve"):
+            raise OSError("full")
+    text = stream.getvalue()
+    lines = on_screen(text)
+    assert len(lines) == 5
+    assert re.fullmatch(r"compile +\d+\.\d s", lines[0])
+    assert lines[1:3] == ["warning: a row is odd", "of others"]
+    assert re.fullmatch(r"statistics +\d+\.\d s", lines[3]), "its line is back after that of the stage inside"
+    assert re.fullmatch(r"solve +\d+\.\d s  stopped", lines[4])
+    assert re.search(r"statistics +\d+\.\d s  50%, 32 of 64 rows, residuals, ", text)
+    assert "storing, " in text
+    assert sys.stderr is not stream
+
+
+@pytest.mark.usefixtures("often")
+def test_a_batch_log_gets_lines_and_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with StageLine(stream, "statistics", lambda: "half"):
+        wait_for("half", stream)
+    *during, last = stream.getvalue().splitlines()
+    assert during
+    assert all(re.fullmatch(r"statistics: half, \d+ s so far", line) for line in during)
+    assert re.fullmatch(r"statistics: done, \d+\.\d s", last)
+    monkeypatch.setattr(events, "LINE_SECONDS", 60.0)
+    short = io.StringIO()
+    with StageLine(short, "read", str, lambda: "x.csv, 9 rows"):
+        pass
+    assert re.fullmatch(r"read: x\.csv, 9 rows, \d+\.\d s\n", short.getvalue())
+
+
+@pytest.mark.usefixtures("often")
+def test_a_notebook_is_a_terminal_that_knows_no_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel.zmqshell", sys)
+    stream, words = io.StringIO(), iter(["many words", "few"])
+    with StageLine(stream, "solve", lambda: next(words, "")):
+        wait_for("few", stream)
+    (line,) = on_screen(stream.getvalue())
+    assert re.fullmatch(r"solve +\d+\.\d s", line)
+
+
+def test_a_line_that_others_have_begun_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "DRAW_SECONDS", 60.0)
+    stream = Terminal()
+    with StageLine(stream, "solve", lambda: "under way") as line:
+        line._draw()
+        line.write_above(stream, "begun")
+        before = stream.getvalue()
+        line._draw()
+        assert stream.getvalue() == before
+        line.write_above(stream, " and ended\n")
+        line._draw()
+        line.write_above(stream, "begun at the end")
+    assert "begun and ended\n" in stream.getvalue()
+    assert stream.getvalue().count("under way") == 2
+    assert re.search(r"begun at the end\nsolve +\d+\.\d s\n$", stream.getvalue())
+
+
+def test_an_error_does_not_end_what_is_repeated() -> None:
+    calls, again = [], threading.Event()
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            again.set()
+        raise KeyError("gone meanwhile")
+
+    with repeating(0.01, fail):
+        assert again.wait(30)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_run_in_a_terminal_is_a_line_a_stage(tmp_path: Path, columns: int) -> None:
+    words = ["train", "digits", "--centers", "60", "--run-dir", str(tmp_path / "run")]
+    words += ["--features-dir", str(tmp_path / "features")]
+    code = (
+        "import sys; from pipeline.runtime import events; events.DRAW_SECONDS = 0.02;"
+        "from pipeline.__main__ import main; sys.exit(main())"
+    )
+    process, terminal = pty.fork()
+    if not process:
+        os.chdir(runs.ROOT)
+        environment = os.environ | {"COLUMNS": str(columns)}
+        os.execve(sys.executable, [sys.executable, "-c", code, *words], environment)
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:  # Linux's end of a terminal
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0, shown
+    progress = shown.decode().partition(f"{tmp_path / 'run'}\r\n")[2].partition("\r\n\r\n")[0] + "\r\n"
+    stages = [line.split()[0] for line in on_screen(progress, columns) if not line.startswith("compiling")]
+    assert [name for name in stages if name != "compile"] == ["features", "centers", "statistics", "solve", "evaluate"]
+    assert len(re.findall(r"\r +\r", progress)) > 3, "it was drawn"

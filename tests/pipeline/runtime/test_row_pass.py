@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -128,10 +129,10 @@ def passed(
 
 
 def stopped(task: Counting, folder: Path, where: Sequence[WorkerProcess], every: float = 60.0) -> None:
-    """Do a part of a pass: every process is asked to stop after a few pieces."""
+    """Do a part of a pass: every process is asked to stop after a few pieces, if it has so many."""
     folder.mkdir(exist_ok=True)
     for assignment in assign_pieces(task, committed(task, folder), folder, where, every, 1):
-        with stopping.listening(), stopping.working(), pytest.raises(StoppedError, match="a test"):
+        with stopping.listening(), stopping.working(), suppress(StoppedError):
             compute_assignment(replace(task, stop_after=2), assignment)
 
 
@@ -186,25 +187,55 @@ def test_the_only_process_takes_up_what_others_left_and_keeps_its_sums_in_memory
         assert len(files(tmp_path)) == others
 
 
-@pytest.mark.parametrize("first", [(1,), (2, 1), (3, 3, 3, 3)])
-@pytest.mark.parametrize("then", [(1,), (4,), (1, 1, 1), (2,) * 6])
-def test_a_stopped_pass_is_taken_up_by_more_or_fewer(
-    tmp_path: Path, first: tuple[int, ...], then: tuple[int, ...]
+def damage(first: Path, others: list[Path], how: str) -> None:
+    """Damage the first of the files of a pass."""
+    data = bytearray(first.read_bytes())
+    if how == "cut":
+        first.write_bytes(data[: len(data) // 2])
+    elif how == "flipped":
+        data[len(data) // 3] ^= 0xFF
+        first.write_bytes(data)
+    elif how == "gone":
+        first.unlink()
+    elif how == "of another grid":
+        write_arrays(first, read_arrays(first) | {"grid": np.array([99])})
+    elif others:
+        first.write_bytes(others[0].read_bytes())  # the same pieces twice
+
+
+def full(*_: object, **__: object) -> None:
+    raise CannotWriteError("the disk is full")
+
+
+ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("write_arrays", full)}
+DAMAGED = ("cut", "flipped", "gone", "of another grid", "twice")
+PROCESSES = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+@given(sessions=st.lists(st.tuples(PROCESSES, st.sampled_from([*ENDS, *DAMAGED])), max_size=5), last=PROCESSES)
+def test_however_a_pass_ends_and_whoever_takes_it_up_each_piece_is_added_once(
+    tmp_path_factory: pytest.TempPathFactory, sessions: list[tuple[list[int], str]], last: list[int]
 ) -> None:
-    task = Counting(60, grid=(60,))
-    stopped(task, tmp_path, places(*first))
-    before = pieces_in(tmp_path)
-    assert 0 < len(before) < 60
-    assert len(set(before)) == len(before)
-    assert len(files(tmp_path)) <= len(first)
-    stopped(task, tmp_path, places(*then))
-    between = pieces_in(tmp_path)
-    assert set(before) < set(between)
-    assert len(set(between)) == len(between)
-    assert len(files(tmp_path)) <= len(then), "what was taken up is gone"
-    counts, assignments = passed(task, tmp_path, places(*first))
+    """By more or fewer processes; what is damaged or of another grid is removed, and made again."""
+    task, folder, kept = Counting(60, grid=(60,)), tmp_path_factory.mktemp("pass"), set[int]()
+    for threads, how in sessions:
+        with pytest.MonkeyPatch.context() as patch, suppress(CannotWriteError):
+            if ENDS.get(how):
+                patch.setattr(row_pass, *ENDS[how])
+            stopped(task, folder, places(*threads), every=0.0)
+        found = pieces_in(folder)
+        assert kept < set(found) or (how == "full" and kept == set(found)) or len(kept) == 60
+        assert len(found) == len(set(found)) or how == "killed before the removal"
+        assert len(files(folder)) <= len(threads) or how in ("killed before the removal", "full")
+        if how in DAMAGED and files(folder):
+            damage(files(folder)[0], files(folder)[1:], how)
+        taken_over = committed(task, folder)
+        assert sorted(taken_over) == files(folder)
+        kept = set[int]().union(*taken_over.values())
+        assert kept == set(found) or how in DAMAGED
+    counts, assignments = passed(task, folder, places(*last))
     assert whole(counts)
-    assert [[path] for path in files(tmp_path)] == [assignment.files() for assignment in assignments]
+    assert assignments == [] or [[path] for path in files(folder)] == [each.files() for each in assignments]
 
 
 def test_a_pass_that_was_all_but_combined_computes_nothing(tmp_path: Path) -> None:
@@ -280,42 +311,6 @@ def test_shares_of_one_process_take_turns(tmp_path: Path) -> None:
     assert pieces_in(tmp_path) == list(range(20))
 
 
-def test_a_kill_between_the_commit_and_the_removal_counts_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped(Counting(), tmp_path, places(1, 1))
-    with monkeypatch.context() as killed:
-        killed.setattr(row_pass, "remove_file", lambda path: None)
-        stopped(Counting(), tmp_path, places(1))
-    assert len(files(tmp_path)) == 3
-    assert len(pieces_in(tmp_path)) > len(set(pieces_in(tmp_path)))
-    counts, _ = passed(Counting(), tmp_path, places(1, 2))
-    assert whole(counts)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "grid", "overlap", "gone"])
-def test_what_is_damaged_or_of_another_grid_is_made_again(tmp_path: Path, damage: str) -> None:
-    stopped(Counting(), tmp_path, places(1, 1))
-    first, second = files(tmp_path)
-    data = bytearray(first.read_bytes())
-    if damage == "cut":
-        first.write_bytes(data[: len(data) // 2])
-    elif damage == "flipped":
-        data[len(data) // 3] ^= 0xFF
-        first.write_bytes(data)
-    elif damage == "gone":
-        first.unlink()
-    elif damage == "grid":
-        write_arrays(first, read_arrays(first) | {"grid": np.array([99])})
-    else:
-        first.write_bytes(second.read_bytes())
-    kept = committed(Counting(), tmp_path)
-    assert len(kept) == 1
-    assert list(kept) == files(tmp_path), "the other is removed"
-    counts, _ = passed(Counting(), tmp_path, places(1, 1, 1))
-    assert whole(counts)
-
-
 def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) -> None:
     task = Counting()
     assignments = assign_pieces(task, {}, tmp_path, places(1, 1), 60.0, 1)
@@ -331,56 +326,38 @@ def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) ->
     assert whole(counts)
 
 
-def test_a_full_disk_keeps_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped(Counting(), tmp_path, places(1))
-    before = pieces_in(tmp_path)
-
-    def full(*_: object, **__: object) -> None:
-        raise CannotWriteError("the disk is full")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(row_pass, "write_arrays", full)
-        with pytest.raises(CannotWriteError):
-            passed(Counting(), tmp_path, places(1), every=0.0)
-    assert pieces_in(tmp_path) == before
-    assert whole(passed(Counting(), tmp_path, places(1))[0])
-
-
-def test_pieces_are_taken_in_rows_and_shorter_ones_at_the_end() -> None:
-    waiting = row_pass._Waiting([0, 1, 2, 3, 4, 7, 8, 9, 20, 21], 3, 1)
-    assert [waiting.take() for _ in range(3)] == [range(2), range(2, 4), range(4, 5)]
-    waiting.give_back([4])
-    taken = []
-    while pieces := waiting.take():
-        taken.append(pieces)
-    assert [piece for pieces in taken for piece in pieces] == [4, 7, 8, 9, 20, 21]
-    assert all(len(pieces) <= 3 for pieces in taken)
+@given(n=st.integers(1, 300), seed=st.integers(0, 99), run_length=st.integers(1, 50), groups=st.integers(1, 8))
+def test_pieces_are_taken_in_rows_and_no_group_ends_long_after_the_others(
+    n: int, seed: int, run_length: int, groups: int
+) -> None:
+    """One in ten is no more to be added; some are given back, and taken again."""
+    pieces = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.9).tolist()
+    waiting, taken = row_pass._Waiting([*pieces], run_length, groups), list[int]()
+    while run := waiting.take():
+        assert 1 <= len(run) <= run_length
+        assert len(run) <= max((len(pieces) - len(taken)) / (4 * groups), 1)
+        back = list(run)[1:] if len(run) > 2 else []
+        waiting.give_back(back)
+        taken += run[: len(run) - len(back)]
+    assert taken == pieces
     assert not waiting
-    assert not waiting.take()
 
 
-@given(n_pieces=st.integers(1, 300), run_length=st.integers(1, 50), groups=st.integers(1, 8))
-def test_no_group_ends_long_after_the_others(n_pieces: int, run_length: int, groups: int) -> None:
-    waiting, left = row_pass._Waiting(list(range(n_pieces)), run_length, groups), n_pieces
-    while pieces := waiting.take():
-        assert 1 <= len(pieces) <= run_length
-        assert len(pieces) <= max(left / (4 * groups), 1)
-        left -= len(pieces)
-    assert left == 0
-
-
-@pytest.mark.parametrize(("threads", "together", "groups"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (5, 2, 3), (3, 9, 1)])
-def test_threads_of_a_process_form_groups(threads: int, together: int, groups: int) -> None:
-    assert n_groups_of(threads, together, 20, 1) == groups
-    assert n_groups_of(threads, together, 1, 1) == 1, "one piece is worked on by one group"
-
-
-def test_where_pieces_are_few_several_threads_work_on_each() -> None:
-    assert n_groups_of(64, 1, 61, 6) == 15, "four pieces for each group"
-    assert n_groups_of(64, 1, 61, 1) == 61, "of which only one thread has any use"
-    assert n_groups_of(2, 1, 61, 6) == 2
-    assert n_groups_of(64, 9, 44, 24) == 8, "as memory has it"
-    assert n_groups_of(8, 1, 3, 4) == 2
+@pytest.mark.parametrize(
+    ("threads", "together", "n_pieces", "threads_a_piece", "groups"),
+    [
+        *((*case, 20, 1, n) for *case, n in ((1, 1, 1), (4, 1, 4), (4, 2, 2), (5, 2, 3), (3, 9, 1))),
+        *((*case, 1, 1, 1) for case in ((1, 1), (4, 1), (3, 9))),  # one piece is worked on by one group
+        (64, 1, 61, 6, 15),  # four pieces for each group
+        (64, 1, 61, 1, 61),  # of which only one thread has any use
+        (2, 1, 61, 6, 2),
+        (64, 9, 44, 24, 8),  # as memory has it
+        (8, 1, 3, 4, 2),
+    ],
+)
+def test_threads_form_groups(threads: int, together: int, n_pieces: int, threads_a_piece: int, groups: int) -> None:
+    """Where pieces are few several work on each."""
+    assert n_groups_of(threads, together, n_pieces, threads_a_piece) == groups
 
 
 def test_large_sums_are_shared_by_all_threads_of_a_process() -> None:
