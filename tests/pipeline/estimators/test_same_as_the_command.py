@@ -11,7 +11,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.solvers import forward_backward_selection
+from pipeline.solvers import candidate_budget, forward_backward_selection
 from runs import train
 
 Table = tuple[np.ndarray, np.ndarray]
@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "greedy auto": (waves, GREEDY),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "polish_centers": 5}),
     "least squares": (images, {"penalty": "none", "sigma2": 3.0}),
-    "budget": (waves, {"sigma2": 0.5, "budget": 1}),
+    "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
     "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
     "scales of a width": (products, {"sigma2": 8.0, "feature_scale": "learned", "refit": "ridge"}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
@@ -115,6 +115,7 @@ QUICK = {
     "auto refitted",
     "refitted",
     "fraction refitted",
+    "budget",
     "product-laplace",
     "moved centers",
     "greedy, laplace, weighted",
@@ -136,8 +137,9 @@ def trained_model(
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
-def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path) -> None:
-    """For float32 rows; rows of weight 0 are as if they were not there."""
+def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
+    monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
     make, asked = CASES[case]
     (X, y), draw = make(ROWS), np.random.default_rng(3)
     X = X.astype(np.float32)
@@ -152,6 +154,7 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path) ->
     machine = kind(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
+    assert case != "budget" or 40 < model.n_centers < ROWS, "they grow, and not to all that are paid for"
     index = np.arange(ROWS) if row_weights is None else np.flatnonzero(row_weights)  # others are not trained on
     index = np.append(index, -1)  # of moved centers
     assert machine.center_index_.tolist() == index[model.center_index].tolist()

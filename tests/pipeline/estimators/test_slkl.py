@@ -1,7 +1,9 @@
-"""The estimators against dense twins, on every kind of array, and interrupted."""
+"""The estimators against dense twins, on every kind of array, at their limits, and by scikit-learn's own checks."""
 
 import itertools
 import signal
+from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,21 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
+from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from pipeline.config.settings import with_values
+from pipeline.config.train_config import TrainConfig
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators.parameters import PARAMETERS, in_parameters, settings_of
+from pipeline.models.scores import probabilities
+from pipeline.prediction.trained_model import ModelFormatError
+from runs import largest_bytes
 
 Table = tuple[np.ndarray, np.ndarray]
 
@@ -239,6 +249,36 @@ def test_a_selection_has_no_certificate(digits: Table) -> None:
         SLKLClassifier(20, select="greedy:25").fit(X, y)
 
 
+def noisy() -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(900, 5, n_informative=4, n_redundant=0, n_classes=3, flip_y=0.15, random_state=0)
+    return X, np.array(["left", "middle", "right"])[y]
+
+
+@pytest.mark.ci
+def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None:
+    losses = []
+    for seed in range(8):  # 25 held-out rows that have chosen width and ridge would make it .73
+        rng = np.random.default_rng(1000 + seed)
+        machine = SLKLClassifier(random_state=seed).fit(rng.normal(size=(250, 10)), rng.integers(0, 2, 250))
+        losses.append(log_loss(rng.integers(0, 2, 4000), machine.predict_proba(rng.normal(size=(4000, 10)))))
+    assert np.mean(losses) < 0.705, losses  # ln 2 is .693
+
+
+def test_there_are_no_probabilities_where_no_rows_can_be_held_out() -> None:
+    X, y = noisy()
+    machine = SLKLClassifier(30, penalty=1.0, random_state=0)
+    assert hasattr(machine, "predict_proba")
+    p = machine.fit(X, y).predict_proba(X.astype(np.float32))
+    assert p.dtype == np.float64
+    np.testing.assert_allclose(p, probabilities(machine.decision_function(X), machine.temperature_), atol=1e-5)
+    assert machine.to_model().temperature == machine.temperature_
+    machine.set_params(n_centers=1).fit(np.ones((20, 5)), y[:20])
+    assert machine.temperature_ is None
+    assert not hasattr(machine, "predict_proba")
+    assert not hasattr(SLKLRegressor(refit="ridge"), "predict_proba")
+    assert not hasattr(SLKLRegressor(30, refit="ridge").fit(X, X[:, 0]), "temperature_")
+
+
 def smooth(n: int) -> Table:
     """Columns of unlike spread, far from the origin."""
     draw = np.random.default_rng(0)
@@ -247,15 +287,26 @@ def smooth(n: int) -> Table:
     return X * (1e-3, 1.0, 1e4) + (0.0, 5.0, -1e4), y
 
 
+UNITS: list[dict[str, Any]] = [
+    {},
+    {"penalty": "max:1e-3"},
+    {"refit": "ridge"},
+    {"select": "greedy:40"},
+    {"penalty": "auto"},
+]
+
+
 @pytest.mark.parametrize(
     ("of_x", "of_y", "mean", "close"),
     [(1.0, 1e-6, 0.0, 1e-9), (1.0, 1e6, 0.0, 1e-9), (2.0**20, 1.0, 0.0, 1e-6), (1.0, 1.0, 1e9, 1e-3)],
 )
-def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: float) -> None:
+@pytest.mark.parametrize("asked", UNITS, ids=str)
+def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: float, asked: dict[str, Any]) -> None:
     X, y = smooth(220)
     groups = np.arange(len(X))  # the same rows are held out, which equal numbers decide otherwise
-    once = SLKLRegressor(random_state=0).fit(X, y, groups=groups)
-    again = SLKLRegressor(random_state=0).fit(of_x * X, mean + of_y * y, groups=groups)
+    once = SLKLRegressor(random_state=0, **asked).fit(X, y, groups=groups)
+    again = SLKLRegressor(random_state=0, **asked).fit(of_x * X, mean + of_y * y, groups=groups)
+    assert len(again.centers_) == len(once.centers_) > 0
     np.testing.assert_allclose((again.predict(of_x * X) - mean) / of_y, once.predict(X), rtol=close)
 
 
@@ -264,3 +315,204 @@ def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(
     machine = SLKLRegressor(30, penalty="1e12", sigma2="8").fit(X, y + 3.0)
     assert (machine.penalty_, machine.sigma2_, machine.centers_.shape) == (1e12, 8.0, (0, 10))
     np.testing.assert_allclose(machine.predict(X), np.full(len(X), np.mean(y + 3.0)))
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Data = tuple[Array, Array, Array]
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    """Rows (120, 3), values, and labels of three classes."""
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    return X, 2 * X[:, 0] + 1, np.digitize(X[:, 0], [-0.5, 0.5])
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *(({"sigma2": value}, "sigma2 must be") for value in (0, -1.0, np.nan, "mean", True, (), (1.0, 2.0), "1,2")),
+    *(({"penalty": value}, "penalty must") for value in (0, np.inf, "path:1:2:3", "max:2", "some")),
+    *(({"feature_scale": value}, "feature_scale must be") for value in ("full", True)),
+    *(({"n_centers": value}, "n_centers must be") for value in (0, 2.5, "some")),
+    *(({"budget": value}, "budget must be") for value in (0, -1, "soon", True)),
+    *(({"refit": value}, "refit must be one of none, ridge; found") for value in ("lasso", 3, True)),
+    *(({"select": value}, "select must be") for value in ("greedy", "greedy:0", 5)),
+    *(({name: None}, f"{name} must not be None") for name in ("schedule", "max_sweeps")),
+    ({"kernel": "linear"}, "kernel must be"),
+    ({"verbose": "yes"}, "verbose must be"),
+    ({"standardise": 1}, "standardise must be"),
+    ({"tol": -1e-3}, "tol must be"),
+    ({"max_sweeps": 0}, "max_sweeps must be"),
+    ({"schedule": "cyclic"}, "schedule must be"),
+    ({"memory_limit": "much"}, "memory_limit must be"),
+    ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
+    ({"callback": 3}, "callback must be a function"),
+    ({"n_centers": 20, "sigma2": 1e-300}, "or use a larger sigma2"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "words"), REFUSED, ids=str)
+def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as found:
+        SLKLRegressor(**parameters).fit(*data[:2])
+    assert "--" not in str(found.value), "an estimator has no flags"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("`kernel.name=auto` needs rows, or `statistics.hold_out=0`; give some", "kernel='auto' needs rows; give some"),
+        ("`solver.refit=none` goes with `data.standardise=true`", "refit=None goes with standardise=True"),
+        (
+            "no word; mend it (`data.drop=a (b)`), or lower `centers.count`",
+            "no word; mend it, or lower n_centers",
+        ),
+    ],
+)
+def test_messages_name_parameters_and_leave_out_settings_that_are_none(message: str, words: str) -> None:
+    assert in_parameters(message) == words
+
+
+@pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])
+def test_class_weights_below_zero_or_not_finite_are_refused(weights: dict[int, float], data: Data) -> None:
+    with pytest.raises(ValueError, match=r"class_weight: row \d+ is .*; a weight must be finite and at least 0"):
+        SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_y", "weight", "message"),
+    [
+        (1.0, 1e200, 1.0, "the targets are too large: .*; rescale them"),
+        (1.0, 1e-170, 1.0, "the targets are too small"),
+        (1.0, 1.0, 1e300, "sample_weight: the largest is 1e.300; rescale them"),
+        (1e200, 1.0, 1.0, "too large to be standardised"),
+    ],
+)
+def test_numbers_beyond_float64_are_refused_in_words(
+    of_x: float, of_y: float, weight: float, message: str, data: Data
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        SLKLRegressor(20).fit(data[0] * of_x, data[1] * of_y, np.full(120, weight))
+
+
+def test_points_far_from_the_origin_are_refused_in_words(data: Data) -> None:
+    X = np.vstack([data[0][:20] + 1e12, data[0][20:]])
+    with pytest.raises(ValueError, match="rescale"):
+        SLKLRegressor("all", sigma2=1e-3, standardise=False).fit(X, data[1])
+    with pytest.raises(ValueError, match="squared norm is inf"):
+        SLKLRegressor(20, standardise=False).fit(data[0] * 1e200, data[1])
+
+
+def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
+    X, _, labels = data
+    machine = SLKLClassifier(20, random_state=0).fit(X, labels)
+    expected = machine.predict(X)
+    with pytest.raises(ValueError, match="sigma2"):
+        machine.set_params(sigma2=1e-300).fit(X[:, :2], np.where(labels > 0, "a", "b"))
+    np.testing.assert_array_equal(machine.predict(X), expected)
+    assert (machine.n_features_in_, machine.sigma2) == (3, 1e-300)
+    fresh = SLKLRegressor(20, sigma2=1e-300)
+    with pytest.raises(ValueError, match="sigma2"):
+        fresh.fit(*data[:2])
+    assert not hasattr(fresh, "n_features_in_")
+
+
+def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -> None:
+    X, y, _ = data
+    machine = SLKLRegressor(20, standardise=False, random_state=0).fit(X * 1e-3 + 1e6, y)
+    with pytest.raises(ValueError, match=r"float32, which moves one of these by \d.* kernel widths; standardise X"):
+        machine.to_model()
+    with pytest.raises(ValueError, match="float32, which moves"):
+        SLKLRegressor(20, standardise=False, random_state=0).fit(X * 1e100, y).to_model()
+    assert SLKLRegressor(20, random_state=0).fit(X * 1e-3 + 1e6, y).to_model().n_centers > 0
+    assert SLKLRegressor(20, random_state=0).fit(X + 100, y).to_model().n_centers > 0
+
+
+def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
+    dates = np.where(data[2] > 0, np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
+    machine = SLKLClassifier(20, random_state=0).fit(data[0], dates)
+    with pytest.raises(ModelFormatError, match="expected a list of numbers or strings"):
+        machine.to_model()
+
+
+def test_a_memory_limit_is_for_the_fit_alone_and_never_makes_a_small_model() -> None:
+    X = np.random.default_rng(0).normal(size=(600, 4))
+    y = X.sum(axis=1)
+    plain: dict[str, Any] = {"feature_scale": None, "sigma2": 8.0, "random_state": 0}
+    assert len(SLKLRegressor(memory_limit="400MiB", **plain).fit(X, y).centers_) == 600
+    with pytest.raises(MemoryError, match="lower n_centers to 27"):
+        SLKLRegressor(300, memory_limit="4MiB").fit(X, y)  # of seven Grams, five fit
+    assert SLKLRegressor(270, memory_limit="4MiB", random_state=0, feature_scale=None).fit(X, y).n_iter_ == 1
+    with pytest.raises(MemoryError, match="lower n_centers to 240"):
+        SLKLRegressor(300, select="greedy:5", memory_limit="4MiB").fit(X, y)  # of nine
+    with pytest.raises(MemoryError, match="500 candidates need"):
+        SLKLRegressor(memory_limit="4MiB").fit(X, y)
+    penalised: dict[str, Any] = {"penalty": "max:1e-2", "memory_limit": "1MiB"}
+    with pytest.raises(MemoryError, match="lower n_centers to") as refusal:
+        SLKLRegressor(400, **penalised).fit(X, y)
+    most = int(str(refusal.value).split("centers to ")[1].split()[0])
+    assert 100 < most < 400
+    assert SLKLRegressor(most, **penalised).fit(X, y).dual_gap_ <= 1e-3
+
+
+@pytest.mark.ci
+def test_widths_are_tried_with_no_more_than_a_second_copy_of_their_rows() -> None:
+    X = np.random.default_rng(0).normal(size=(10_000, 1000))
+    with largest_bytes() as largest:
+        SLKLRegressor(100, penalty="max:1e-2", sigma2="auto", random_state=0).fit(X, X[:, 0])
+    assert largest[0] < 2 * 8 * X.size + 32 * 2**20
+
+
+Table = tuple[np.ndarray, np.ndarray]
+
+CHECKED = {
+    "regressor": SLKLRegressor(),
+    "regressor, scales and width": SLKLRegressor(feature_scale="learned", sigma2="auto"),
+    "classifier": SLKLClassifier(),
+    "classifier, no intercept": SLKLClassifier(fit_intercept=False),
+    "classifier, scales": SLKLClassifier(feature_scale="learned"),
+    "regressor, laplace": SLKLRegressor(kernel="laplace", sigma2=4.0),
+    "classifier, probabilities": SLKLClassifier(refit="ridge"),
+}
+# Checks of the estimators as they are by default that a quick test run makes.
+QUICK = {
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_dont_overwrite_parameters",
+    "check_dtype_object",
+    "check_estimator_sparse_array",
+    "check_estimators_nan_inf",
+    "check_fit1d",
+    "check_fit2d_1sample",
+    "check_n_features_in",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_requires_y_none",
+}
+
+
+def checks() -> Iterator[Any]:
+    for name, estimator in CHECKED.items():
+        for copy, check in estimator_checks_generator(estimator):
+            function = getattr(check, "func", check).__name__
+            quick = function in QUICK and name in ("regressor", "classifier")
+            yield pytest.param(copy, check, marks=() if quick else pytest.mark.ci, id=f"{name}-{function}")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # weights of 1000 and 1e-4 leave a gap
+@pytest.mark.parametrize(("estimator", "check"), [*checks()])
+def test_estimators_keep_the_conventions_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("kind", [SLKLRegressor, SLKLClassifier])
+def test_parameters_are_settings_with_the_same_defaults_and_described(kind: type) -> None:
+    names = [*signature(kind).parameters]
+    others = {"random_state", "callback", "verbose"} | ({"class_weight"} if kind is SLKLRegressor else set())
+    assert set(names) | others == {*PARAMETERS, "random_state", "callback", "verbose"}
+    described = f"{SLKLRegressor.__doc__}{kind.__doc__}"
+    assert not [name for name in names if f"\n    {name} : " not in described]
+    config, explicit = settings_of(kind())
+    of_arrays = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
+    of_tables = {"data.standardise": True, "solver.intercept": True}
+    assert (config, explicit) == (with_values(TrainConfig("X"), of_arrays | of_tables), frozenset())
+    asked = settings_of(kind("all", refit="ridge", tol=1e-4, schedule="uniform", sigma2=1.0))[1]
+    assert asked == {"centers.count", "solver.refit", "solver.tolerance", "solver.schedule", "kernel.sigma2"}

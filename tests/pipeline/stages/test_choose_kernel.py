@@ -1,7 +1,6 @@
 """Kernels and learned scales from training to prediction: what is chosen, told, and taken up again after a kill."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL, Case
-from commands import flip
 from features.standardisation import Standardisation
 from pipeline import evaluate, predict, verify
 from pipeline.kernels.scaled_rows import lengths, scaled
@@ -147,23 +145,6 @@ def test_a_run_that_ends_amid_trials_goes_on_after_the_last_that_is_committed(
     assert "gaussian plain again, 60" in begun
     assert not (tmp_path / "run" / "passes").exists()
     assert model_bytes(tmp_path / "run") == model_bytes(reference)
-
-
-def test_damaged_scales_are_told_and_made_again(
-    trained: Callable[..., Path], tables: Path, features: Path, case: Case
-) -> None:
-    run = trained(*case.arguments, *SERIAL, dataset=case.dataset(tables))
-    path, before = RunLayout(run).feature_scales, model_bytes(run)
-    flip(path)
-    (told,) = verify.verify_run(run).damaged
-    assert told.startswith("scales/learned.npz: ")
-    folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
-    for name in folders.replace(" and ", ", ").split(", "):
-        shutil.rmtree(run / name, ignore_errors=True)
-    (run / "report.json").unlink()
-    train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
-    assert model_bytes(run) == before
-    assert verify.verify_run(run).damaged == []
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Greedy selection through the main command: against dense twins, cut to size, in turns, taken up again."""
+"""Greedy selection through the main command: dense twins, sizes, turns, finalists, stops."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
+from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import forward_backward_selection as forwards
+from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages.accumulate_statistics import statistics_from_arrays
 from pipeline.stages.choose import greedy_selection as selection
 from pipeline.train import main
-from runs import TrainedRuns, model_bytes, report_of, train
+from runs import TrainedRuns, model_bytes, report_of, train, train_beside
 from stopping_points import until_done
 from storage import checkpoints
 from storage.arrays import read_arrays
@@ -127,3 +129,53 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     told, expected = (report_of(tmp_path / name)["selection"] | {"wall_seconds": 0.0} for name in ("run", "whole"))
     assert told == expected
     assert told["drift"] > 0.0, "of the ways forward: there is none when finalists are dropped"
+
+
+FINALISTS = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
+
+
+@pytest.fixture(scope="module")
+def finalists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 1000 rows of a regression: as they are, with weights, and with groups."""
+    folder = tmp_path_factory.mktemp("finalists")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1209, 4))
+    y = np.sin(X[:, 0]) + X[:, 1] ** 2
+    arrays = {"X_train": X[:1000], "y_train": y[:1000], "X_test": X[1200:], "y_test": y[1200:]}
+    np.savez(folder / "data.npz", **arrays)
+    np.savez(folder / "weighted.npz", **arrays, w_train=1.0 + np.arange(1000) % 3)
+    np.savez(folder / "grouped.npz", **arrays, g_train=np.arange(1000) % 3)
+    return folder
+
+
+TABLES = {"data": (), "weighted": ("--set", "data.weights=w"), "grouped": ("--set", "data.groups=g")}
+
+
+@pytest.mark.parametrize("data", TABLES)
+def test_a_sample_that_is_read_piece_by_piece_is_the_same(
+    finalists: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    """Blocks of 32 rows, read at once or by seven; never more rows in memory than were asked for, and the sampled.
+
+    Of few groups, too, which are not sampled as a whole.
+    """
+    for most in ("BACK_LEAST", "BACK_MOST"):
+        monkeypatch.setattr(greedy, most, 60)
+    line = (*FINALISTS, *TABLES[data])
+    whole = train_beside(finalists, f"{data} whole", finalists / f"{data}.npz", *line)
+    add, sampled = StatisticsSums.add, list[int]()
+
+    def seen(sums: StatisticsSums, columns: np.ndarray, *arguments: Any) -> None:
+        if columns.shape[1] == 400:  # all candidates; the passes after it are of finalists
+            sampled.append(len(columns))
+        add(sums, columns, *arguments)
+
+    monkeypatch.setattr(StatisticsSums, "add", seen)
+    pieces = train_beside(
+        finalists, f"{data} pieces", finalists / f"{data}.npz", *line, "--set", "statistics.block_rows=7"
+    )
+    assert model_bytes(pieces) == model_bytes(whole)
+    assert report_of(pieces)["passes"] == report_of(whole)["passes"]
+    assert 140 < sum(sampled) < 300, "about four rows for each of 60 finalists"
+    (turn,) = report_of(whole)["passes"]
+    assert turn["kernel_entries"] == 400 * 240

@@ -1,7 +1,6 @@
 """Candidates by a budget grow in steps: to where more of them gain, by a Gram that is the same as one made at once."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +8,11 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from commands import flip
-from pipeline import verify
-from pipeline.estimators import SLKLRegressor
-from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
 from pipeline.solvers.kernel_trials import least_gain
 from pipeline.stages.choose import grow_candidates
-from runs import keeping_statistics, model_bytes, report_of, train
-from stopping_points import stop_at_commits, until_done
+from runs import keeping_statistics, report_of, train
 from storage.arrays import read_arrays
-from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
@@ -108,53 +101,3 @@ def test_a_step_computes_the_new_columns_alone(
     monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
     train(tmp_path / "run", features, "--sigma2", "2", *BUDGET, dataset=tables / "values.npz")
     assert made == [(0, 40), (40, 80), (80, 160)]
-
-
-@pytest.mark.parametrize("case", [IS_CUT, pytest.param(ENDS, marks=pytest.mark.ci)], ids=["is cut", "ends"])
-def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
-    grown: dict[tuple[str, str], Path], case: tuple[str, str], tables: Path, features: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    run = tmp_path / "run"
-    stop_at_commits(monkeypatch, run, range(1000))
-    line = [tables / f"{case[0]}.npz", "--run-dir", run, "--features-dir", features, "--sigma2", case[1], *BUDGET]
-    with keeping_statistics():
-        assert until_done(line) > 8
-    assert model_bytes(run) == model_bytes(grown[case])
-    for part in ("fit", "hold_out", "all"):
-        sums, expected = (read_arrays(RunLayout(folder).statistics / part) for folder in (run, grown[case]))
-        assert sums["gram"].tobytes() == expected["gram"].tobytes(), part
-    assert not (run / "passes").exists()
-    assert verify.verify_run(run).damaged == []
-
-
-def test_a_finished_run_is_made_whole_by_the_advice_of_verify(
-    grown: dict[tuple[str, str], Path], tables: Path, features: Path, tmp_path: Path
-) -> None:
-    line = ["--sigma2", IS_CUT[1], *BUDGET]
-    run, table = tmp_path / "run", tables / f"{IS_CUT[0]}.npz"
-    train(run, features, *line, dataset=table)
-    flip(run / "solutions" / "final.npz")
-    (damage,) = [found for found in verify.verify_run(run).damaged if "final" in found]
-    assert damage.endswith(f"; {ANEW}")
-    for name in ("statistics", "solutions", "scores", "markers", "report.json"):
-        assert name in ANEW
-        shutil.rmtree(run / name, ignore_errors=True)
-    (run / "report.json").unlink()
-    train(run, features, *line, "--resume", "auto", dataset=table)
-    assert model_bytes(run) == model_bytes(grown[IS_CUT])
-
-
-def test_the_estimator_grows_alike(tables: Path, features: Path, tmp_path: Path) -> None:
-    with np.load(tables / "values.npz") as arrays:
-        X, y = arrays["X"].astype(np.float32), arrays["y"]
-    np.savez(tmp_path / "split.npz", X_train=X[:700], y_train=y[:700], X_test=X[700:], y_test=y[700:])
-    train(tmp_path / "run", features, "--sigma2", "2", *BUDGET, dataset=tmp_path / "split.npz")
-    model = load_model(tmp_path / "run" / "model")
-    machine = SLKLRegressor(kernel="gaussian", sigma2=2.0, budget=0.09, standardise=True, random_state=0).fit(
-        X[:700], y[:700]
-    )
-    ours = machine.to_model()
-    assert 40 < model.n_centers < 600, "not all that are paid for"
-    for name in ("centers", "weights", "intercept", "center_index"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)

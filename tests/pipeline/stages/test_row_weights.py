@@ -12,7 +12,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.reporting.result_table import table
 from pipeline.reporting.run_facts import lines, status
 from pipeline.train import main
-from runs import model_bytes, report_of, train
+from runs import model_bytes, train
 
 WEIGHTED = ("--set", "data.weights=w")
 BALANCED = ("--class-weight", "balanced")
@@ -131,14 +131,15 @@ def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: 
 def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path: Path, capsys: Any) -> None:
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 200))
     data = save(tmp_path / "table.npz", rows, test_rows)
-    asked = ("--centers", "40", "--penalty", "max:0.02", *WEIGHTED, *BALANCED)
+    asked = ("--centers", "40", "--select", "greedy:20", *WEIGHTED, *BALANCED)
     report = train(tmp_path / "run", tmp_path / "f", *asked, dataset=data)
     counted = cut(test_rows, test_rows["w"] > 0)
     wrong = decisions(tmp_path / "run", counted["X"]).argmax(axis=1) != counted["y"]
     assert 0 < wrong.sum() == report["n_errors"]
     assert report["error_rate"] == pytest.approx(np.average(wrong, weights=counted["w"]))
     assert report["error_rate"] != pytest.approx(wrong.mean())
-    assert report["weighting"]["test_weighted"]
+    assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])
+    assert (report["weighting"]["test_weighted"], report["weighting"]["class_weight"]) == (True, "balanced")
     assert "weights: rows by w, classes balanced (0: " in "\n".join(table(report))
     assert f"test error by weight: {100 * report['error_rate']:.2f} % ({wrong.sum()} of " in "\n".join(table(report))
     assert "test error by weight: " in "\n".join(lines(status(tmp_path / "run")))
@@ -219,18 +220,3 @@ def test_what_cannot_be_weighted_is_refused_at_the_start(
     assert main([name, "--run-dir", str(tmp_path / "run"), *arguments]) == code
     assert says in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.ci
-def test_a_selection_with_weights_is_scored_by_them_and_keeps_them(tmp_path: Path, capsys: Any) -> None:
-    rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 80))
-    data = save(tmp_path / "table.npz", rows, test_rows)
-    asked = (*WEIGHTED, *BALANCED)
-    train(tmp_path / "run", tmp_path / "f", "--select", "greedy:20", *asked, dataset=data)
-    report = report_of(tmp_path / "run")
-    assert report["weighting"]["class_weight"] == "balanced"
-    assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])
-    capsys.readouterr()
-    line = [str(data), "--run-dir", str(tmp_path / "run"), "--resume", "auto", "--set", "data.weights=v"]
-    assert main(line) == 78
-    assert "data.weights: w in the run, v asked" in capsys.readouterr().err

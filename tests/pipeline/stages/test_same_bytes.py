@@ -1,15 +1,20 @@
-"""The same model bytes of every case, whoever computes it, and wherever it is stopped and taken up by others."""
+"""The same model bytes of every case, whoever computes it, wherever it is stopped, damaged, or taken up by others."""
 
 import itertools
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from cases import CASES, SERIAL
+from commands import flip
+from pipeline import report, verify
 from pipeline.kernels import exact_sums
-from pipeline.runtime import row_pass
-from runs import TrainedRuns, model_bytes, train
+from pipeline.runtime import row_pass, run_folder
+from pipeline.train import main
+from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import STOPS, stop_amid_passes, stop_at_commits, until_done
 
 THREADS = ("--scheduler", "threads")
@@ -84,3 +89,96 @@ def test_threads_that_share_their_sums_make_the_same_bytes(
         train(tmp_path / name, features, *CASES[case].arguments, *way, dataset=CASES[case].dataset(tables))
         found.append(model_bytes(tmp_path / name))
     assert found[0] == found[1] == found[2]
+
+
+# What a run learned, moved or grew to, beside the weights.
+DAMAGED = {
+    "learned scales": "scales/learned.npz",
+    "a metric": "scales/learned.npz",
+    "a selection, moved": "solutions/final.npz",
+    "by a budget": "solutions/final.npz",
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.ci if "metric" in c else ()) for c in DAMAGED])
+def test_damage_is_told_and_what_is_lost_is_made_again_to_the_same_bytes(
+    trained: Callable[..., Path], tables: Path, features: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Moved centers whose positions are lost are never taken for those that stay."""
+    table, name = CASES[case].dataset(tables), DAMAGED[case]
+    run = trained(*CASES[case].arguments, *SERIAL, dataset=table)
+    before = model_bytes(run)
+
+    def resume(*without: str) -> int:
+        for each in ("report.json", "CONTENTS.json", "model", "markers/evaluate", *without):
+            shutil.rmtree(run / each) if (run / each).is_dir() else (run / each).unlink(missing_ok=True)
+        return main([str(table), "--run-dir", str(run), "--features-dir", str(features), "-q", "--resume", "auto"])
+
+    flip(run / name)
+    (told,) = verify.verify_run(run).damaged
+    assert told.startswith(f"{name}: ")
+    assert resume() == 65
+    assert Path(name).name in capsys.readouterr().err
+    folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
+    for lost in ([name], folders.replace(" and ", ", ").split(", ")):
+        if lost == ["scales/learned.npz"]:  # they are told as damaged ones are
+            assert resume(*lost) == 65
+            continue
+        assert resume(*lost) == 0
+        assert model_bytes(run) == before
+        assert verify.verify_run(run).damaged == []
+
+
+KINDS = ["a selection", "a path", "rounds"]
+KINDS = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.ci) for kind in [*KINDS[1:], "rounds, a selection"])]
+Resume = Callable[[Path, str], int]
+
+
+@pytest.fixture
+def resume(tables: Path, features: Path) -> Resume:
+    """Resume a run of a case; return the exit code."""
+
+    def resumed(run: Path, kind: str) -> int:
+        options = ["--run-dir", str(run), "--features-dir", str(features), "--resume", "auto", "-q"]
+        return main([str(CASES[kind].dataset(tables)), *options])
+
+    return resumed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
+    finished_run: TrainedRuns, tables: Path, tmp_path: Path, resume: Resume, kind: str
+) -> None:
+    finished = finished_run(*CASES[kind].arguments, *SERIAL, dataset=CASES[kind].dataset(tables))
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    assert not (run / "statistics").exists()
+    found = verify.verify_run(run)
+    assert (found.damaged, found.notes) == ([], [])
+    assert report.main([str(run)]) == 0
+    assert "Not shown or damaged" not in (run / "report.html").read_text()
+    before = (run / "STATE.json").read_bytes()
+    assert resume(run, kind) == 0  # there is nothing to do
+    assert (run / "STATE.json").read_bytes() == before
+    for name in ("report.json", "CONTENTS.json", "model"):  # what advice on damage says to delete
+        shutil.rmtree(run / name) if name == "model" else (run / name).unlink()
+    assert resume(run, kind) == 0
+    assert model_bytes(run) == model_bytes(finished)
+    assert report_of(run)["stages"]["statistics"]["items"] == report_of(finished)["stages"]["statistics"]["items"]
+    assert verify.verify_run(run).damaged == []
+
+
+def test_a_kill_while_the_statistics_are_removed_leaves_a_whole_run(
+    finished_run: TrainedRuns, tables: Path, tmp_path: Path, resume: Resume
+) -> None:
+    kind = "a selection"
+    finished = finished_run(*CASES[kind].arguments, *SERIAL, dataset=CASES[kind].dataset(tables), statistics=True)
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    with patch.object(run_folder, "remove_folder", side_effect=KeyboardInterrupt):
+        assert resume(run, kind) == 75
+    assert (run / "statistics").exists()
+    (run / "statistics").rename(run / ".tmp-statistics-0123456789abcdef")  # the first step of a removal
+    assert verify.verify_run(run).damaged == []
+    assert resume(run, kind) == 0
+    assert not list(run.glob("*statistics*"))
+    found = verify.verify_run(run)
+    assert (found.damaged, found.notes) == ([], [])

@@ -34,6 +34,8 @@ def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) ->
     line = json.dumps(RECORD)
     for text in (line, line + "\n", "{}\n" + line + "\n"):
         assert latest_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
+    assert latest_note([]) == latest_note([tmp_path / "gone.jsonl"]) == ""
+    assert latest_note(records(tmp_path, "", line[:-5], '{"a": {"b": 1}')) == "", "half written"
     unknown = json.dumps(RECORD | {"relative_gap": None})
     assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
     of_several = json.dumps(RECORD | {"which": "2 of 3"})
@@ -74,12 +76,6 @@ def test_a_stop_between_two_looks_loses_nothing(number: int | None, penalties: i
     with stopping.listening(()), pytest.raises(StoppedError):
         solve(problem, options, generator, on_record=partial(progress.on_record, 0.01))
     assert (kept.looks, kept.saved, kept.which) == (2, 1, which)
-
-
-def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
-    assert latest_note([]) == ""
-    assert latest_note([tmp_path / "gone.jsonl"]) == ""
-    assert latest_note(records(tmp_path, "", json.dumps(RECORD)[:-5], '{"a": {"b": 1}')) == ""
 
 
 @pytest.mark.parametrize("step", ["stat", "read_text"])
