@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 from threadpoolctl import threadpool_info
 
-from cases import CASES, SERIAL
+from cases import SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
@@ -235,16 +235,6 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
             executor.check_paths([tmp_path / "absent"])
         with open_executor(cluster, 1, 1, 2**30) as another:
             assert prepared(executor, tmp_path / "first", 2) == prepared(another, tmp_path / "second", 2)
-
-
-@pytest.mark.ci
-def test_a_cluster_gives_the_same_model_bytes(
-    cluster: str, tables: Path, features: Path, finished_run: TrainedRuns, tmp_path: Path
-) -> None:
-    case = CASES["one for each class"]
-    data, folders = case.dataset(tables), ["--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]
-    assert main([str(data), *folders, *case.arguments, "--scheduler", cluster, "-q"]) == 0
-    assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*case.arguments, *SERIAL, dataset=data))
 
 
 def stop_at_a_record(solutions: Path) -> None:

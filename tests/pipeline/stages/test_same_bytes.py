@@ -32,6 +32,7 @@ QUICK = {
     ("learned scales", "in turn", "amid passes"),
     ("rounds, a selection", "in turn", "at commits"),
 }
+Resume = Callable[..., int]
 PROCESSES = ("rounds", "rounds, a selection", "on demand", "learned scales")
 
 
@@ -100,49 +101,46 @@ DAMAGED = {
 }
 
 
+@pytest.fixture
+def resume(tables: Path, features: Path) -> Resume:
+    """Resume a run of a case, without some of its files and folders; return the exit code."""
+
+    def resumed(run: Path, case: str, *without: str) -> int:
+        for name in without:
+            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
+        options = ["--run-dir", str(run), "--features-dir", str(features), "--resume", "auto", "-q"]
+        return main([str(CASES[case].dataset(tables)), *options])
+
+    return resumed
+
+
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.ci if "metric" in c else ()) for c in DAMAGED])
 def test_damage_is_told_and_what_is_lost_is_made_again_to_the_same_bytes(
-    trained: Callable[..., Path], tables: Path, features: Path, case: str, capsys: pytest.CaptureFixture[str]
+    trained: Callable[..., Path], tables: Path, resume: Resume, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Moved centers whose positions are lost are never taken for those that stay."""
-    table, name = CASES[case].dataset(tables), DAMAGED[case]
-    run = trained(*CASES[case].arguments, *SERIAL, dataset=table)
+    name, last = DAMAGED[case], ("report.json", "CONTENTS.json", "model", "markers/evaluate")
+    run = trained(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables))
     before = model_bytes(run)
-
-    def resume(*without: str) -> int:
-        for each in ("report.json", "CONTENTS.json", "model", "markers/evaluate", *without):
-            shutil.rmtree(run / each) if (run / each).is_dir() else (run / each).unlink(missing_ok=True)
-        return main([str(table), "--run-dir", str(run), "--features-dir", str(features), "-q", "--resume", "auto"])
-
     flip(run / name)
     (told,) = verify.verify_run(run).damaged
     assert told.startswith(f"{name}: ")
-    assert resume() == 65
+    assert resume(run, case, *last) == 65
     assert Path(name).name in capsys.readouterr().err
     folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
     for lost in ([name], folders.replace(" and ", ", ").split(", ")):
         if lost == ["scales/learned.npz"]:  # they are told as damaged ones are
-            assert resume(*lost) == 65
+            assert resume(run, case, *last, *lost) == 65
             continue
-        assert resume(*lost) == 0
+        assert resume(run, case, *last, *lost) == 0
         assert model_bytes(run) == before
         assert verify.verify_run(run).damaged == []
 
 
-KINDS = ["a selection", "a path", "rounds"]
-KINDS = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.ci) for kind in [*KINDS[1:], "rounds, a selection"])]
-Resume = Callable[[Path, str], int]
-
-
-@pytest.fixture
-def resume(tables: Path, features: Path) -> Resume:
-    """Resume a run of a case; return the exit code."""
-
-    def resumed(run: Path, kind: str) -> int:
-        options = ["--run-dir", str(run), "--features-dir", str(features), "--resume", "auto", "-q"]
-        return main([str(CASES[kind].dataset(tables)), *options])
-
-    return resumed
+KINDS = [
+    "a selection",
+    *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("a path", "rounds", "rounds, a selection")),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,9 +157,7 @@ def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
     before = (run / "STATE.json").read_bytes()
     assert resume(run, kind) == 0  # there is nothing to do
     assert (run / "STATE.json").read_bytes() == before
-    for name in ("report.json", "CONTENTS.json", "model"):  # what advice on damage says to delete
-        shutil.rmtree(run / name) if name == "model" else (run / name).unlink()
-    assert resume(run, kind) == 0
+    assert resume(run, kind, "report.json", "CONTENTS.json", "model") == 0  # what advice on damage says to delete
     assert model_bytes(run) == model_bytes(finished)
     assert report_of(run)["stages"]["statistics"]["items"] == report_of(finished)["stages"]["statistics"]["items"]
     assert verify.verify_run(run).damaged == []
