@@ -1,4 +1,4 @@
-"""Kernels: columns, widths and derivatives against plain formulas and scikit-learn, runs against dense twins."""
+"""Kernels: columns, widths and derivatives against plain formulas and scikit-learn, whichever rows are beside them."""
 
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,7 @@ from pipeline.kernels.kernel_functions import (
 )
 from pipeline.kernels.kernel_loops import gaussian_float32
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.prediction.model_folder import load_model
-from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
-from runs import TrainedRuns, held_out_of, report_of, save_once, train
+from runs import train
 
 EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 OF_DIFFERENCES = pytest.mark.parametrize("kernel", KERNELS[1:], ids=lambda kernel: kernel.name)
@@ -277,82 +275,6 @@ def test_without_scales_rows_stay_and_a_diagonal_is_no_matrix() -> None:
     assert scaled(X, None) is X
     np.testing.assert_allclose(scaled(X, np.diag(scales)), scaled(X, scales), rtol=1e-12)
     np.testing.assert_allclose(lengths(np.diag(scales)), lengths(scales), rtol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def table(shared_folder: Path) -> Path:
-    """400 training rows of eight features of at least 0, in three classes that they tell apart for the most part."""
-    rng = np.random.default_rng(12)
-    X = rng.random((500, 8)).astype(np.float32)
-    y = np.digitize(np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=500), [0.3, 1.0])
-    save_once(shared_folder / "kernels.npz", X_train=X[:400], y_train=y[:400], X_test=X[400:], y_test=y[400:])
-    return shared_folder / "kernels.npz"
-
-
-class Trained:
-    """A run without an intercept on the rows of `table` as they are, and the dense columns of all its candidates."""
-
-    def __init__(self, finished_run: TrainedRuns, table: Path, *arguments: str) -> None:
-        plain = ["--set", "data.standardise=false", "--set", "solver.intercept=false", "--scheduler", "serial"]
-        run = finished_run("--centers", "60", *plain, *arguments, dataset=table)
-        self.report, self.model = report_of(run), load_model(run / "model")
-        with np.load(table) as arrays:
-            self.X, labels = arrays["X_train"], arrays["y_train"]
-        self.Y = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
-        self.drawn = np.random.default_rng([0, 1]).permutation(400)[:60]
-
-    def objective_and_gap(self, output: int, penalty: float) -> tuple[float, float]:
-        """The Lasso's value at the weights of the model and its duality gap, from the dense columns."""
-        tau, weights, y = np.sqrt(penalty), self.model.weights[:, output], self.Y[:, output]
-        columns = dense_columns(self.model.kernel, self.report["sigma2"], self.X, self.X[self.drawn])
-        residual = y - self.own_columns() @ weights
-        primal = 0.5 * residual @ residual + tau * np.abs(weights).sum()
-        theta = residual * min(1.0, tau / np.abs(columns.T @ residual).max())
-        return primal, (primal - (0.5 * y @ y - 0.5 * (y - theta) @ (y - theta))) / primal
-
-    def own_columns(self) -> np.ndarray:
-        return dense_columns(self.model.kernel, self.model.sigma2, self.X, self.model.centers)
-
-
-CASES = {
-    "gaussian": ["--sigma2", "0.3"],
-    "laplace": ["--kernel", "laplace", "--sigma2", "3"],
-    "product-laplace": ["--kernel", "product-laplace"],
-}
-QUICK = ("gaussian", "product-laplace")
-EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in CASES]
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_the_gap_is_over_every_candidate(finished_run: TrainedRuns, table: Path, name: str) -> None:
-    run = Trained(finished_run, table, *CASES[name], "--penalty", "0.1", "--tol", "1e-4")
-    assert run.report["n_centers"] == 60
-    assert run.report["sigma2"] == run.model.sigma2
-    for solve in run.report["solves"]:
-        objective, gap = run.objective_and_gap(solve["output"], 0.1)
-        assert 2 * objective == pytest.approx(solve["objective"], rel=1e-4)
-        assert gap < 5e-4, "1e-4 for float32 columns"
-    assert np.allclose(run.model.decision_function(run.X), run.own_columns() @ run.model.weights, atol=1e-4)
-    assert run.model.description()["kernel"]["name"] == run.model.kernel.name
-
-
-def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: TrainedRuns, table: Path) -> None:
-    run = Trained(finished_run, table, "--sigma2", "auto", "--penalty", "1")
-    tried = dict(run.report["sigma2_tried"])
-    held_out = held_out_of(run.X, fraction=1 / 3)
-    ones = np.ones(8, np.float32)
-    sample = Sample(run.X, run.Y, held_out, run.X[run.drawn], ones, float(np.count_nonzero(held_out)), of_classes=True)
-    again = [try_kernel(sample, Trial(GaussianKernel, PLAIN, ones, width, 60)).error for width in tried]
-    np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
-    assert run.report["sigma2"] == run.model.sigma2 == min(tried, key=tried.__getitem__)
-    steps = np.diff(np.log2(sorted(tried)))
-    np.testing.assert_allclose(steps, 1.0)
-    assert min(tried) < run.report["sigma2"] < max(tried)
-
-
-def test_the_median_is_the_typical_width_of_the_candidates(finished_run: TrainedRuns, table: Path) -> None:
-    run = Trained(finished_run, table, "--sigma2", "median", "--select", "greedy:20")
-    assert run.report["sigma2"] == pytest.approx(GaussianKernel.typical_sigma2(run.X[run.drawn]), rel=1e-3)
 
 
 @pytest.mark.ci

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from cases import CASES, SERIAL, Case
 from features.standardisation import Standardisation
 from pipeline import evaluate, predict, verify
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
 from pipeline.reporting.result_table import table
 from pipeline.runtime.stored_arrays import Arrays
+from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from pipeline.stages.choose import choose_kernel
 from pipeline.stages.training_rows import TargetFacts
 from pipeline.stages.workspace import Workspace
@@ -23,9 +26,9 @@ from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
-PLAIN = ("--centers", "150", "--select", "greedy:60", *SERIAL)
-LEARNED = (*PLAIN, "--set", "kernel.scale_rounds=6", "--scale", "learned")
-METRIC = (*PLAIN, "--set", "kernel.scale_rounds=3", "--scale", "metric")
+GREEDY = ("--centers", "150", "--select", "greedy:60", *SERIAL)
+LEARNED = (*GREEDY, "--set", "kernel.scale_rounds=6", "--scale", "learned")
+METRIC = (*GREEDY, "--set", "kernel.scale_rounds=3", "--scale", "metric")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +104,7 @@ def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
     assert stored["chosen"] == 0
     assert len(stored["hold_out_errors"]) < 9
     np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
-    plain = train(tmp_path / "plain", tmp_path / "features", *PLAIN, dataset=tmp_path / "ball.npz")
+    plain = train(tmp_path / "plain", tmp_path / "features", *GREEDY, dataset=tmp_path / "ball.npz")
     assert report["rmse"] == plain["rmse"]
     assert any("none, " in line for line in table(report) if line.startswith("feature scales"))
     assert "gained nothing" in write(tmp_path / "run", None).read_text()
@@ -193,8 +196,8 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(
 
 def sample_of(
     place: Path, monkeypatch: pytest.MonkeyPatch, X: np.ndarray, **arrays: np.ndarray
-) -> tuple[Arrays, float]:
-    """Return the sample of a run on some rows as they are."""
+) -> tuple[Arrays, dict[str, Any]]:
+    """Return the sample of a run on some rows as they are, and its report."""
     np.savez(place / "rows.npz", X_train=X, X_test=X[:9], **arrays)
     samples = list[Arrays]()
     read = choose_kernel.read_sample
@@ -206,9 +209,9 @@ def sample_of(
     monkeypatch.setattr(choose_kernel, "read_sample", kept)
     line = ("--centers", "40", "--sigma2", "auto", "--kernel", "gaussian", "--set", "data.standardise=false", *SERIAL)
     line += ("--set", "data.groups=g") if "g_train" in arrays else ()
-    train(place / "run", place / "features", *line, dataset=place / "rows.npz")
+    report = train(place / "run", place / "features", *line, dataset=place / "rows.npz")
     (sample,) = samples
-    return sample
+    return sample, report
 
 
 def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
@@ -217,7 +220,7 @@ def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
     """With rows equal to them; of few rows more than these are."""
     X = np.random.default_rng(0).random((500, 3)).astype(np.float32)
     X = np.concatenate([X, X[:120], X[:60]])
-    sample = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))
+    sample, _ = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))
     kept = {row.tobytes(): held_out for row, held_out in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sample["X"]) == len(X)
     assert [kept[row.tobytes()] for row in sample["X"]] == sample["held_out"].tolist(), "equal rows are together"
@@ -229,12 +232,21 @@ def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
     np.testing.assert_allclose(sample["targets"][:, 0] - sample["X"].sum(axis=1), -X.sum(axis=1).mean(), atol=1e-5)
 
 
-def test_groups_are_together_where_kernels_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(0)
     X, groups = rng.random((600, 3)).astype(np.float32), rng.integers(0, 40, 600)
     y = {"y_train": X.sum(axis=1), "y_test": X[:9].sum(axis=1), "g_train": groups, "g_test": groups[:9]}
-    sample = sample_of(tmp_path, monkeypatch, X, **y)
+    sample, report = sample_of(tmp_path, monkeypatch, X, **y)
     group_of = {row.tobytes(): group for row, group in zip(X, groups, strict=True)}
     sides = {(group_of[row.tobytes()], bool(one)) for row, one in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sides) == 40
     assert 5 < sum(held_out for _, held_out in sides) < 25
+    candidates = read_arrays(RunLayout(tmp_path / "run").centers)["index"]
+    np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[candidates])))
+    tried, ones = dict(report["sigma2_tried"]), np.ones(3, np.float32)
+    again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]
+    np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
+    np.testing.assert_allclose(np.diff(np.log2(sorted(tried))), 1.0)
+    assert min(tried) < report["sigma2"] == min(tried, key=tried.__getitem__) < max(tried)

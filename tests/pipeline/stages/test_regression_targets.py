@@ -41,15 +41,19 @@ def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.nd
     return np.asarray(generator.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
 
 
-def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", ["gaussian", pytest.param("laplace", marks=pytest.mark.ci), "product-laplace"])
+def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_path: Path, kernel: str) -> None:
     """Objective and gap, recomputed from the saved weights and columns that no float32 has rounded."""
     X, y = table()
     y = 2e5 + 1.15e5 * y
-    report = train(tmp_path, X, y, "--tol", "1e-6")
-    assert report["precision"] == "float64"
+    report = train(tmp_path, X, y, "--tol", "1e-6", "--kernel", kernel)
+    assert (report["precision"], report["kernel"]) == ("float64", kernel)
     model, X, y = load_model(tmp_path / "run" / "model"), X[:N_TRAIN], y[:N_TRAIN]
     found, rows = read_arrays(RunLayout(tmp_path / "run").centers), model.features_of(X).astype(np.float64)
-    K = np.exp(-cdist(rows, found["X"].astype(np.float64), "sqeuclidean") / (2 * found["sigma2"]))
+    assert found["sigma2"] == pytest.approx(model.kernel.typical_sigma2(rows[found["index"]]), rel=1e-3)
+    distance = {"gaussian": "sqeuclidean", "laplace": "euclidean", "product-laplace": "cityblock"}[kernel]
+    divisor = 2 * found["sigma2"] if kernel == "gaussian" else np.sqrt(found["sigma2"])
+    K = np.exp(-cdist(rows, found["X"].astype(np.float64), distance) / divisor)
     active = cdist(model.centers, found["X"]).argmin(axis=1)
     weights, tau = model.weights[:, 0], np.sqrt(report["penalty"])
     residual = y - K[:, active] @ weights - model.intercept[0]
