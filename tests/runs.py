@@ -130,6 +130,17 @@ def python(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, *map(str, words)], **options)
 
 
+@contextmanager
+def held_python(code: str, *words: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run code in a Python of its own, which is killed at the end; it prints a line once it is where it shall be."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def wait_until(found: Callable[[], bool], seconds: float, told: Callable[[], str] = str) -> None:
     """Wait until something is there; fail after so many seconds, with what is then told."""
     until = time.monotonic() + seconds

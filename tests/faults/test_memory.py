@@ -169,30 +169,17 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         weights = active_weights(in_rounds, current)
         certificates = PricedRound(in_rounds, np.arange(m), 1.0, current, weights, (), scored).certificates
     assert largest[0] < 0.2 * sums.gram.nbytes
-    centred = sums.centred()
-    np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
-    for output, found in enumerate(certificates):
-        inputs = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
-        largest = float(np.abs(scores[:, output]).max())
-        expected = certify_support(*inputs, largest, sums.rounding())
-        assert found == expected
     # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
-    more = Correlations(
-        values=np.vstack([scores, np.zeros((1, Y.shape[1]))]),
-        norm_bounds=np.ones(m + 1),
-        residuals=Y,
-        errors=np.zeros((m + 1, Y.shape[1])),
-        screened=np.zeros(m + 1, bool),
-        evaluated=m + 1,
-        kernel_entries=0,
-    )
-    of_all = PricedRound(in_rounds, np.arange(m + 1), 1.0, current, weights, (), more)
-    errors = correlation_errors(in_rounds, Y)
-    for output, found in enumerate(of_all.certificates):
+    wider = np.vstack([scores, zeros[:1]]), np.ones(m + 1), Y, np.vstack([zeros, zeros[:1]]), np.zeros(m + 1, bool)
+    of_all = PricedRound(in_rounds, np.arange(m + 1), 1.0, current, weights, (), Correlations(*wider, m + 1, 0))
+    centred, errors = sums.centred(), correlation_errors(in_rounds, Y)
+    np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
+    assert (errors > 0).all()
+    for output, (found, with_one_more) in enumerate(zip(certificates, of_all.certificates, strict=True)):
         problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
-        largest_score = float(np.abs(scores[:, output]).max())
-        assert found == certify_support(*problem, largest_score, sums.rounding().beside(float(errors[output])))
-        assert errors[output] > 0
+        largest_score, rounding = float(np.abs(scores[:, output]).max()), sums.rounding()
+        assert found == certify_support(*problem, largest_score, rounding)
+        assert with_one_more == certify_support(*problem, largest_score, rounding.beside(float(errors[output])))
 
 
 def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: Capture) -> None:

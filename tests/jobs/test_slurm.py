@@ -22,7 +22,7 @@ import pytest
 
 from jobs.benchmarks.generated_images import write_images
 from jobs.slurm.dask_cluster import KEY_LOCK, key_of_start
-from runs import ROOT, TrainedRuns, model_bytes, wait_until
+from runs import ROOT, TrainedRuns, held_python, model_bytes, wait_until
 
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -269,12 +269,9 @@ with key_of_start(Path(sys.argv[1])):
 
 
 def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KEEP, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
-        assert killed.stdout is not None
+    with held_python(KEEP, tmp_path) as killed:
         assert killed.stdout.readline() == "made\n"
         (left,) = tmp_path.glob(".tls-*")
-        killed.kill()
     elsewhere, long_ago, unknown = (tmp_path / f".tls-{name}" for name in ("elsewhere", "long-ago", "unknown"))
     for folder in (elsewhere, long_ago, unknown):
         folder.mkdir()

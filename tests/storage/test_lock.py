@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runs import held_python
 from storage.errors import LockedError
 from storage.lock import hold_lock, holder
 
@@ -43,15 +43,11 @@ with hold_lock(Path(sys.argv[1]), "test run"):
 
 @contextmanager
 def holding(path: Path, mode: str = "plain") -> Iterator[tuple[subprocess.Popen, int]]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", HOLD, str(path), mode]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        child = 0
+    with held_python(HOLD, path, mode) as process:
+        child = int(process.stdout.readline())
         try:
-            child = int(process.stdout.readline())
             yield process, child
         finally:
-            process.kill()
             if child:
                 os.kill(child, signal.SIGKILL)
 

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import ROOT
+from runs import held_python
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, sweep_output
 
@@ -34,14 +33,9 @@ with contextlib.ExitStack() as stack:
 
 @contextmanager
 def half_written(paths: list[Path]) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-c", WRITER, *paths]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "half\n"
-            yield process
-        finally:
-            process.kill()
+    with held_python(WRITER, *paths) as process:
+        assert process.stdout.readline() == "half\n"
+        yield process
 
 
 def settle(monkeypatch: pytest.MonkeyPatch) -> None:
