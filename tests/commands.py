@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import pytest
 from runs import TrainedRuns, save_once
 
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+Runs = dict[str, Path]  # by their task
+Trained = Callable[..., Path]  # copies of finished runs by their arguments
 WORDS = ("far", "middle", "near")
 IMAGES = ("--centers", "60")  # of digits: a run with ten classes whose model is of images
 FEWER = ("--set", "data.n_train=300", "--set", "data.n_test=60", "--set", "seed=3")  # digits

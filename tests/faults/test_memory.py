@@ -15,7 +15,7 @@ import psutil
 import pytest
 import zarr
 
-from commands import Capture
+from commands import Capture, Patch
 from jobs.benchmarks.generated_images import write_images
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -138,9 +138,7 @@ def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield run
 
 
-def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
-    in_rounds: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_growing_a_gram_of_few_columns_reads_few_features_at_once(in_rounds: Run, monkeypatch: Patch) -> None:
     """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
     monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
     grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled

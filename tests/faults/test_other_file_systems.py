@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from commands import Capture
+from commands import Capture, Patch
 from faults.spied_runs import Command, Whole
 from pipeline import status, verify
 from pipeline.train import main
@@ -73,7 +73,7 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     "case", ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand"))]
 )
 def test_nothing_is_removed_while_this_process_maps_it(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, case: str
+    tmp_path: Path, command: Command, monkeypatch: Patch, case: str
 ) -> None:
     mapped, removed = [], []
     remove_tree = disk.low_remove_tree
@@ -123,7 +123,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
     "number", [errno.ENOLCK, *(pytest.param(number, marks=pytest.mark.ci) for number in (errno.ENOTSUP, errno.ENOSYS))]
 )
 def test_without_locks_a_run_warns_and_can_be_looked_at(
-    tmp_path: Path, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, number: int
+    tmp_path: Path, tables: Path, monkeypatch: Patch, capsys: Capture, number: int
 ) -> None:
     def no_flock(descriptor: object, operation: int) -> None:
         raise OSError(number, os.strerror(number))

@@ -9,13 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import runs
-from commands import Capture
+from commands import Capture, Patch, Trained
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
@@ -46,7 +45,7 @@ def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: Ca
 
 
 def test_a_run_keeps_the_arguments_of_its_command(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     words = [str(tables / "values.npz"), "--centers", "20", "-q", "--run-dir", str(tmp_path / "run")]
     words += ["--features-dir", str(features)]
@@ -55,7 +54,7 @@ def test_a_run_keeps_the_arguments_of_its_command(
     assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
 
 
-def test_a_run_of_another_version_is_refused(trained: Callable[..., Path], tables: Path, capsys: Capture) -> None:
+def test_a_run_of_another_version_is_refused(trained: Trained, tables: Path, capsys: Capture) -> None:
     data = tables / "values.npz"
     run = trained("--centers", "20", dataset=data)
     environment = read_record(run / "env.json")
@@ -77,7 +76,7 @@ def test_a_python_without_libraries_says_what_to_type(finished_run: TrainedRuns,
         assert re.fullmatch(rf"error: \w+{re.escape(advice)}\n", done.stderr), done.stderr
 
 
-def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_name_the_command_as_it_was_called(monkeypatch: Patch) -> None:
     assert program("status") == "python -m pipeline.status"
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/slkl", "train"])
     assert program("status") == "slkl status"

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from sklearn.metrics import confusion_matrix, mean_squared_error
 
-from commands import FEWER, TARGETS, WORDS, Capture, X, the_error
+from commands import FEWER, TARGETS, WORDS, Capture, Patch, Runs, X, the_error
 from pipeline.evaluate import main
 from pipeline.prediction import streamed_prediction as prediction
 from pipeline.prediction.model_folder import load_model
@@ -37,7 +37,7 @@ KEYS = {
 }
 
 
-def test_a_run_agrees_with_its_report(digits: Path, rings: dict[str, Path], capsys: Capture) -> None:
+def test_a_run_agrees_with_its_report(digits: Path, rings: Runs, capsys: Capture) -> None:
     for run in (digits, *rings.values()):
         found, report = evaluated(capsys, run), report_of(run)
         assert set(found) == KEYS
@@ -57,7 +57,7 @@ def test_a_run_agrees_with_its_report(digits: Path, rings: dict[str, Path], caps
 
 
 def test_the_own_data_by_name_are_split_as_the_run_split_them(
-    digits: Path, rings: dict[str, Path], ring_data: dict[str, Path], capsys: Capture
+    digits: Path, rings: Runs, ring_data: Runs, capsys: Capture
 ) -> None:
     """Another seed would split other rows."""
     assert evaluated(capsys, digits, "digits")["confusion"] == report_of(digits)["confusion"]
@@ -70,7 +70,7 @@ def test_the_own_data_by_name_are_split_as_the_run_split_them(
 
 @pytest.mark.parametrize("task", TARGETS)
 def test_every_form_of_the_data_gives_the_same_numbers(
-    rings: dict[str, Path], task: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    rings: Runs, task: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 50)
     y, model = TARGETS[task], load_model(rings[task] / "model")
@@ -94,7 +94,7 @@ def test_every_form_of_the_data_gives_the_same_numbers(
         assert (found["mse"], found["r2"]) == (None, None)
 
 
-def test_labels_written_in_another_way_are_the_same(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+def test_labels_written_in_another_way_are_the_same(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
     """Numbers as text or as floats, and data in which a class is missing."""
     y = TARGETS["binary"]
     np.savez(tmp_path / "int.npz", X=X, y=y)
@@ -107,7 +107,7 @@ def test_labels_written_in_another_way_are_the_same(rings: dict[str, Path], tmp_
     assert found["confusion"] == [[0, 0], expected[1]]
 
 
-def test_the_table_for_people(digits: Path, rings: dict[str, Path], capsys: Capture) -> None:
+def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> None:
     assert main([str(digits)]) == 0
     shown, report = capsys.readouterr().out, report_of(digits)
     assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 60)" in shown
@@ -144,7 +144,7 @@ BAD: dict[str, tuple[str, Any, list[str], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_data_give_one_line_and_the_exit_code(
-    case: str, rings: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Any
+    case: str, rings: Runs, tmp_path: Path, capsys: Capture, monkeypatch: Any
 ) -> None:
     task, content, options, words = BAD[case]
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 50)
@@ -154,7 +154,7 @@ def test_bad_data_give_one_line_and_the_exit_code(
     assert words in the_error(capsys)
 
 
-def test_what_is_missing_has_its_code(digits: Path, rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_missing_has_its_code(digits: Path, rings: Runs, tmp_path: Path, capsys: Capture) -> None:
     """Nothing to evaluate, no data, settings without data, and data that have changed since the run."""
     np.savez(tmp_path / "own.npz", X=X, y=TARGETS["binary"])
     run = train_beside(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")

@@ -1,6 +1,5 @@
 """Models as ONNX files: two other evaluators say what our own prediction says."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 import runs
+from commands import Capture, Patch, Trained
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
@@ -84,11 +84,11 @@ def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Pa
 
 
 def test_what_is_in_the_way_is_not_replaced(
-    trained: Callable[..., Path],
+    trained: Trained,
     tables: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch,
+    capsys: Capture,
 ) -> None:
     root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,7 @@ import pytest
 import zarr
 from scipy.special import softmax
 
-from commands import TARGETS, WORDS, Capture, X, flip, the_error
+from commands import TARGETS, WORDS, Capture, Patch, Runs, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import evaluate
@@ -30,8 +30,6 @@ from pipeline.prediction.model_folder import load_model, save_model
 from runs import ROOT, files_of, largest_bytes, python, train_beside
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, OutputSpec, writing
-
-Runs = dict[str, Path]  # by their task
 
 
 def predict(model: Path, data: str | Path, out: str | Path, *options: str) -> int:
@@ -67,7 +65,7 @@ def expected(run: Path, source: SourceSpec) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
-    images: Path, tmp_path: Path, suffix: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, suffix: str, capsys: Capture, monkeypatch: Patch
 ) -> None:
     """What a prediction that was killed left beside the file goes."""
     monkeypatch.setattr(outputs, "_SETTLED_SECONDS", 0.0)
@@ -104,7 +102,7 @@ def test_files_tell_which_column_is_whose(images: Path, rings: Runs, tmp_path: P
 
 
 @pytest.mark.parametrize("task", TARGETS)
-def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, monkeypatch: Patch) -> None:
     """The same rows from npz, zarr and csv give the same predictions to the last bit, in every kind of file.
 
     The target of a csv is left out wherever it stands.
@@ -147,7 +145,7 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
 
 @pytest.mark.parametrize(("task", "part", "n_rows"), [("binary", (), 160), ("words", ("--part", "train"), 120)])
 def test_probabilities_are_written_beside_the_rest(
-    rings: Runs, ring_data: Runs, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    rings: Runs, ring_data: Runs, tmp_path: Path, capsys: Capture, monkeypatch: Patch,
     task: str, part: tuple[str, ...], n_rows: int,
 ) -> None:  # fmt: skip
     """Of the whole file, or of a part as the run split it; on standard output as in a csv."""
@@ -202,9 +200,7 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_memory_of_a_file_does_not_grow_with_its_rows(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_a_file_does_not_grow_with_its_rows(tmp_path: Path, suffix: str, monkeypatch: Patch) -> None:
     """Python's own account of memory, and Arrow's: of 15 times the rows, the peak holds not a tenth of what came in."""
     monkeypatch.setattr(outputs, "chunk_rows_for", lambda row_bytes, n_rows: 2_000)
     label, values, peaks = np.array(["near", "far"] * 50), np.random.default_rng(0).standard_normal((100, 9)), []
@@ -230,7 +226,7 @@ def test_a_wide_parquet_file_has_few_groups_of_rows(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
-    images: Path, rings: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, rings: Runs, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Python's own account of memory, which counts numpy's arrays: 16 times the rows, the same peak."""
     for model in (load_model(run / "model") for run in (images, rings["words"])):
@@ -402,7 +398,7 @@ def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_an_interrupt_ends_with_its_code_and_leaves_nothing(
-    suffix: str, rings: Runs, ring_data: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    suffix: str, rings: Runs, ring_data: Runs, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     """The signal comes amid a block, when the file has been begun."""
     decide = prediction._decide

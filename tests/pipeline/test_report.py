@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,7 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from commands import IMAGES, TABLE_RUN, Capture, X, the_error
+from commands import IMAGES, TABLE_RUN, Capture, Patch, Runs, Trained, X, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
@@ -64,7 +63,7 @@ def page_of(run: Path, out: Path) -> ElementTree.Element:
     return found
 
 
-def test_the_numbers_are_those_of_the_report(trained: Callable[..., Path], capsys: Capture) -> None:
+def test_the_numbers_are_those_of_the_report(trained: Trained, capsys: Capture) -> None:
     run = trained(*IMAGES)
     before, report = sizes_and_times(run), report_of(run)
     for _ in range(2):  # it replaces its own page
@@ -166,7 +165,7 @@ def test_what_a_run_did_has_its_plots(
     assert words in (tmp_path / "page.html").read_text()
 
 
-def test_a_regression_shows_truth_against_prediction(rings: dict[str, Path], tmp_path: Path) -> None:
+def test_a_regression_shows_truth_against_prediction(rings: Runs, tmp_path: Path) -> None:
     report, found = report_of(rings["regression"]), page_of(rings["regression"], tmp_path / "page.html")
     assert f"{report['mse']:.6g}" in texts(found, "b")
     assert "prediction against truth" in texts(found, "title")
@@ -227,7 +226,7 @@ def test_data_that_are_gone_leave_the_rest(tmp_path: Path) -> None:
     assert f"Not shown or damaged: examples: dataset {tmp_path / 'gone.npz'}: no such file" in texts(found, "p")
 
 
-def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = config.load("mnist", None, {}).config
@@ -242,9 +241,7 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: pytest.
     "name", ["report.json", "env.json", "config.toml", "model/arrays.npz", "metrics.jsonl", "log.jsonl"]
 )
 @pytest.mark.parametrize("damage", [b'{"stage": "sol', b"\xff\xfe\x00"])
-def test_damaged_files_are_named_and_the_rest_is_shown(
-    rings: dict[str, Path], tmp_path: Path, name: str, damage: bytes
-) -> None:
+def test_damaged_files_are_named_and_the_rest_is_shown(rings: Runs, tmp_path: Path, name: str, damage: bytes) -> None:
     run = shutil.copytree(rings["words"], tmp_path / "run")
     (run / name).write_bytes(damage)
     told = texts(page_of(run, tmp_path / "page.html"), "p")

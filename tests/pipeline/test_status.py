@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands import TABLE_RUN, Capture
+from commands import TABLE_RUN, Capture, Patch, Runs, Trained
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
 from pipeline.runtime.progress import Progress
@@ -25,7 +24,7 @@ from storage.records import write_record
 
 
 @pytest.fixture
-def unfinished(trained: Callable[..., Path], ring_data: dict[str, Path]) -> RunLayout:
+def unfinished(trained: Trained, ring_data: Runs) -> RunLayout:
     """A copy without its report: what a kill just before the end leaves."""
     layout = RunLayout(trained(*TABLE_RUN, dataset=ring_data["words"]))
     layout.report.unlink()
@@ -60,9 +59,7 @@ def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_live_run_and_then_a_killed_one(
-    features: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
     run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
     seen, second = [], []

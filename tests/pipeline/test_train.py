@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import FEWER, IMAGES, TARGETS, Capture, X, flip, the_error
+from commands import FEWER, IMAGES, TARGETS, Capture, Patch, Trained, X, flip, the_error
 from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -123,7 +123,7 @@ def test_model_files_hold_no_path_or_host(images: Path) -> None:
 
 
 def test_a_used_folder_is_refused_and_resume_answers_from_it(
-    trained: Callable[..., Path], features: Path, classes: Path, capsys: Capture
+    trained: Trained, features: Path, classes: Path, capsys: Capture
 ) -> None:
     run = trained(*SMALL, dataset=classes)
     train(run, features, *SMALL, dataset=classes, code=73)
@@ -252,7 +252,7 @@ def test_targets_whose_squares_leave_float64_are_told_in_one_line(
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
-    case: str, features: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    case: str, features: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     dataset, arguments, code, words = BAD_INPUT[case]
     made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(160, int))}

@@ -6,7 +6,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import runs
-from commands import IMAGES, Capture
+from commands import IMAGES, Capture, Trained
 from features.cell_text import names_in, names_text
 from features.errors import MissingInputError
 from features.open_source import open_source
@@ -26,26 +25,20 @@ from pipeline.config.command_line import NAMES_IN_PYTHON, parse, words_of
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
 from pipeline.predict import main as predict
 from pipeline.status import main as status
-from runs import files_of, model_bytes
+from runs import TrainedRuns, files_of, model_bytes
 from storage.errors import CorruptDataError
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
 LONG = SMALL | {"schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoint_every": "0.1s"}
 
 
-@pytest.fixture
-def folders(features: Path) -> dict[str, Path]:
-    """Where the runs of this module have their features."""
-    return {"features_dir": features}
-
-
 def test_it_is_the_command_of_that_name(
-    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
+    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path
 ) -> None:
     words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false", "--intercept")
     command = finished_run(*words, dataset=classes)
     asked = {"refit": "ridge", "intercept": True, "settings": {"data": {"standardise": False}}, "centers": 40}
-    run = train(classes, run_dir=tmp_path / "run", quiet=True, **asked, **folders)
+    run = train(classes, run_dir=tmp_path / "run", quiet=True, **asked, features_dir=features)
     assert model_bytes(run.folder) == model_bytes(command)
     assert (run.folder / "config.toml").read_bytes() == (command / "config.toml").read_bytes()
     assert set(files_of(run.folder)) == set(files_of(command))
@@ -85,9 +78,7 @@ def test_a_name_with_a_comma_is_not_taken_for_two(names: list[str]) -> None:
         configuration.load("table.csv", None, {"data.drop": ('"a, b', "--set")})
 
 
-def test_the_model_predicts_what_the_command_writes(
-    trained: Callable[..., Path], folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_model_predicts_what_the_command_writes(trained: Trained, features: Path, tmp_path: Path) -> None:
     command = trained(*IMAGES)
     run = train("digits", run_dir=command, resume="require", quiet=True)
     assert predict([str(command), "digits", "--out", str(tmp_path / "out.npz"), "--probabilities", "-q"]) == 0
@@ -103,9 +94,9 @@ def test_the_model_predicts_what_the_command_writes(
         run.model.predict(images[:, :3])
 
 
-def test_a_callback_gets_the_records_of_both_files(classes: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_callback_gets_the_records_of_both_files(classes: Path, features: Path, tmp_path: Path) -> None:
     records: list[dict[str, Any]] = []
-    train(classes, run_dir=tmp_path / "run", callback=records.append, **SMALL, **folders)
+    train(classes, run_dir=tmp_path / "run", callback=records.append, **SMALL, features_dir=features)
     lines = [(tmp_path / "run" / name).read_text().splitlines() for name in ("log.jsonl", "metrics.jsonl")]
     assert [one for one in records if "event" in one] == [json.loads(line) for line in lines[0]]
     assert [one for one in records if "event" not in one] == [json.loads(line) for line in lines[1]]
@@ -113,7 +104,7 @@ def test_a_callback_gets_the_records_of_both_files(classes: Path, folders: dict[
 
 
 def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
-    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
+    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path
 ) -> None:
     told: list[dict[str, Any]] = []
 
@@ -122,7 +113,7 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
         if "iteration" in record:
             raise ZeroDivisionError("of the callback")
 
-    asked = {"run_dir": tmp_path / "run"} | SMALL | folders
+    asked = {"run_dir": tmp_path / "run"} | SMALL | {"features_dir": features}
     with pytest.raises(ZeroDivisionError, match="of the callback"):
         train(classes, callback=fails, **asked)
     assert sum("iteration" in record for record in told) == 1
@@ -131,7 +122,7 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
     assert model_bytes(train(classes, resume="auto", **asked).folder) == model_bytes(whole)
 
 
-def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_exit_reasons_are_exceptions(images: Path, features: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean centers"):
         train("digits", centres=60)
     with pytest.raises(ConfigError, match="savez"):
@@ -144,7 +135,7 @@ def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp
     with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
         train(tmp_path / "nowhere.csv")
     with pytest.raises(FolderInUseError, match="--resume auto"):
-        train("digits", run_dir=images, **folders)
+        train("digits", run_dir=images, features_dir=features)
     with pytest.raises(MissingRunError):
         train("digits", run_dir=tmp_path / "none", resume="require")
     with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
@@ -160,10 +151,10 @@ def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp
 @pytest.mark.ci
 @pytest.mark.usefixtures("default_interrupt")
 def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
-    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
+    classes: Path, features: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    whole = train(classes, run_dir=tmp_path / "whole", **LONG, **folders)
-    asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, **folders}
+    whole = train(classes, run_dir=tmp_path / "whole", **LONG, features_dir=features)
+    asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, "features_dir": features}
     seen: list[bool] = []
 
     def before_the_solve(record: dict[str, Any]) -> None:
@@ -183,7 +174,7 @@ def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes
     assert model_bytes(train(classes, **asked).folder) == model_bytes(whole.folder)
 
 
-def test_a_handler_of_the_process_is_left_alone(classes: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_handler_of_the_process_is_left_alone(classes: Path, features: Path, tmp_path: Path) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
 
@@ -193,7 +184,7 @@ def test_a_handler_of_the_process_is_left_alone(classes: Path, folders: dict[str
             time.sleep(0.01)
 
     try:
-        train(classes, run_dir=tmp_path / "run", callback=once, **SMALL, **folders)
+        train(classes, run_dir=tmp_path / "run", callback=once, **SMALL, features_dir=features)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
@@ -201,7 +192,7 @@ def test_a_handler_of_the_process_is_left_alone(classes: Path, folders: dict[str
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
 def test_a_thread_trains_alone_and_touches_no_handler(
-    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path, scheduler: str
+    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path, scheduler: str
 ) -> None:
     before = [signal.getsignal(number) for number in signal.valid_signals()]
     runs_in, refused = [], []
@@ -213,7 +204,7 @@ def test_a_thread_trains_alone_and_touches_no_handler(
             refused.append(error)
             assert [signal.getsignal(number) for number in signal.valid_signals()] == before
 
-    asked = {"scheduler": scheduler, "workers": 2, "callback": second, **SMALL, **folders}
+    asked = {"scheduler": scheduler, "workers": 2, "callback": second, **SMALL, "features_dir": features}
     thread = threading.Thread(target=lambda: runs_in.append(train(classes, run_dir=tmp_path / "run", **asked)))
     thread.start()
     thread.join()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import Capture, flip
+from commands import Capture, Patch, flip
 from pipeline import verify
 from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
@@ -238,9 +238,7 @@ def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, caps
     assert "an older one is used" in out
 
 
-def test_what_a_live_run_replaces_and_removes_is_not_damage(
-    copy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_live_run_replaces_and_removes_is_not_damage(copy: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """Everything is in the middle of a change when it is looked at first: a folder half removed, a torn record."""
     unfinished(copy)
     state, gram = copy / "STATE.json", copy / "statistics" / "fit" / "gram.npy"
