@@ -191,8 +191,7 @@ class Recording:
         assert {"low_write", "low_remove_tree", *KINDS} == set(real), "a change of the disk that is not recorded"
 
 
-KINDS = {"low_create": "create", "low_fsync": "fsync", "low_rename": "rename", "low_mkdir": "mkdir"}
-KINDS |= {"low_unlink": "remove"}
+KINDS = {f"low_{kind}": kind for kind in ("create", "fsync", "rename", "mkdir")} | {"low_unlink": "remove"}
 
 
 def values(number: int) -> dict[str, np.ndarray]:
@@ -229,17 +228,11 @@ def check_checkpoints(root: Path, promised: int, begun: int) -> None:
     assert promised == GONE or not found.warnings
 
 
-def write_folder(path: Path, number: int) -> None:
-    arrays.write_arrays(path, values(number), metadata={"number": number})
+def write_values(path: Path, number: int) -> None:
+    arrays.write_arrays(path, values(number))
 
 
-def read_folder(path: Path) -> int:
-    number: int = folders.read_manifest(path).metadata["number"]
-    assert_values(arrays.read_arrays(path), number)
-    return number
-
-
-def read_npz(path: Path) -> int:
+def read_values(path: Path) -> int:
     found = arrays.read_arrays(path)
     assert_values(found, int(found["a"][0]))
     return int(found["a"][0])
@@ -292,16 +285,16 @@ def check_store(root: Path, promised: int, begun: int) -> None:
 
 def recover(recording: Recording, root: Path) -> None:
     """A run killed between moving a folder aside and moving the new one in, and the next one after it."""
-    write_folder(root / "statistics" / "all", 1)
+    write_values(root / "statistics" / "all", 1)
     recording.committed(1)
     disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
     disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
     folders.remove_stale(root, recursive=True)
-    write_folder(root / "statistics" / "all", 2)
+    write_values(root / "statistics" / "all", 2)
     recording.committed(2)
 
 
-FOLDER = twice("statistics/all", write_folder, read_folder)
+FOLDER = twice("statistics/all", write_values, read_values)
 WORK: dict[str, tuple[Work, Check]] = {
     "checkpoints": (save_checkpoints, check_checkpoints),
     "folder": FOLDER,
@@ -310,7 +303,7 @@ WORK: dict[str, tuple[Work, Check]] = {
         lambda path, number: records.write_record(path, {"number": number}),
         lambda path: records.read_record(path)["number"],
     ),
-    "npz": twice("one.npz", lambda path, number: arrays.write_arrays(path, values(number)), read_npz),
+    "npz": twice("one.npz", write_values, read_values),
     "markers": (mark, check_marks),
     "store": (seal_in_place, check_store),
     "recovery": (recover, FOLDER[1]),
