@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 
+from features.published import PUBLISHED, cache_folder, given_folder, missing_files
+from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
-from pipeline.prediction.streamed_prediction import ModelLocation, locate
-from pipeline.reporting import examples, plots, result_table
+from pipeline.config.train_config import TrainConfig
+from pipeline.prediction.example_files import Asked, Piece
+from pipeline.prediction.labelled_scores import true_targets
+from pipeline.prediction.streamed_prediction import ModelLocation, locate, open_examples, predictions
+from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
 from pipeline.stages.run_workspace import in_order
 from storage.files import read_plain
@@ -25,6 +31,10 @@ from storage.records import read_record
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 MOST_CONFUSIONS = 20  # that are listed
+MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
+MOST_MISTAKES = 40
+MOST_CENTERS = 20
+MOST_DOTS = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
@@ -89,13 +99,100 @@ def _pictures(located: ModelLocation | None, notes: list[str]) -> dict[str, Any]
     empty: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if located is None or located.config is None:
         return empty
-    remedy = examples.needs_download(located.config)
+    remedy = needs_download(located.config)
     if remedy:
         notes.append(f"pictures and examples: {remedy}")
         return empty
-    mistakes = tried(notes, "examples", lambda: examples.mistakes(located)) or {}
-    centers = tried(notes, "pictures of the centers", lambda: examples.centers(located))
+    mistakes = tried(notes, "examples", lambda: _mistakes(located)) or {}
+    centers = tried(notes, "pictures of the centers", lambda: _centers(located))
     return {**empty, **mistakes, "centers": centers}
+
+
+def needs_download(config: TrainConfig) -> str:
+    """Return what to do where the data of a run would have to be downloaded first, which a report does not do."""
+    if config.dataset not in PUBLISHED:
+        return ""
+    folder = given_folder(config.dataset, config.resources.data_dir) or cache_folder(config.dataset)
+    if not missing_files(config.dataset, folder):
+        return ""
+    return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"
+
+
+def _mistakes(located: ModelLocation) -> dict[str, Any]:
+    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
+
+    Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
+    predicted. Raises what `open_examples` and `predictions` raise.
+    """
+    data, model = open_examples(Asked(None, labelled=True, part="test"), located), located.model
+    piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
+    for block in predictions(model, data):
+        truth, found = true_targets(block, labels), labels_from_decision(block.decision, model.task)
+        excess = found - truth
+        if labels:
+            of_class = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
+            rows = np.arange(len(truth))
+            excess = of_class[rows, found] - of_class[rows, truth]
+        blocks.append((truth, found, excess))
+        scanned += len(truth)
+        if scanned >= MOST_SCANNED_ROWS:
+            break
+    truth, found, excess = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    wrong = np.flatnonzero(truth != found) if labels else np.arange(scanned)
+    shown = [
+        {
+            "row": _row(piece, row),
+            "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
+            "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
+            "excess": float(excess[row]),
+            "picture": _picture(piece, row) if labels else None,
+        }
+        for row in wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]].tolist()
+    ]
+    n_wrong = len(wrong) if labels else None
+    told = {"shown": shown, "n_wrong": n_wrong, "n_scanned": scanned, "n_rows": data.n_rows}
+    return {"mistakes": told, "scatter": None if labels else _scatter(truth, found)}
+
+
+def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
+    """Return a plot of predictions against truth, of evenly spread rows."""
+    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DOTS)).round().astype(int))
+    dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
+    ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
+    log = plots.Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
+    lines = {"test rows": dots, "equal": [(end, end) for end in ends]}
+    return plots.plot(lines, plots.Axis("truth", log), plots.Axis("prediction", log), dots="test rows")
+
+
+def _centers(located: ModelLocation) -> list[dict[str, Any]] | None:
+    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
+    model = located.model
+    if len(model.input_shape) != 2 or not model.n_centers:
+        return None
+    piece = open_examples(Asked(None, labelled=True, part="train"), located).pieces[0]
+    names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
+    norms = np.linalg.norm(model.weights, axis=1)
+    shown = []
+    for m in np.argsort(-norms, kind="stable")[:MOST_CENTERS].tolist():
+        row, weights = int(model.center_index[m]), model.weights[m].tolist()
+        strongest = int(np.argmax(np.abs(model.weights[m])))
+        center: dict[str, Any] = {"row": row, "picture": None, "label": None}
+        if row >= 0:
+            _, label = piece.read(row, row + 1)
+            assert label is not None  # they were asked for
+            center = {"row": _row(piece, row), "picture": _picture(piece, row), "label": label[0].item()}
+        center |= {"norm": float(norms[m]), "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}"}
+        shown.append(center | {"weights": list(zip(names, weights, strict=True))})
+    return shown
+
+
+def _row(piece: Piece, row: int) -> int:
+    """Return the number of a row in the file that it is from."""
+    return row if piece.file_rows is None else int(piece.file_rows[row])
+
+
+def _picture(piece: Piece, row: int) -> str | None:
+    return plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) == 2 else None
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:

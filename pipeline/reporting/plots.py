@@ -4,10 +4,8 @@ import base64
 import math
 import struct
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -172,7 +170,7 @@ def last_solves(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _solves(records: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
-    """Return objective, gap and active candidates of the last solves, of MOST_LINES outputs, and the visits of all."""
+    """Return objective, gap and active candidates of the last solves, of MOST_LINES outputs."""
     latest = last_solves(records)
     outputs, sweeps = sorted({record["output"] for record in latest}), Axis("sweeps and Newton rounds", log=False)
     drawn = {}
@@ -183,7 +181,6 @@ def _solves(records: Sequence[dict[str, Any]], labels: Sequence[object]) -> list
         plot(_lines(drawn, "objective"), sweeps, Axis("objective")),
         plot(_lines(drawn, "relative_gap"), sweeps, Axis("relative gap", log=True)),
         plot(_lines(drawn, "n_active"), sweeps, Axis("active candidates")),
-        plot(_visits(latest), sweeps, Axis("visits so far")),
     ]
 
 
@@ -194,19 +191,6 @@ def _lines(groups: dict[str, list[dict[str, Any]]], y: str) -> Lines:
 def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
     """Return the points (x, y) of the records that have both."""
     return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
-
-
-def _visits(records: Sequence[dict[str, Any]]) -> Lines:
-    """Return the visits so far, of all outputs, and those that as many sweeps over all candidates would make."""
-    visited, full = Counter[int](), Counter[int]()
-    for one in records:
-        visited[int(one["iteration"])] += one["visited"]
-        full[int(one["iteration"])] += one["visited"] + one["skipped"] + one["screened"]
-    order = sorted(visited)
-    return {
-        name: list(zip(order, accumulate(made[number] for number in order), strict=True))
-        for name, made in (("visited", visited), ("full sweeps", full))
-    }
 
 
 def _passes(records: Sequence[dict[str, Any]]) -> list[Figure | None]:

@@ -23,7 +23,7 @@ from features.targets import labels_from_decision
 from pipeline.config import settings as config
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main
-from pipeline.reporting import examples as report_examples
+from pipeline.reporting import page as report_page
 from pipeline.verify import main as verify
 from runs import TrainedRuns, report_of, sizes_and_times, train_beside
 
@@ -108,7 +108,7 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, t
     assert len(wrong) > 3, "else this test shows nothing"
     found = page_of(images, tmp_path / "page.html")
     excess = decision[wrong, predicted[wrong]] - decision[wrong, truth[wrong]]
-    expected = wrong[np.argsort(-excess, kind="stable")][: report_examples.MOST_MISTAKES]
+    expected = wrong[np.argsort(-excess, kind="stable")][: report_page.MOST_MISTAKES]
     shown, data = pictures(found, "row"), load_digits().target
     rows = source.file_rows["test"]
     assert rows is not None
@@ -230,10 +230,10 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) 
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = config.load("mnist", None, {}).config
-    assert report_examples.needs_download(settings) == (
+    assert report_page.needs_download(settings) == (
         "the data are not here: python -m pipeline.train mnist --dry-run downloads them"
     )
-    assert report_examples.needs_download(config.load("digits", None, {}).config) == ""
+    assert report_page.needs_download(config.load("digits", None, {}).config) == ""
     assert list(tmp_path.iterdir()) == []
 
 
