@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.command_line import command_parser
-from pipeline.errors import ConfigError, MissingRunError
+from pipeline.errors import ConfigError
 from pipeline.runtime.answers import answered
 
 PAGE_START = b"<!doctype html"
@@ -39,8 +39,6 @@ def write(root: Path, out: Path | None) -> Path:
     path = out or layout.report_html
     if path.resolve() != layout.report_html.resolve() and path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"--out {path}: lies in the run's folder, which only has room for {layout.report_html.name}")
-    if not root.is_dir():
-        raise MissingRunError(f"{root} holds no run; name the folder of one")
     if path.is_file() and not _is_page(path):
         raise ConfigError(f"--out {path}: exists and is no report; choose another name")
     text = page(layout)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.command_line import command_parser
+from pipeline.reporting.run_facts import lines, status
 from pipeline.runtime.answers import answered
 
 
@@ -19,14 +20,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     arguments = parser.parse_args(argv)
-    return answered(lambda: _print_status(arguments.run, as_json=arguments.json))
 
+    def show() -> None:
+        facts = status(arguments.run)
+        print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
 
-def _print_status(run: Path, *, as_json: bool) -> None:
-    from pipeline.reporting.run_facts import lines, status  # brings numpy, which --help does without
-
-    facts = status(run)
-    print(json.dumps(facts, indent=2) if as_json else "\n".join(lines(facts)))
+    return answered(show)
 
 
 if __name__ == "__main__":

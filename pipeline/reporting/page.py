@@ -215,16 +215,10 @@ def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:
     if settings is not None:
         settings = IMAGE_SETTINGS.sub(r"\1", settings)
     arguments = stored.get("arguments")
-    versions = {"python": stored.get("python"), **(stored.get("libraries") or {})}
-    pools = [
-        " ".join(str(pool.get(key)) for key in ("internal_api", "version", "architecture"))
-        for pool in stored.get("blas") or []
-    ]
     return {
         "settings": settings,
         "command": f"{program('train')} {shlex.join(arguments)}" if arguments else None,
-        "versions": {"slkl": stored.get("slkl"), **versions, "BLAS": ", ".join(pools) or None},
-        "processors": stored.get("processors"),
+        "versions": stored.get("environment") or {},
     }
 
 

@@ -7,17 +7,10 @@ import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
 
-from features.errors import DataError, MissingInputError, UnavailableError, UsageError
 from pipeline.config.settings import in_options
 from pipeline.errors import ExitCode
 
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
-    DataError: ExitCode.INVALID_DATA,
-    MissingInputError: ExitCode.MISSING_INPUT,
-    UnavailableError: ExitCode.UNAVAILABLE,
-    UsageError: ExitCode.USAGE,
-}
 
 
 def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
@@ -50,9 +43,6 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
     code = getattr(error, "exit_code", None)
     if code is not None:
         return ExitCode(int(code)), line
-    for kind, known in _FEATURE_ERRORS.items():
-        if isinstance(error, kind):
-            return known, line
     if isinstance(error, UnicodeEncodeError):
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
     if isinstance(error, ValueError) and "embedded null" in line:

@@ -45,7 +45,7 @@ class StageLine:
         if self._in_place:
             for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
                 if other.isatty():
-                    self._inside.enter_context(redirect(self.above(other)))
+                    self._inside.enter_context(redirect(_Above(other, self)))
         self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
         return self
 
@@ -59,10 +59,6 @@ class StageLine:
                 self._write(self._fitted(words) + "\n")
             else:
                 self._write(f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s\n")
-
-    def above(self, stream: TextIO) -> Any:
-        """Return what writes as a stream does, above this line."""
-        return _Above(stream, self)
 
     def write_above(self, stream: TextIO, text: str) -> int:
         """Write text of others to a stream, in place of the line, which is drawn again below a line that they end."""
@@ -162,7 +158,7 @@ class Events:
 
     def _print(self, message: str) -> None:
         stream, line = self._stream, self._line
-        print(message, file=line.above(stream) if line else stream, flush=True)
+        print(message, file=_Above(stream, line) if line else stream, flush=True)
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""

@@ -31,7 +31,8 @@ from storage.records import read_record, write_record
 
 FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
-DECISIVE = ("numpy", "scipy", "numba")  # those whose code the numbers come out of
+# What the bits of a model depend on: whose code the numbers come out of, and where it runs.
+DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
 _REMEDY = "restore it, or start a new run"
 
@@ -155,7 +156,7 @@ def taken(
             text = to_toml(config).encode()
             facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
             digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
-            write_record(layout.environment, environment() | facts | digests)
+            write_record(layout.environment, {"environment": environment()} | facts | digests)
             write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
         elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
             raise ConfigMismatchError(
@@ -218,23 +219,24 @@ def finished_report(layout: RunLayout) -> dict[str, Any]:
 
 def environment_changes(layout: RunLayout) -> list[str]:
     """Return a warning for each difference to the first start that may change the last bits of the model."""
-    return environment_warnings(read_record(layout.environment, remedy=_REMEDY), environment())
+    return environment_warnings(read_record(layout.environment, remedy=_REMEDY)["environment"], environment())
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, processor, BLAS and thread settings, as recorded in env.json."""
+    """Return versions, BLAS and processor by their names, as env.json keeps them; unknown ones are None or empty."""
     # Slow to import, and only then is the BLAS of its own that scipy carries loaded, and seen.
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info
 
-    pools = [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in threadpool_info()]
+    pools = [pool for pool in threadpool_info() if pool["internal_api"] in _BLAS]
     return {
         "slkl": __version__,
         "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
-        "machine": platform.machine(),
+        **{name: _version(name) for name in LIBRARIES},
+        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
+        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
+        "the kind of processor": platform.machine(),
         "system": platform.system(),
-        "blas": pools,
         "processors": os.cpu_count(),
     }
 
@@ -244,28 +246,13 @@ def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> l
 
     `stored`: of a run's first start (env.json); `now`: of a resumption. Unknown facts are not compared.
     """
-    before, after = _decisive(stored), _decisive(now)
     return [
-        f"{what} is {after[what]} here, the run was started with {before[what]}: "
+        f"{what} is {now[what]} here, the run was started with {stored[what]}: "
         "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "
         "if they matter"
-        for what in before
-        if what in after and after[what] != before[what]
+        for what in DECISIVE
+        if stored[what] and now[what] and now[what] != stored[what]
     ]
-
-
-def _decisive(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the bits of a model depend on, as {what: value}."""
-    pools = [pool for pool in environment.get("blas") or [] if pool.get("internal_api") in _BLAS]
-    libraries = environment.get("libraries") or {}
-    facts = {
-        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
-        "the kind of processor": environment.get("machine"),
-        "slkl": environment.get("slkl"),
-        **{name: libraries.get(name) for name in DECISIVE},
-        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
-    }
-    return {what: str(value) for what, value in facts.items() if value}
 
 
 def _joined(words: Iterable[str | None]) -> str:
