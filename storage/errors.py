@@ -25,7 +25,7 @@ _REMEDIES = {  # by how the name begins; the first that fits
     "log.jsonl": LINES,
     "metrics.jsonl": LINES,
     "model": "delete the folder model and report.json, then resume the run: they are made again",
-    "centers": "delete the folder centers and report.json, then resume the run: they are drawn again, the same",
+    "candidates": "delete the folder candidates and report.json, then resume the run: they are drawn again, the same",
     "scales": (
         "delete the folders scales, centers, statistics, solutions, scores, markers and model, and report.json, then "
         "resume the run: it does its stages again, to the same bytes"

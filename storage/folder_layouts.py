@@ -54,7 +54,7 @@ class RunLayout:
     environment = _Path("env.json")  # versions, core type and thread settings of the first start
     state = _Path("STATE.json")  # the current stage and its progress
     lease = _Path("lease")  # the number of the latest lease, which ends the earlier ones; gone at the end
-    centers = _Path("centers")  # the candidate centers: their rows in the training set, and their features
+    candidates = _Path("candidates")  # their rows in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
     passes = _Path("passes")  # the passes over the rows that are under way

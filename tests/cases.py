@@ -45,8 +45,8 @@ CASES = {
     "a path": classes("--centers", "60", "--penalty", "path:5:0.5:3", "--refit", "ridge", "--intercept"),
     "a search": values("--centers", "60", "--penalty", "auto"),
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
-    "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--polish-centers", "4"),
-    "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--polish-centers", "4"),
+    "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
+    "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--move-centers", "4"),
     "learned scales": classes("--centers", "60", "--scale", "learned", "--set", "kernel.scale_rounds=2"),
     "a metric": values(
         "--centers", "60", "--select", "greedy:20", "--scale", "metric", "--set", "kernel.scale_rounds=2"

@@ -113,10 +113,10 @@ def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64
     median = float(np.median(squares - 2 * some @ centers.T))
     targets = outputs(y[judged], "multiclass", int(y.max()) + 1)
     for width in asked.widths:
-        generator = GaussianKernel(centers, width * median, np.float32)
-        weights = least_squares(X[rows], y[rows], generator, asked.workers)
+        kernel = GaussianKernel(centers, width * median, np.float32)
+        weights = least_squares(X[rows], y[rows], kernel, asked.workers)
         decisions = np.concatenate(
-            [generator.block(X[some_rows]) @ weights for some_rows in np.array_split(judged, 1 + len(judged) // 2048)]
+            [kernel.block(X[some_rows]) @ weights for some_rows in np.array_split(judged, 1 + len(judged) // 2048)]
         )
         squared = float(np.square(decisions - targets).sum(axis=1).mean())
         yield width, width * median, squared, 100 * float(np.mean(decisions.argmax(axis=1) != y[judged]))

@@ -40,7 +40,7 @@ from threadpoolctl import threadpool_limits
 from storage.zarr_arrays import open_arrays
 
 BLOCK_ROWS = 1024
-MOST = {"run": 2.6, "statistics": 1.25, "solve": 0.4, "evaluate": 0.3, "centers": 0.05, "start": 0.5}  # times floor
+MOST = {"run": 2.6, "statistics": 1.25, "solve": 0.4, "evaluate": 0.3, "candidates": 0.05, "start": 0.5}  # times floor
 LEAST_EFFICIENCY = 0.9
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = ROOT / "jobs/paper/mnist.toml"

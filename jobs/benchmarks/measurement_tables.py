@@ -296,9 +296,9 @@ MEASUREMENTS = {
         "mnist",
         [
             "",
-            "--centers 4000 --select greedy:400 --polish-centers 60",
+            "--centers 4000 --select greedy:400 --move-centers 60",
             SELECT,
-            "--centers 4000 --select greedy:1000 --polish-centers 60",
+            "--centers 4000 --select greedy:1000 --move-centers 60",
             "--centers all --penalty 1 --refit ridge --memory-limit 4GiB",
         ],
         CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY,
@@ -326,13 +326,13 @@ MEASUREMENTS = {
         "mnist",
         [
             "--set data.n_train=10000 --centers 2000 --select greedy:100",
-            "--set data.n_train=10000 --centers 2000 --select greedy:100 --polish-centers 60",
+            "--set data.n_train=10000 --centers 2000 --select greedy:100 --move-centers 60",
         ],
         CENTERS | ERROR | SECONDS,
     ),
     "moved-abalone": trainings(
         "abalone",
-        ["--centers 3000 --select greedy:30", "--centers 3000 --select greedy:30 --polish-centers 100"],
+        ["--centers 3000 --select greedy:30", "--centers 3000 --select greedy:30 --move-centers 100"],
         CENTERS | RMSE | SECONDS,
     ),
     "descriptors": Measurement(("python jobs/benchmarks/descriptors.py --out DIR",), descriptors),

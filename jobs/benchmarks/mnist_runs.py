@@ -75,7 +75,7 @@ def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArr
 
 
 def least_squares(
-    X: NDArray[np.float32], y: NDArray[np.int64], generator: Kernel, workers: int = 2
+    X: NDArray[np.float32], y: NDArray[np.int64], kernel: Kernel, workers: int = 2
 ) -> NDArray[np.float64]:
     """Return the weights (M, classes) of any centers, the ridge chosen on held-out rows; `workers` share the rows."""
     n_classes = int(y.max()) + 1
@@ -85,13 +85,13 @@ def least_squares(
     bounds = RowBounds.of(largest_terms(targets)), BLOCK_ROWS, share // BLOCK_ROWS
 
     def accumulated(start: int) -> list[GramStatistics]:
-        parts = [StatisticsSums(generator.n_centers, *bounds) for _ in range(2)]
+        parts = [StatisticsSums(kernel.n_centers, *bounds) for _ in range(2)]
         stop = min(start + share, len(X))
         for first in range(start, stop, BLOCK_ROWS):
             rows = slice(first, min(first + BLOCK_ROWS, stop))
             held_out = draw_held_out(0, HOLD_OUT, keys[rows])
             for part, chosen in zip(parts, (~held_out, held_out), strict=True):
-                part.add(generator.block(X[rows][chosen], out_dtype=np.float64), targets[rows][chosen])
+                part.add(kernel.block(X[rows][chosen], out_dtype=np.float64), targets[rows][chosen])
         return [part.statistics() for part in parts]
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as threads:

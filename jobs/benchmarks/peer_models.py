@@ -46,9 +46,9 @@ def random_centers(
 ) -> Found:
     """The control: our columns and our least squares, nothing chosen."""
     centers = X[np.random.default_rng(seed).permutation(len(X))[:size]]
-    generator = GaussianKernel(centers, sigma2)
-    weights = least_squares(X, y, generator, threads)
-    return len(centers), lambda X: (generator.block(X, out_dtype=np.float64) @ weights).argmax(1), (centers, weights)
+    kernel = GaussianKernel(centers, sigma2)
+    weights = least_squares(X, y, kernel, threads)
+    return len(centers), lambda X: (kernel.block(X, out_dtype=np.float64) @ weights).argmax(1), (centers, weights)
 
 
 PEERS: dict[str, Fit] = {

@@ -81,7 +81,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
-    generator = GaussianKernel(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
+    kernel = GaussianKernel(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
     sums = StatisticsSums(n_centers, RowBounds.of(largest_terms(Y)), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS))
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
@@ -93,7 +93,7 @@ def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_col
     with threadpool_limits(1):
         for start in range(0, len(X), BLOCK_ROWS):
             rows, now = slice(start, start + BLOCK_ROWS), time.perf_counter()
-            block = generator.block(X[rows], out_dtype=np.float64)
+            block = kernel.block(X[rows], out_dtype=np.float64)
             now = spent("columns", now)
             sums.add(block, Y[rows])
             spent("gram", now)
@@ -183,7 +183,7 @@ def print_verdicts(facts: list[Facts]) -> None:
 
 
 def own_evaluations(problem: Problem, target: float) -> int:
-    """Return the scores that the default schedule evaluates, certificates and polish included."""
+    """Return the scores that the default schedule evaluates, certificates and Newton rounds included."""
     solution = solve(problem, SolverOptions(tolerance=target, max_sweeps=10_000), np.random.default_rng(0))
     assert solution.converged, solution.status.value
     return solution.state.evaluations

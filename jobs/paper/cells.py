@@ -104,7 +104,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     found = Trained(
         read_record(layout.report),
         [record for record in records if "iteration" in record],
-        read_arrays(layout.centers)["index"].tolist(),
+        read_arrays(layout.candidates)["index"].tolist(),
         "python -m pipeline.train " + " ".join(words),
     )
     write_json(kept, asdict(found))

@@ -261,8 +261,8 @@ class SolverConfig:
         "fit the selected centers again by least squares, with a ridge chosen on held-out rows (ridge)",
         "--refit",
     )
-    polish_centers: int = option(
-        0, whole(0), "steps, at most, that move the chosen centers to lower the squared error", "--polish-centers"
+    move_centers: int = option(
+        0, whole(0), "steps, at most, that move the chosen centers to lower the squared error", "--move-centers"
     )
     tolerance: float = option(
         1e-3,

@@ -31,7 +31,7 @@ PARAMETERS: dict[str, str] = {
     "penalty": "solver.penalty",
     "refit": "solver.refit",
     "select": "solver.select",
-    "polish_centers": "solver.polish_centers",
+    "move_centers": "solver.move_centers",
     "fit_intercept": "solver.intercept",
     "tol": "solver.tolerance",
     "max_sweeps": "solver.max_sweeps",

@@ -42,7 +42,7 @@ class KernelMachine(BaseEstimator):
     penalty: float | str | None = None
     refit: str | None = None
     select: str | None = None
-    polish_centers: int = 0
+    move_centers: int = 0
     fit_intercept: bool = True
     tol: float | None = None
     max_sweeps: int = 1000
@@ -162,7 +162,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     select : None, "greedy:K" or "greedy:auto"
         Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
         of by a penalty. The weights are least squares. `penalty`, `refit` and `tol` are not used then.
-    polish_centers : int
+    move_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian kernel.
     fit_intercept : bool

@@ -1,1 +1,1 @@
-"""Kernel columns and their sums: the generator of columns, its compiled loops, the Gram and what goes with it."""
+"""Kernel columns and their sums: the kernels, their compiled loops, the Gram and what goes with it."""

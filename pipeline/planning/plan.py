@@ -357,7 +357,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     stages = (
         *_reading_stages(run),
         StagePlan.of("features", computing, _features_bytes(run, data)),
-        StagePlan.of("centers", computing, candidates_bytes(run)),
+        StagePlan.of("candidates", computing, candidates_bytes(run)),
         statistics,
         StagePlan.of("solve", solving, solving_bytes(run)),
         StagePlan.of("evaluate", solving, tests._replace(memory=max(data.reading(1), tests.memory))),

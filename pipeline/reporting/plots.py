@@ -226,8 +226,8 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
             plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),
             plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
         ]
-    if polished := report["polish"]:
-        drawn["moves"] = [plot(_moves(polished), Axis("step", log=False), held_out)]
+    if moves := report["moves"]:
+        drawn["moves"] = [plot(_moves(moves), Axis("step", log=False), held_out)]
     if probabilities := report["probabilities"]:
         bins, sure = probabilities["reliability"], Axis("largest probability, mean of a bin", log=False)
         right = {"calibrated": [(0.0, 0.0), (1.0, 1.0)], "test rows": _points(bins, "confidence", "accuracy")}
@@ -238,10 +238,10 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
     return drawn
 
 
-def _moves(polished: dict[str, Any]) -> Lines:
+def _moves(moves: dict[str, Any]) -> Lines:
     """Return the held-out errors of moved centers by step, a line for each share of the rows that they are of."""
-    errors = list(enumerate(polished["held_out_errors"]))
-    levels = polished.get("levels") or [{"share": 1.0, "first_step": 0}]
+    errors = list(enumerate(moves["held_out_errors"]))
+    levels = moves.get("levels") or [{"share": 1.0, "first_step": 0}]
     if len(levels) == 1:
         return {"": errors}
     ends = [*(level["first_step"] for level in levels[1:]), len(errors)]

@@ -34,7 +34,7 @@ def table(report: dict[str, Any]) -> list[str]:
     if columns := report["columns"]:
         made = f"{columns['on_the_fly']} columns made on the fly, {columns['materialised']} materialised"
         lines.append(f"{made} for {columns['active']} active of {columns['candidates']}")
-    lines += [polish_words(report["polish"])] if report["polish"] else []
+    lines += [moves_words(report["moves"])] if report["moves"] else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True)]
@@ -137,16 +137,16 @@ def before_words(report: dict[str, Any]) -> str:
     """Return what the `penalised` scores of a report, one that has them, came before: refit, moves of centers, both."""
     done = {
         "before the refit": report["refit"] is not None and report["penalty"] is not None,
-        "before the centers moved": bool(report["polish"] and report["polish"]["kept_step"]),
+        "before the centers moved": bool(report["moves"] and report["moves"]["kept_step"]),
     }
     return " and ".join(words for words, was in done.items() if was)
 
 
-def polish_words(polish: dict[str, Any]) -> str:
+def moves_words(moves: dict[str, Any]) -> str:
     """Return what became of moved centers."""
-    before, kept = polish.get("held_out_before", polish["held_out_errors"][0]), polish["kept_step"]
-    after = f"{before:.6g} to {polish['held_out_after']:.6g}" if kept else f"{before:.6g}: none lowers it"
-    return f"centers moved: {kept} of {polish['steps']} steps kept, held-out mse {after}"
+    before, kept = moves.get("held_out_before", moves["held_out_errors"][0]), moves["kept_step"]
+    after = f"{before:.6g} to {moves['held_out_after']:.6g}" if kept else f"{before:.6g}: none lowers it"
+    return f"centers moved: {kept} of {moves['steps']} steps kept, held-out mse {after}"
 
 
 def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "select": None if selection is None else solver.select,
         "selection": selection,
         "refit": "ridge" if summary["ridge"] is not None else None,
-        "polish": summary.get("polish"),
+        "moves": summary.get("moves"),
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
         "precision": config.kernel.precision,
@@ -110,12 +110,12 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
 
     The error of the held-out rows is mean squared, or of classes the log loss; None where no fit was.
     """
-    if "tried" not in run.centers:
+    if "tried" not in run.choices:
         return None
     best: dict[tuple[float, ...], list[float]] = {}
-    for record in sorted(run.centers["tried"].tolist(), key=lambda record: -record[4]):
+    for record in sorted(run.choices["tried"].tolist(), key=lambda record: -record[4]):
         best[record[6], record[2], *record[:2]] = record
-    chosen = float(run.centers["kernel"]), float(run.centers["kind"]), float(run.centers["sigma2"])
+    chosen = float(run.choices["kernel"]), float(run.choices["kind"]), float(run.choices["sigma2"])
     return [
         {
             "kernel": KERNELS[int(kernel)].name,
@@ -131,11 +131,11 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
 
 def _tried_widths(run: Run) -> list[list[float | None]] | None:
     """Return the widths of the chosen kernel and scales on most centers: [width, mean squared held-out error] each."""
-    centers = run.centers
-    if "tried" not in centers:
+    choices = run.choices
+    if "tried" not in choices:
         return None
-    kernel, kind, m, sigma2, error, _, final, _ = centers["tried"].T
-    chosen = (kernel == centers["kernel"]) & (kind == centers["kind"]) & (final > 0)
+    kernel, kind, m, sigma2, error, _, final, _ = choices["tried"].T
+    chosen = (kernel == choices["kernel"]) & (kind == choices["kind"]) & (final > 0)
     chosen &= m == m[chosen].max()
     pairs = sorted(zip(sigma2[chosen].tolist(), error[chosen].tolist(), strict=True), reverse=True)
     return [[width, found if np.isfinite(found) else None] for width, found in dict(pairs).items()]
@@ -148,7 +148,7 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
     stored, columns = read_arrays(run.layout.feature_scales), model.table_columns
     errors = [error if np.isfinite(error) else None for error in stored["hold_out_errors"].tolist()]
     return {
-        "kind": SCALE_KINDS[int(run.centers["kind"])] if "kind" in run.centers else kind_of(model.feature_scales),
+        "kind": SCALE_KINDS[int(run.choices["kind"])] if "kind" in run.choices else kind_of(model.feature_scales),
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,

@@ -1,4 +1,4 @@
-"""Active-set Newton polish of the weights: it ends at the optimum, not near it.
+"""Active-set Newton steps on the weights: they end at the optimum, not near it.
 
 A round admits the worst violators of |c_m^T r| <= tau in one batch and minimises P(w) = 1/2 |y - C w|^2 + tau |w|_1 on
 the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).

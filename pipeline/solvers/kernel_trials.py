@@ -133,9 +133,9 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all.
     """
     points = scaled(sample.points[: trial.n_centers], trial.scales)
-    generator = trial.kernel(points, trial.sigma2)
-    fit, others = _statistics(generator, trial, sample.part(~sample.held_out)), sample.part(sample.held_out)
-    held_out = _HeldOut(generator.block(scaled(others.X, trial.scales), None, np.float64), others)
+    kernel = trial.kernel(points, trial.sigma2)
+    fit, others = _statistics(kernel, trial, sample.part(~sample.held_out)), sample.part(sample.held_out)
+    held_out = _HeldOut(kernel.block(scaled(others.X, trial.scales), None, np.float64), others)
     try:
         best = refit(fit, held_out, fit, intercept=True, start=trial.ridge)
     except LinAlgError:
@@ -182,13 +182,13 @@ class _HeldOut:
         return min(climb(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
 
 
-def _statistics(generator: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
-    m, n_outputs = generator.n_centers, rows.targets.shape[1]
+def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
+    m, n_outputs = kernel.n_centers, rows.targets.shape[1]
     gram, kty, yty = np.zeros((m, m)), np.zeros((m, n_outputs)), np.zeros(n_outputs)
     sums, of_targets, total = np.zeros(m), np.zeros(n_outputs), 0.0
     for start in range(0, len(rows.X), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        columns, y = generator.block(scaled(rows.X[block], trial.scales), None, np.float64), rows.targets[block]
+        columns, y = kernel.block(scaled(rows.X[block], trial.scales), None, np.float64), rows.targets[block]
         ones = np.ones(len(y)) if rows.weights is None else rows.weights[block]
         sums, of_targets, total = sums + ones @ columns, of_targets + ones @ y, total + float(ones.sum())
         if rows.weights is not None:

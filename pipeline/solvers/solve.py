@@ -1,7 +1,7 @@
-"""Solve one problem to a certified gap: sweeps of the paper's method, then a Newton polish.
+"""Solve one problem to a certified gap: sweeps of the paper's method, then Newton rounds.
 
 A sweep visits coordinates drawn uniformly with replacement, as Algorithm 2 does, or (shrinking) a random permutation of
-those neither shrunk nor screened; a polish round takes Newton steps. Either is a function from state to state: the
+those neither shrunk nor screened; a Newton round takes Newton steps. Either is a function from state to state: the
 state between two records is a value, and going on from it gives the same bytes as never having stopped.
 """
 
@@ -22,11 +22,11 @@ from pipeline.solvers.problem import InvalidProblemError, Problem
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
-# A sweep after a polish that gained nothing may cost about so many operations: with 1000 active columns that are alike
-# to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
+# A sweep after a Newton round that gained nothing may cost about so many operations: with 1000 active columns that
+# are alike to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
 _FALLBACK_OPERATIONS = 1e9
 _FALLBACK_VISITS, _FALLBACK_FACTORISATIONS = 200, 10  # at the least
-# So many of them in a row end the solve, if the polish then lowers neither the gap to less than 0.9 of itself nor the
+# So many of them in a row end the solve, if Newton then lowers neither the gap to less than 0.9 of itself nor the
 # primal value to less than 0.99.
 _IDLE_CYCLES, _GAP_GAIN, _PRIMAL_GAIN = 3, 0.9, 0.99
 # Rounds of dropping all at once before exact segment minima take over.
@@ -173,7 +173,7 @@ def _iteration(
             if state.phase == "sweep":
                 new, inverse, record = _sweep(problem, options, state, inverse, generator)
             else:
-                inverse, (new, record) = None, _polish_round(problem, options, state)
+                inverse, (new, record) = None, _newton_round(problem, options, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
             raise _too_small(problem) from None
     if not (np.isfinite(new.objective) and np.isfinite(record.drift)):
@@ -192,13 +192,13 @@ def _begin(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     warm = state.support.size > 0
-    direct = options.polishes and (warm or options.opening_visits == 0)
+    direct = options.uses_newton and (warm or options.opening_visits == 0)
     if not np.isfinite(certificate.relative_gap):  # worse than no weights at all
         proof = certify(problem, nothing.weights, problem.kty)
         state = replace(state, best_weights=nothing.weights, best_primal=proof.primal, best_dual=proof.dual)
     begun = replace(
         state,
-        phase="polish" if direct else "sweep",
+        phase="newton" if direct else "sweep",
         settled=direct and not warm,
         mu=_mu_of_weights(state.weights, problem),
         scores=scores,
@@ -234,7 +234,7 @@ def _sweep(
         inverse = factorise(problem, state.mu, state.support)
     most_visits, most_factorisations = _limits(problem, options, state)
     threshold = np.inf
-    if options.polishes:
+    if options.uses_newton:
         order, threshold = generator.permutation(np.flatnonzero(~(state.shrunk | state.screened))), state.threshold
         order = order[:most_visits]
     else:
@@ -244,13 +244,13 @@ def _sweep(
         problem, inverse, order, shrunk,
         step=options.step, threshold=threshold, most_factorisations=most_factorisations,
     )  # fmt: skip
-    if options.polishes:
+    if options.uses_newton:
         state = replace(state, shrunk=shrunk, threshold=report.worst if report.worst > 0 else np.inf)
     state = _at(
         problem,
         state,
         inverse,
-        phase="polish" if options.polishes else "sweep",
+        phase="newton" if options.uses_newton else "sweep",
         generator_state=dict(generator.bit_generator.state),
         visits=state.visits + report.visits,
         evaluations=state.evaluations + report.visits,
@@ -262,20 +262,20 @@ def _sweep(
     return state, inverse, _record("sweep", state, certificate, *counts, report.drift)
 
 
-def _polish_round(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
+def _newton_round(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
     """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
-    new, certificate, steps = _polish(problem, state, drop_all=True)
+    new, certificate, steps = _newton_steps(problem, state, drop_all=True)
     if new.objective > new.previous_objective:
         # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
         spent, wasted = new.evaluations - state.evaluations, steps
-        new, certificate, steps = _polish(problem, state, drop_all=False)
+        new, certificate, steps = _newton_steps(problem, state, drop_all=False)
         new, steps = replace(new, evaluations=new.evaluations + spent), steps + wasted
     new = _with_stall(state, replace(new, iterations=state.iterations + 1, moves=state.moves + steps))
     active, was_active = new.weights != 0.0, state.weights != 0.0
     visited = int(np.count_nonzero(active | was_active))
     screened, moved = int(np.count_nonzero(new.screened)), int(np.count_nonzero(active != was_active))
     skipped = problem.n_candidates - visited - screened
-    return new, _record("polish", new, certificate, visited, skipped, screened, moved, drift=0.0)
+    return new, _record("newton", new, certificate, visited, skipped, screened, moved, drift=0.0)
 
 
 def _at(problem: Problem, state: SolverState, inverse: ActiveInverse, **changes: Any) -> SolverState:
@@ -309,9 +309,9 @@ def _record(
 def _limits(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[int, float]:
     """Return how many coordinates a sweep visits, and how often it may compute G afresh.
 
-    Few before the polish; after a polish that gained nothing, what costs about so many operations.
+    Few before Newton rounds; after one that gained nothing, what costs about so many operations.
     """
-    if not options.polishes:
+    if not options.uses_newton:
         return problem.n_candidates, np.inf
     if state.iterations == 0:
         return options.opening_visits, np.inf
@@ -327,7 +327,7 @@ def _certified(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    if options.polishes:
+    if options.uses_newton:
         state = _screened(problem, state, certificate)
         if worst <= state.level * problem.penalty:
             state = replace(state, shrunk=np.zeros_like(state.shrunk), threshold=np.inf, level=state.level / 10.0)
@@ -342,7 +342,7 @@ def _screened(problem: Problem, state: SolverState, certificate: Certificate) ->
     return replace(state, screened=state.screened | (safe & (state.mu == 0.0)))
 
 
-def _polish(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[SolverState, Certificate, int]:
+def _newton_steps(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[SolverState, Certificate, int]:
     """Admit and minimise, until the objective is below the one before; return the Newton steps too.
 
     With ``drop_all``, what was dropped too eagerly comes back in the next rounds; the one that ends lower is recorded.

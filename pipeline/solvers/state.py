@@ -20,10 +20,10 @@ class SolverOptions:
 
     tolerance : relative duality gap over all candidates to stop at.
     max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
-        polish rounds, which admit the worst violators and minimise on the faces they meet.
+        Newton rounds, which admit the worst violators and minimise on the faces they meet.
     schedule : "shrinking" or "uniform".
     step : "exact", or "newton", where that does not lower a weight
-    opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
+    opening_visits : of the one sweep before Newton rounds, which admits far more coordinates than the optimum keeps.
     stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 35).
     """
 
@@ -35,21 +35,21 @@ class SolverOptions:
     stop: str = "gap"
 
     @property
-    def polishes(self) -> bool:
+    def uses_newton(self) -> bool:
         """Whether the solve shrinks, and ends in Newton steps."""
         return self.schedule == "shrinking"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration, a sweep or a polish round.
+    """One iteration, a sweep or a Newton round.
 
     objective : F(mu), computed afresh; never above the one before.
     primal, dual, relative_gap : of the weights after it, over all candidates; None where not certified.
-    visited, skipped, screened, moved : coordinates visited (of a polish round: in the support or admitted); left out as
-        shrunk; left out for good; changed (of a polish round: to zero or from it).
+    visited, skipped, screened, moved : coordinates visited (of a Newton round: in the support or admitted); left out as
+        shrunk; left out for good; changed (of a Newton round: to zero or from it).
     evaluations : scores evaluated so far, certificates included.
-    drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a polish round.
+    drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a Newton round.
     seconds : since the start of the solve; the only entry that differs between equal runs.
     """
 
@@ -73,7 +73,7 @@ class Record:
 class SolverState:
     """All that the next iteration depends on.
 
-    phase : "sweep" or "polish"
+    phase : "sweep" or "newton"
     mu (M,) f8, weights (M,) f8, scores (M,) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
     shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
@@ -81,10 +81,10 @@ class SolverState:
         50); zero in every solution by the Gap Safe test, for good at this penalty.
     level : violation, relative to nu, at which the shrunken problem counts as converged.
     certified : whether ``relative_gap`` belongs to ``weights``.
-    settled : whether ``weights`` minimise the objective on their face (polish).
+    settled : whether ``weights`` minimise the objective on their face (Newton).
     best_weights (M,) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
         value with what rounding may have taken, and the largest dual value so far.
-    cycle_primal, cycle_gap, idle_cycles : smallest primal value and relative gap when the polish last gained something,
+    cycle_primal, cycle_gap, idle_cycles : smallest primal value and relative gap when Newton last gained something,
         and its sweeps since then.
     """
 

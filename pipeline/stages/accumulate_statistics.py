@@ -162,12 +162,12 @@ def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: 
     return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
 
 
-def _generator(rows: RowTask, n_columns: int, members: Stored | None) -> Kernel:
+def _kernel(rows: RowTask, n_columns: int, members: Stored | None) -> Kernel:
     """Read the centers of the columns."""
     if members is None:
-        return rows.generator_at_once(range(n_columns))
+        return rows.kernel_of_stored(range(n_columns))
     arrays = members.read()
-    return rows.generator_of(arrays["points"]) if "points" in arrays else rows.generator(arrays["members"])
+    return rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])
 
 
 def _block_of_columns(
@@ -177,7 +177,7 @@ def _block_of_columns(
 
     Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
     """
-    generator = _generator(rows, n_columns, members)
+    kernel = _kernel(rows, n_columns, members)
     of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
 
     def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
@@ -186,7 +186,7 @@ def _block_of_columns(
         chosen = [np.flatnonzero(rows_of[part]) for part in parts]
         order = np.concatenate(chosen)
         X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
-        columns: np.ndarray = generator.block(X, order, np.float64, counting(each, of_columns * size))
+        columns: np.ndarray = kernel.block(X, order, np.float64, counting(each, of_columns * size))
         first = 0
         for part, of_part in zip(parts, chosen, strict=True):
             span = slice(first, first + len(of_part))

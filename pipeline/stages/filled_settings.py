@@ -303,7 +303,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset
             yield f"{asked} cannot be learned for the {one.name} kernel; choose another of them"
     if kernel.name == AUTO_KERNEL and kernel.sigma2 != "auto":
         yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
-    if solver.polish_centers:
+    if solver.move_centers:
         yield from _without_moves(config)
     if solver.selects and (selection_size(solver.select) or 0) > n_candidates:
         yield (
@@ -322,7 +322,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset
 
 def _without_moves(config: TrainConfig) -> Iterator[str]:
     """Yield what is said where centers cannot be moved."""
-    solver, asked = config.solver, f"`solver.polish_centers={config.solver.polish_centers}`"
+    solver, asked = config.solver, f"`solver.move_centers={config.solver.move_centers}`"
     if solver.is_least_squares:  # of a table, unless something asks for another
         yield (
             f"{asked} moves centers that were chosen, and with `solver.penalty=none`, given or filled in, all "

@@ -5,7 +5,7 @@
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
 3. `find_weights`: a greedy selection (`select_centers`), or solves at a penalty or along a path, or least squares
-   (`solve_weights`); moved centers (`polish_centers`); the temperature of the probabilities (`find_temperature`).
+   (`solve_weights`); moved centers (`move_centers`); the temperature of the probabilities (`find_temperature`).
 """
 
 from dataclasses import replace
@@ -21,8 +21,8 @@ from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import ridge_bytes
 from pipeline.solvers.solve import solve_bytes
 from pipeline.stages.accumulate_statistics import accumulate_statistics
-from pipeline.stages.after.move_centers import NAME as POLISH
-from pipeline.stages.after.move_centers import moves_bytes, polish_centers
+from pipeline.stages.after.move_centers import NAME as MOVES
+from pipeline.stages.after.move_centers import move_centers, moves_bytes
 from pipeline.stages.after.temperature import find_temperature, temperature_bytes
 from pipeline.stages.choose.choose_kernel import PASS, choose_kernel, trials_bytes
 from pipeline.stages.choose.greedy_selection import choice_bytes, select_centers
@@ -32,7 +32,7 @@ from pipeline.stages.fit.correlations import correlation_bytes
 from pipeline.stages.fit.penalised_solves import path_bytes
 from pipeline.stages.fit.solve_weights import solve_weights
 from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
-from pipeline.stages.workspace import CENTERS, FINAL, SOLVE, FinalWeights, Workspace
+from pipeline.stages.workspace import CANDIDATES, FINAL, SOLVE, FinalWeights, Workspace
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
@@ -42,16 +42,16 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 def draw_candidates(work: Workspace) -> None:
     """Draw the candidates, choose what the data decide: kernel, width, scales; and commit the result."""
-    with work.stage(CENTERS) as cost:
-        if work.committed(CENTERS, mapped=True) is not None:
+    with work.stage(CANDIDATES) as cost:
+        if work.committed(CANDIDATES, mapped=True) is not None:
             return
         cost.items = 1
-        work.once(CENTERS, lambda: _candidates(work))
+        work.once(CANDIDATES, lambda: _candidates(work))
         work.drop(f"passes/{PASS}")
 
 
 def _candidates(work: Workspace) -> Arrays:
-    """Return what is committed with the candidates: see `Workspace.centers`."""
+    """Return what is committed with the candidates: see `Workspace.choices`."""
     index, facts = _rows_of_candidates(work), find_target_facts(work)
     arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | facts.arrays()
     # Else candidates may be all rows, and tasks read the features that they need.
@@ -102,12 +102,12 @@ def find_weights(work: Workspace) -> FinalWeights:
             return work.final
         cost.items = 0
         final, tried = select_centers(work) if work.config.solver.selects else solve_weights(work)
-        if work.config.solver.polish_centers and len(final.active):
-            final, tried = polish_centers(work, final, tried)
+        if work.config.solver.move_centers and len(final.active):
+            final, tried = move_centers(work, final, tried)
         final = final.moved_up(work.facts.mean)
         final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
         work.commit(FINAL, final.arrays())
-        work.drop(f"checkpoints/{POLISH}")
+        work.drop(f"checkpoints/{MOVES}")
         work.drop("passes")  # the one over the held-out rows
         return final
 

@@ -116,7 +116,7 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     slopes = {name for kernel in kernels for name in kernel.slope_loops if learned}
     loops += columns + loops_in(kernel_loops, "add_lower_tile", *sorted(slopes))
     if config.solver.is_penalised:
-        skipped = () if solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
+        skipped = () if solver_options(config.solver).uses_newton else solver_loops.NEWTON_LOOPS
         loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
     return loops
 

@@ -243,7 +243,7 @@ class RowBlock(NamedTuple):
 class RowTask:
     """What a worker needs to stream any blocks of rows through the kernel. Small and picklable."""
 
-    centers: Stored  # the candidates
+    candidates: Stored
     features: FeatureAccess
     shape: FeatureShape
     kernel: type[Kernel]
@@ -253,22 +253,22 @@ class RowTask:
     seed: int
     facts: TargetFacts
 
-    def generator(self, candidates: NDArray[np.int64]) -> Kernel:
-        """Return the generator of the columns of some candidates; their features are read.
+    def kernel_of(self, candidates: NDArray[np.int64]) -> Kernel:
+        """Return the kernel of the columns of some candidates; their features are read.
 
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
-        X = points_of_candidates(self.centers, candidates)
-        return self.generator_of(open_features(self.features).take(candidates) if X is None else X)
+        X = points_of_candidates(self.candidates, candidates)
+        return self.kernel_at(open_features(self.features).take(candidates) if X is None else X)
 
-    def generator_at_once(self, columns: NDArray[np.int64] | range) -> Kernel:
-        """Return the generator of some candidates of a run that has the features of all in one file."""
-        X = self.centers.read(mapped=True)["X"]
-        return self.generator_of(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
+    def kernel_of_stored(self, columns: NDArray[np.int64] | range) -> Kernel:
+        """Return the kernel of some candidates of a run that has the features of all in one file."""
+        X = self.candidates.read(mapped=True)["X"]
+        return self.kernel_at(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
-    def generator_of(self, points: NDArray[np.floating]) -> Kernel:
-        """Return the generator of the columns of points (m, d)."""
+    def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
+        """Return the kernel of the columns of points (m, d)."""
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
 
 

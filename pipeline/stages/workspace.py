@@ -34,7 +34,13 @@ from storage.errors import CorruptDataError
 Item = TypeVar("Item")
 FINAL, SUMMARY = "solutions/final.npz", "summary"
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
-FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
+FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES = (
+    "features",
+    "candidates",
+    "statistics",
+    "solve",
+    "evaluate",
+)
 
 
 @dataclass(frozen=True)
@@ -208,13 +214,13 @@ class Workspace(RowData):
         return found
 
     @property
-    def centers(self) -> Arrays:
+    def choices(self) -> Arrays:
         """What is committed with the candidates.
 
         `index` (m,) i8: their rows; `kernel`, `sigma2`: see `choose_kernel`; the fields of `TargetFacts`; and where a
         Gram of all of them fits, `X` (m, d): their features.
         """
-        found = self.committed(CENTERS, mapped=True)
+        found = self.committed(CANDIDATES, mapped=True)
         assert found is not None, "candidates are drawn first"
         return found
 
@@ -227,17 +233,17 @@ class Workspace(RowData):
     @property
     def facts(self) -> TargetFacts:
         """What training makes of targets and row weights."""
-        return facts_of(self.centers)
+        return facts_of(self.choices)
 
     @property
     def row_task(self) -> RowTask:
         """What tasks need to stream the rows, once candidates and width are committed."""
         return RowTask(
-            centers=self.stored(CENTERS),
+            candidates=self.stored(CANDIDATES),
             features=self.features,
             shape=self.shape,
             kernel=self.kernel,
-            sigma2=float(self.centers["sigma2"]),
+            sigma2=float(self.choices["sigma2"]),
             precision=self.config.kernel.precision,
             read_rows=self.config.statistics.block_rows,
             seed=self.config.seed,
@@ -247,12 +253,12 @@ class Workspace(RowData):
     @property
     def candidates(self) -> NDArray[np.int64]:
         """The training rows of all candidates, (candidates,) i8."""
-        return np.array(self.centers["index"])
+        return np.array(self.choices["index"])
 
     @property
     def n_candidates(self) -> int:
         """Number of candidates; the most there may be, before they are drawn."""
-        if (found := self.committed(CENTERS, mapped=True)) is not None:
+        if (found := self.committed(CANDIDATES, mapped=True)) is not None:
             return len(found["index"])
         return count_candidates(self.config, self.shape.n_train)
 
@@ -274,7 +280,7 @@ class Workspace(RowData):
     @property
     def kernel(self) -> type[Kernel]:
         """The kernel, once candidates are committed."""
-        return KERNELS[int(self.centers["kernel"])]
+        return KERNELS[int(self.choices["kernel"])]
 
     @property
     def possible_kernels(self) -> tuple[type[Kernel], ...]:

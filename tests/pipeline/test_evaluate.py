@@ -161,7 +161,7 @@ def test_what_is_missing_has_its_code(digits: Path, rings: Runs, tmp_path: Path,
     np.savez(tmp_path / "own.npz", X=X + 1, y=TARGETS["binary"])
     cases: list[tuple[list[Any], int, str]] = [
         ([tmp_path / "absent"], 66, "no such folder"),
-        ([tmp_path / "run" / "centers"], 66, "holds no model"),
+        ([tmp_path / "run" / "candidates"], 66, "holds no model"),
         ([digits / "model"], 2, "DATA is missing"),
         ([digits, "--set", "seed=1"], 2, "DATA"),
         ([digits, "nonesuch"], 2, "nonesuch"),

@@ -41,7 +41,7 @@ def serial(finished_run: TrainedRuns, classes: Path) -> Path:
 def test_the_report_holds_its_contract(images: Path) -> None:
     report = report_of(images)
     assert set(report) >= set(REPORT_KEYS.split())
-    assert set(report["stages"]) - {"compile"} == {"features", "centers", "statistics", "solve", "evaluate"}
+    assert set(report["stages"]) - {"compile"} == {"features", "candidates", "statistics", "solve", "evaluate"}
     for cost in report["stages"].values():
         assert set(cost) == {"wall_seconds", "cpu_seconds", "items"}
     assert all(set(solve) >= set(SOLVE_KEYS.split()) for solve in report["solves"])
@@ -280,7 +280,7 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> Non
     assert verify.main([str(run)]) == 0
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "labels.csv")]) == 0
     assert not features.exists()
-    for stages in (("solutions", "markers", "model"), ("centers", "solutions", "markers", "model")):
+    for stages in (("solutions", "markers", "model"), ("candidates", "solutions", "markers", "model")):
         shutil.rmtree(features, ignore_errors=True)
         for name in stages:
             shutil.rmtree(run / name)

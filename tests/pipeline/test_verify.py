@@ -136,7 +136,7 @@ REPAIRS = {
     "report.json": ("report.json",),
     "CONTENTS.json": ("CONTENTS.json", "report.json"),
     "model/arrays.npz": ("model", "report.json"),
-    "centers/index.npy": ("centers", "report.json"),
+    "candidates/index.npy": ("candidates", "report.json"),
     "markers/evaluate/scores.json": ("markers/evaluate/scores.json", "report.json"),
     "statistics/hold_out/kty.npy": ("statistics", "solutions", "scores", "markers", "report.json"),
     "solutions/final.npz": ("statistics", "solutions", "scores", "markers", "report.json"),

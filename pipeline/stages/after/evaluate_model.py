@@ -103,7 +103,7 @@ def assemble_model(
     index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model that say
     what its inputs are.
     """
-    rows, sigma2 = work.candidates[final.active], float(work.centers["sigma2"])
+    rows, sigma2 = work.candidates[final.active], float(work.choices["sigma2"])
     temperature, moved = final.summary["temperature"], final.points
     points = open_features(work.features).take(rows) if moved is None else moved
     names = rows if index is None else index[rows]
@@ -145,7 +145,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
     model = before = load_model(layout.model)
     final = load_final(layout)
     if final.points is not None:
-        chosen = task.centers.read(mapped=True)["index"][final.active]
+        chosen = task.candidates.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)
         before = replace(model, centers=points)
     if refitted or before is not model:

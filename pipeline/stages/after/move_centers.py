@@ -1,4 +1,4 @@
-"""Moved centers (`--polish-centers`): steps on their positions, with the weights solved out (variable projection).
+"""Moved centers (`--move-centers`): steps on their positions, with the weights solved out (variable projection).
 
 A step takes two passes over the rows: statistics at the new positions, and the gradient. The first steps take a sample
 of the rows, then a larger one, the last ones all. Each level goes on from the positions of the lowest held-out error of
@@ -45,7 +45,7 @@ from pipeline.stages.training_rows import (
 )
 from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 
-NAME, TRIALS = "polish", "passes/polish-trials"
+NAME, TRIALS = "moves", "passes/moves-trials"
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
 ODD = 0.25  # parts by which a draw may miss the size that was meant
@@ -120,24 +120,24 @@ class Moving(Fit):
         return Curvature(self.steps, self.changes)
 
 
-def polish_centers(
+def move_centers(
     work: Workspace, final: FinalWeights, tried: CalibrationWeights
 ) -> tuple[FinalWeights, CalibrationWeights]:
     """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
     rows = work.candidates[final.active]
-    polish = _Polish(work, work.config.solver.polish_centers, len(rows))
+    mover = _Mover(work, work.config.solver.move_centers, len(rows))
     points = open_features(work.features).take(rows).astype(np.float64)
-    state = polish.finished(points)
-    summary, kept, last = final.summary, 0, len(polish.shares) - 1
+    state = mover.finished(points)
+    summary, kept, last = final.summary, 0, len(mover.shares) - 1
     before = float(state.errors[0])
     if last:
-        parts = polish.statistics(points, last, "held-out rows where the centers were")
-        before = polish.chosen(parts, RIDGES).held_out_error
+        parts = mover.statistics(points, last, "held-out rows where the centers were")
+        before = mover.chosen(parts, RIDGES).held_out_error
     after = before
     if state.best_step:
-        parts = polish.statistics(state.best, last, "weights at the new places")
-        moved = polish.refit(parts, parts[FIT] + parts[HELD_OUT])
+        parts = mover.statistics(state.best, last, "weights at the new places")
+        moved = mover.refit(parts, parts[FIT] + parts[HELD_OUT])
         lowest = min(error for _, error in moved.held_out_errors)
         if lowest < before:
             after, kept = lowest, state.best_step
@@ -146,8 +146,8 @@ def polish_centers(
             tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
             summary = summary | ridge_summary(moved)
     begun = state.begun.tolist()
-    shares = polish.shares[: len(begun)]
-    polished = {
+    shares = mover.shares[: len(begun)]
+    moves = {
         "steps": state.step,
         "kept_step": kept,  # 0: none moved
         "levels": [{"share": share, "first_step": step} for share, step in zip(shares, begun, strict=True)],
@@ -156,10 +156,10 @@ def polish_centers(
         "held_out_after": after,  # where they are now, with the ridge that is best there
         "wall_seconds": time.perf_counter() - started,
     }
-    return replace(final, summary=summary | {"polish": polished}), tried
+    return replace(final, summary=summary | {"moves": moves}), tried
 
 
-class _Polish:
+class _Mover:
     """The steps, as passes over the rows."""
 
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
@@ -248,7 +248,7 @@ class _Polish:
 
     def _with_gradient(self, state: Moving) -> Moving:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
-        name = f"polish-gradient-{_digest(state.points, state.weights, state.intercept)}"
+        name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/input.npz", arrays)
         rows = self._rows(state.level)
@@ -279,7 +279,7 @@ class _Polish:
             return None
         points, fit, none = found.reshape(shape), last[0], np.empty(0)
         error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
-        self._work.record("polish", step=number, objective=fit.objective, held_out_error=error)
+        self._work.record("moves", step=number, objective=fit.objective, held_out_error=error)
         self._work.drop(TRIALS)
         moved = replace(
             state,
@@ -317,7 +317,7 @@ class _Polish:
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
-        name = f"polish-statistics-{_digest(points)}"
+        name = f"moves-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
         task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
         parts = statistics_by_part(self._work.add_up(SOLVE, task, name, words))
@@ -353,7 +353,7 @@ class _Polish:
         try:
             return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
         except LinAlgError as error:
-            raise InvalidDataError(f"`solver.polish_centers`: {error}; leave it out, or choose fewer centers") from None
+            raise InvalidDataError(f"`solver.move_centers`: {error}; leave it out, or choose fewer centers") from None
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the points as the model has them."""
@@ -386,8 +386,8 @@ def moves_bytes(run: RunSize) -> PassBytes:
 def n_moving(run: RunSize) -> int:
     """Return how many centers may move: as many as are chosen at most; 0 where none are moved."""
     solver, n_columns = run.config.solver, run.n_columns
-    if not solver.polish_centers or not solver.selects:
-        return n_columns if solver.polish_centers else 0
+    if not solver.move_centers or not solver.selects:
+        return n_columns if solver.move_centers else 0
     return min(most_centers(selection_size(solver.select), n_columns), n_columns)
 
 
@@ -400,7 +400,7 @@ def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[flo
 
 
 def _sample_name(level: int) -> str:
-    return f"passes/polish-rows-{level}"
+    return f"passes/moves-rows-{level}"
 
 
 def _digest(*arrays: NDArray[np.floating]) -> str:
@@ -464,7 +464,7 @@ def scales(
 def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
     arrays, largest = given.read(), rows.facts.bounds()
     points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
-    generator, (residual_bound, scale) = rows.generator_of(points), scales(weights, intercept, largest)
+    kernel, (residual_bound, scale) = rows.kernel_at(points), scales(weights, intercept, largest)
     middle = _middle(rows, points)
 
     def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
@@ -473,7 +473,7 @@ def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
         if not fitted.any():
             return
         X = block.X[fitted]
-        columns = generator.block(X, out_dtype=np.float64, each=each)
+        columns = kernel.block(X, out_dtype=np.float64, each=each)
         residuals = (block.targets[fitted] - columns @ weights - intercept) / residual_bound
         if block.weights is not None:
             residuals *= (block.weights[fitted] / largest.weight)[:, None]

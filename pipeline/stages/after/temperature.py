@@ -69,32 +69,32 @@ def _has_few_rows(work: Workspace) -> bool:
 
 def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> LossSlopes:
     """Return the slopes of the log loss of all rows, each without itself, of few: here and now."""
-    left_out, generator = LeftOut(fit), task.generator(tried.weights.columns)
+    left_out, kernel = LeftOut(fit), task.kernel_of(tried.weights.columns)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     step = run_length(task, grid)
     for first in range(0, grid.n_blocks, step):
         for _, block in stream_blocks(task, grid, range(first, min(first + step, grid.n_blocks))):
             counts = np.ones(len(block.X)) if block.weights is None else block.weights
             counted = np.flatnonzero(counts > 0)
-            columns = generator.block(block.X[counted], out_dtype=np.float64)
+            columns = kernel.block(block.X[counted], out_dtype=np.float64)
             left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
     return loss_slopes(*left_out.values())
 
 
 def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
     """Return what gives the slopes of the log loss of a block's held-out rows; other rows cost no columns."""
-    arrays, generator = given.read(), None
+    arrays, kernel = given.read(), None
     if "points" in arrays:
-        generator = rows.generator_of(arrays["points"])
+        kernel = rows.kernel_at(arrays["points"])
     elif len(arrays["columns"]):
-        generator = rows.generator(arrays["columns"])
+        kernel = rows.kernel_of(arrays["columns"])
     weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
 
     def slopes(values: BlockValues, block: RowBlock, each: Each) -> None:
         X = block.X[block.held_out]
         decision = np.tile(arrays["intercept"], (len(X), 1))
-        if generator is not None and len(X):
-            decision += generator.block(X, out_dtype=np.float64, each=each) @ weights
+        if kernel is not None and len(X):
+            decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
         counts = None if block.weights is None else block.weights[block.held_out]
         sums = loss_slopes(decision, block.y[block.held_out], counts)
         values.put(block.number, {name: np.asarray(value) for name, value in vars(sums).items()})

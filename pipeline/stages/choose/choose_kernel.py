@@ -35,7 +35,7 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.filled_settings import is_chosen, kernels_of, trial_sizes
 from pipeline.stages.training_rows import RunSize, TargetFacts, key_blocks, label_blocks
-from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import CANDIDATES, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
@@ -151,13 +151,13 @@ def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list
     """Return what `try_again` finds on so many candidates."""
     items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
     words = f"trying {len(trials)} kernels on {n_centers} candidates"
-    return work.compute(CENTERS, partial(try_again, task, n_centers), items, unit="", words=words)
+    return work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
 
 
 def _searched(work: Workspace, task: KernelTask, starts: list[Start]) -> list[Arrays]:
     names = [f"passes/{PASS}/{start.kernel.name}{'' if start.scales is None else '-from'}.npz" for start in starts]
     items = dict(zip(names, starts, strict=True))
-    return work.compute(CENTERS, partial(search_item, task), items, unit="", words="trying kernels")
+    return work.compute(CANDIDATES, partial(search_item, task), items, unit="", words="trying kernels")
 
 
 def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:

@@ -22,7 +22,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_to_arrays,
 )
 from pipeline.stages.training_rows import count_held_out
-from pipeline.stages.workspace import CENTERS, STATISTICS, Workspace
+from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
 
 RIDGES = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
 Errors = list[tuple[float, float]]
@@ -36,13 +36,13 @@ def grow_candidates(work: Workspace) -> None:
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
-        if RIDGES not in work.centers:
+        if RIDGES not in work.choices:
             size, errors = _grown(work)
-            copied = {name: np.array(values) for name, values in work.centers.items()}
+            copied = {name: np.array(values) for name, values in work.choices.items()}
             cut = {name: copied[name][:size] for name in ("index", "X")}
-            work.commit(CENTERS, copied | cut | {RIDGES: np.array(errors)})
+            work.commit(CANDIDATES, copied | cut | {RIDGES: np.array(errors)})
         if work.committed(name_of(ALL), mapped=True) is None:
-            size = len(work.centers["index"])
+            size = len(work.choices["index"])
             if work.committed(name_of(FIT), mapped=True) is None:  # a finished run has none, and solves again
                 again = None
                 for step in steps_to(size):  # the same steps, so that no bit differs

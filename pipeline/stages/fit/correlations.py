@@ -125,7 +125,7 @@ def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> It
     for piece in pieces:
         candidates, rows = tiles.tile(piece)
         if tile is None or tile.candidates != candidates:
-            tile = Tile(task.generator(members[candidates.start : candidates.stop]), candidates, rows)
+            tile = Tile(task.kernel_of(members[candidates.start : candidates.stop]), candidates, rows)
         stopping.check()
         yield piece, tile._replace(rows=rows)
 

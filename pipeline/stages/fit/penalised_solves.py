@@ -399,12 +399,12 @@ def _held_out_errors(
 def _block_of_errors(task: RowTask, weights: Stored) -> AddPiece[BlockValues]:
     """Return what counts the held-out rows that each penalty misclassifies, by weight: "wrong" (1, penalties)."""
     arrays, kind = weights.read(), task.shape.task
-    generator = task.generator(arrays["members"]) if "members" in arrays else task.generator_at_once(arrays["columns"])
+    kernel = task.kernel_of(arrays["members"]) if "members" in arrays else task.kernel_of_stored(arrays["columns"])
     n_penalties, n_active, n_outputs = arrays["weights"].shape
     stacked = arrays["weights"].transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
 
     def count(values: BlockValues, block: RowBlock, each: Each) -> None:
-        K = generator.block(block.X[block.held_out], out_dtype=np.float64, each=each)
+        K = kernel.block(block.X[block.held_out], out_dtype=np.float64, each=each)
         decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + arrays["intercepts"]
         truth = labels_from_decision(block.targets[block.held_out], kind)
         counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]

@@ -69,7 +69,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
-        errors = [(fraction, error) for fraction, error in work.centers.get(RIDGES, np.empty((0, 2))).tolist()]
+        errors = [(fraction, error) for fraction, error in work.choices.get(RIDGES, np.empty((0, 2))).tolist()]
         if not errors:
             best = refit(fit, held_out, everything, intercept=work.intercept)
         else:

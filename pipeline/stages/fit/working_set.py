@@ -199,7 +199,7 @@ def open_columns(files: ColumnFiles, columns: KeptColumns) -> ReadColumns:
                 ((_, block),) = stream_blocks(files.rows, files.blocks, range(number, number + 1))
                 X = block.X
             if folder not in kernels:  # two threads may both make one: they are equal
-                kernels[folder] = files.rows.generator(candidates)
+                kernels[folder] = files.rows.kernel_of(candidates)
             values = kernels[folder].block(X, out_dtype=precision, each=each)
             files.write(path, values)
             return values

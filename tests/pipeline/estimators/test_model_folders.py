@@ -37,7 +37,7 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> np.lib.npyio.NpzFi
     [
         SLKLClassifier(random_state=0),
         SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
-        SLKLClassifier(50, select="greedy:10", feature_scale="learned", polish_centers=2, random_state=0),
+        SLKLClassifier(50, select="greedy:10", feature_scale="learned", move_centers=2, random_state=0),
         SLKLClassifier(60, kernel="laplace", random_state=0),
     ],
 )

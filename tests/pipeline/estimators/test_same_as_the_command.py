@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "greedy": (images, {"sigma2": 3.0, "select": "greedy:40"}),
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "greedy auto": (waves, GREEDY),
-    "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "polish_centers": 5}),
+    "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
     "least squares": (images, {"penalty": "none", "sigma2": 3.0}),
     "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
     "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),

@@ -185,7 +185,7 @@ def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_g
     assert widths == [0.25, "median"]
 
 
-MOVE = ("--centers", "50", "--polish-centers", "3")
+MOVE = ("--centers", "50", "--move-centers", "3")
 ON_DEMAND = ("--set", "centers.columns=on-demand")
 TOGETHER = [
     (["--select", "greedy:501"], "there are 500 candidates"),

@@ -100,16 +100,16 @@ def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float)
     """Errors of one sign do not make up for each other: all rows but 24 are so far that a block adds 0.4 of a unit."""
     draw = np.random.default_rng(0)
     near, n_blocks, rows = draw.normal(size=(24, 2)), 295, 4096
-    y, generator = np.sin(2 * near[:, :1]), GaussianKernel(near[:12], 10.0, np.float64)
+    y, kernel = np.sin(2 * near[:, :1]), GaussianKernel(near[:12], 10.0, np.float64)
     unit = float(unit_of(rows, n_blocks))
-    far = generator.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
+    far = kernel.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
     sums = StatisticsSums(12, RowBounds.of(largest_terms(y)), rows, n_blocks)
-    sums.add(generator.block(near), y)
+    sums.add(kernel.block(near), y)
     block, nothing = np.repeat(far, rows, axis=0), np.zeros((rows, 1))
     for _ in range(n_blocks // 2):
         sums.add(block, nothing)
     solution = solve(problem_of_statistics(sums.statistics(), 0, penalty), SolverOptions(), np.random.default_rng(0))
-    exact = np.vstack([generator.block(near), np.sqrt(np.longdouble(n_blocks // 2 * rows)) * far])
+    exact = np.vstack([kernel.block(near), np.sqrt(np.longdouble(n_blocks // 2 * rows)) * far])
     gap = exact_gap(exact, np.append(y, 0.0), solution.weights, penalty)
     assert gap <= solution.certificate.relative_gap
 

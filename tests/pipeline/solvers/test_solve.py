@@ -23,8 +23,8 @@ from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
 WAYS = {
-    "polished": SolverOptions(tolerance=1e-9, opening_visits=20),
-    "cold polish": SolverOptions(tolerance=1e-9, opening_visits=0),
+    "with Newton": SolverOptions(tolerance=1e-9, opening_visits=20),
+    "cold Newton": SolverOptions(tolerance=1e-9, opening_visits=0),
     "newton": SolverOptions(tolerance=1e-6, step="newton"),
     "uniform newton": SolverOptions(tolerance=1e-6, schedule="uniform", step="newton", max_sweeps=5000),
     "uniform": SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000),
@@ -109,13 +109,13 @@ def test_the_papers_stopping_rule():
     )
 
 
-@pytest.mark.parametrize("way", ["polished", "cold polish"])
+@pytest.mark.parametrize("way", ["with Newton", "cold Newton"])
 def test_duplicates_and_zero_columns_are_legal(way):
     C, y, plain = make_columns(0, m=10)
     doubled = np.hstack([C, C, np.zeros((C.shape[0], 2)), C[:, :3]])
     problem = problem_of(doubled, y, plain.penalty).validate()
     solution = solve(problem, WAYS[way], np.random.default_rng(0))
-    reference = solve(plain, WAYS["polished"], np.random.default_rng(0))
+    reference = solve(plain, WAYS["with Newton"], np.random.default_rng(0))
     assert solution.converged
     assert solution.objective == pytest.approx(reference.objective, rel=2e-6)
     assert not np.any(solution.weights[20:22])
@@ -129,7 +129,7 @@ def test_zero_targets_are_solved_by_zero():
     assert solution.n_active == 0
 
 
-@pytest.mark.parametrize("way", ["polished", "newton", "uniform"])
+@pytest.mark.parametrize("way", ["with Newton", "newton", "uniform"])
 @pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
 def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(penalty, way):
     _, _, problem = make_kernel(0, n=60, m=20, penalty=penalty)
@@ -165,7 +165,7 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     assert certify_problem(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
 
 
-def test_a_sweep_after_a_stalled_polish_is_bounded():
+def test_a_sweep_after_a_stalled_newton_round_is_bounded():
     problem = columns_alike_to_rounding()
     begun = solve(problem, SolverOptions(max_sweeps=3), np.random.default_rng(0)).state
     stalled = replace(begun, phase="sweep", mu=np.full(150, 1e6), support=np.arange(150))
@@ -198,7 +198,7 @@ def test_coordinates_shrunk_by_mistake_come_back():
         certified=False,
     )
     solution = solve(problem, options, np.random.default_rng(0), start=wrong)
-    reference = solve(problem, WAYS["polished"], np.random.default_rng(1))
+    reference = solve(problem, WAYS["with Newton"], np.random.default_rng(1))
     assert reference.weights[~support].any()
     assert solution.converged
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)

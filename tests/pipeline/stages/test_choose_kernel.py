@@ -243,7 +243,7 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(
     sides = {(group_of[row.tobytes()], bool(one)) for row, one in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sides) == 40
     assert 5 < sum(held_out for _, held_out in sides) < 25
-    candidates = read_arrays(RunLayout(tmp_path / "run").centers)["index"]
+    candidates = read_arrays(RunLayout(tmp_path / "run").candidates)["index"]
     np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[candidates])))
     tried, ones = dict(report["sigma2_tried"]), np.ones(3, np.float32)
     again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]

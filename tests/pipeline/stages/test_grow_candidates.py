@@ -62,7 +62,7 @@ def test_they_grow_while_the_held_out_error_falls_by_more_than_chance(
         case
     ]
     assert report["n_centers"] == report["model_n_centers"] == kept == sizes[int(np.argmin(errors))]
-    centers = read_arrays(RunLayout(run).centers)
+    centers = read_arrays(RunLayout(run).candidates)
     assert len(centers["index"]) == len(centers["X"]) == kept
     assert min(centers["ridges"][:, 1]) == min(errors)
     assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
@@ -77,7 +77,7 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
     with keeping_statistics():
         train(tmp_path / "run", features, *line, dataset=tables / f"{table}.npz")
     layouts = RunLayout(grown[case]), RunLayout(tmp_path / "run")
-    np.testing.assert_array_equal(*(read_arrays(layout.centers)["index"] for layout in layouts))
+    np.testing.assert_array_equal(*(read_arrays(layout.candidates)["index"] for layout in layouts))
     for part in ("all", "fit", "hold_out"):
         ours, at_once = (read_arrays(layout.statistics / part) for layout in layouts)
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):

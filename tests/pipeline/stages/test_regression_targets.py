@@ -36,9 +36,9 @@ def train(root: Path, X: np.ndarray, y: np.ndarray, *arguments: str, name: str =
 
 def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.ndarray:
     """Return the kernel columns of the candidates of a run on rows of a table."""
-    found = read_arrays(layout.centers)
-    generator = GaussianKernel(found["X"][which], float(found["sigma2"]))
-    return np.asarray(generator.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
+    found = read_arrays(layout.candidates)
+    kernel = GaussianKernel(found["X"][which], float(found["sigma2"]))
+    return np.asarray(kernel.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", pytest.param("laplace", marks=pytest.mark.ci), "product-laplace"])
@@ -49,7 +49,7 @@ def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_p
     report = train(tmp_path, X, y, "--tol", "1e-6", "--kernel", kernel)
     assert (report["precision"], report["kernel"]) == ("float64", kernel)
     model, X, y = load_model(tmp_path / "run" / "model"), X[:N_TRAIN], y[:N_TRAIN]
-    found, rows = read_arrays(RunLayout(tmp_path / "run").centers), model.features_of(X).astype(np.float64)
+    found, rows = read_arrays(RunLayout(tmp_path / "run").candidates), model.features_of(X).astype(np.float64)
     assert found["sigma2"] == pytest.approx(model.kernel.typical_sigma2(rows[found["index"]]), rel=1e-3)
     distance = {"gaussian": "sqeuclidean", "laplace": "euclidean", "product-laplace": "cityblock"}[kernel]
     divisor = 2 * found["sigma2"] if kernel == "gaussian" else np.sqrt(found["sigma2"])

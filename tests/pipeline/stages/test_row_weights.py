@@ -51,7 +51,7 @@ CASES = {
     "a path": ("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
     "rounds": (*ROUNDS, "--penalty", "max:0.05", "--refit", "ridge"),
     "a selection in rounds, regression": (*ROUNDS, "--select", "greedy:15"),
-    "moved centers, regression": ("--centers", "100", "--select", "greedy:10", "--polish-centers", "3"),
+    "moved centers, regression": ("--centers", "100", "--select", "greedy:10", "--move-centers", "3"),
     "defaults": BALANCED,
     "defaults, regression": (),
 }

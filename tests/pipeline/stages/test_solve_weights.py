@@ -61,7 +61,7 @@ def test_the_path_reports_objective_size_held_out_error_and_time(train: Train, r
 def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of: Any, intercept: bool) -> None:
     run, report = train("--penalty", "10", "--refit", "ridge", *(["--intercept"] if intercept else []))
     model, rows = load_model(run / "model"), rows_of(run)
-    places = {row: place for place, row in enumerate(read_arrays(RunLayout(run).centers)["index"])}
+    places = {row: place for place, row in enumerate(read_arrays(RunLayout(run).candidates)["index"])}
     selected = [places[row] for row in model.center_index]
     assert 0 < len(selected) < CENTERS
     ridge = report["hold_out"]["ridge"]

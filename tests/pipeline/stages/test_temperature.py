@@ -103,7 +103,7 @@ def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(train: Train,
     decision = np.zeros((len(X), 3))
     for output in range(3):
         solution = read_arrays(layout.solution(f"fit-centred{number}-output-{output:04d}.npz"))
-        rows = read_arrays(layout.centers)["index"][solution["active"]]
+        rows = read_arrays(layout.candidates)["index"][solution["active"]]
         f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"][place_of]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
     found = best_temperature(loss_slopes(decision[held_out], y[held_out]))

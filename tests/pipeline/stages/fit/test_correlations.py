@@ -214,7 +214,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
 def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path: Path) -> None:
     """A growth was cut off, and goes on, or goes another way; a worker of the first one writes when it is gone."""
     X = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
-    rows: Any = SimpleNamespace(precision="float32", generator=lambda names: GaussianKernel(X[names], 1.0, np.float32))
+    rows: Any = SimpleNamespace(precision="float32", kernel_of=lambda names: GaussianKernel(X[names], 1.0, np.float32))
     files = ColumnFiles(rows, RowGrid("train", ROWS, ROWS), tmp_path / FOLDER, free_bytes=0)
     first, other = (NO_COLUMNS.grown(NOTHING, np.array(names)) for names in ([3, 4], [5, 6]))
     late, now = (open_columns(files, columns) for columns in (first, other))

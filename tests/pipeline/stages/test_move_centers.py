@@ -25,13 +25,13 @@ from runs import model_bytes, report_of, train
 from storage.folder_layouts import RunLayout
 
 ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
-MOVED = (*ASKED, "--polish-centers", "25")
+MOVED = (*ASKED, "--move-centers", "25")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tables of a smooth function of 3 inputs and of noise, and runs of 15 centers that stay and move."""
-    place = tmp_path_factory.mktemp("polish")
+    place = tmp_path_factory.mktemp("moves")
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (800, 3))
     y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.5 * np.cos(3 * X[:, 2]) + 0.02 * rng.normal(size=800)
@@ -51,11 +51,11 @@ def test_gradient_is_that_of_differences(
     place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any
 ) -> None:
     """Of the objective with the weights solved out, at a few numbers of a few centers."""
-    with_gradient = stage._Polish._with_gradient
+    with_gradient = stage._Mover._with_gradient
     compared = []
 
-    def checked(polish: Any, state: Any) -> Any:
-        found = with_gradient(polish, state)
+    def checked(mover: Any, state: Any) -> Any:
+        found = with_gradient(mover, state)
         if not compared:
             for m, j in ((0, 0), (3, 1), (14, 2)):
                 values = []
@@ -63,35 +63,35 @@ def test_gradient_is_that_of_differences(
                     points = state.points.copy()
                     points[m, j] += sign * 2.0**-12
                     moved = points.astype(np.float32).astype(np.float64)
-                    parts = polish.statistics(moved, state.level, "a test")
-                    values.append((moved[m, j], polish.fitted(parts, state).objective))
+                    parts = mover.statistics(moved, state.level, "a test")
+                    values.append((moved[m, j], mover.fitted(parts, state).objective))
                 (x1, f1), (x0, f0) = values
                 compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
         return found
 
-    monkeypatch.setattr(stage._Polish, "_with_gradient", checked)
+    monkeypatch.setattr(stage._Mover, "_with_gradient", checked)
     more = ("--set", "kernel.precision=float64", "--set", f"solver.intercept={str(intercept).lower()}")
     more += weighted
-    train(tmp_path / "run", place / "features", *ASKED, "--polish-centers", "1", *more, dataset=place / "smooth.npz")
+    train(tmp_path / "run", place / "features", *ASKED, "--move-centers", "1", *more, dataset=place / "smooth.npz")
     analytic, differences = np.array(compared).T
     assert np.abs(differences).max() > 0.05
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
 def test_a_stop_after_the_last_step_makes_no_step_again(place: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    steps, next_state, find = [], stage._Polish._next, fit_model.find_temperature
+    steps, next_state, find = [], stage._Mover._next, fit_model.find_temperature
 
-    def counted(polish: Any, state: Any) -> Any:
+    def counted(mover: Any, state: Any) -> Any:
         steps.append(state.step)
-        return next_state(polish, state)
+        return next_state(mover, state)
 
     def stopped(*arguments: Any) -> Any:
         monkeypatch.setattr(fit_model, "find_temperature", find)
         raise StoppedError("stopped by a test")
 
-    monkeypatch.setattr(stage._Polish, "_next", counted)
+    monkeypatch.setattr(stage._Mover, "_next", counted)
     monkeypatch.setattr(fit_model, "find_temperature", stopped)
-    few = (*ASKED, "--polish-centers", "3", "--resume", "auto")
+    few = (*ASKED, "--move-centers", "3", "--resume", "auto")
     train(tmp_path / "run", place / "features", *few, dataset=place / "smooth.npz", code=75)
     before = len(steps)
     train(tmp_path / "run", place / "features", *few, dataset=place / "smooth.npz")
@@ -107,20 +107,20 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stage, name, value)
 
 
-SAMPLED = (*ASKED[:4], "--polish-centers", "12", "--set", "seed=2", "--resume", "auto")
+SAMPLED = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2", "--resume", "auto")
 
 
 def test_samples_are_nested_and_of_the_seed_and_their_sums_are_those_of_their_rows(
     place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statistics of each level against products of the kernel on the rows that it draws."""
-    statistics, seen = stage._Polish.statistics, dict[int, tuple[set[int], int]]()
+    statistics, seen = stage._Mover.statistics, dict[int, tuple[set[int], int]]()
 
-    def checked(polish: Any, points: Any, level: int, words: str) -> Any:
-        parts = statistics(polish, points, level, words)
-        rows = polish._rows(level)
+    def checked(mover: Any, points: Any, level: int, words: str) -> Any:
+        parts = statistics(mover, points, level, words)
+        rows = mover._rows(level)
         for _, block in stream_blocks(rows, RowGrid("train", rows.shape.n_train, rows.shape.n_train), range(1)):
-            columns = rows.generator_of(polish._rounded(points)).block(block.X, out_dtype=np.float64)
+            columns = rows.kernel_at(mover._rounded(points)).block(block.X, out_dtype=np.float64)
             for part, chosen in (("fit", ~block.held_out), ("hold_out", block.held_out)):
                 of_part = columns[chosen]
                 np.testing.assert_allclose(parts[part].gram, of_part.T @ of_part, rtol=1e-6, atol=1e-9)
@@ -128,7 +128,7 @@ def test_samples_are_nested_and_of_the_seed_and_their_sums_are_those_of_their_ro
             seen[level] = set(block.keys.tolist()), int(block.held_out.sum())
         return parts
 
-    monkeypatch.setattr(stage._Polish, "statistics", checked)
+    monkeypatch.setattr(stage._Mover, "statistics", checked)
     train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, dataset=place / "smooth.npz")
     (few, held_few), (more, held_more), (every, held_out) = (seen[level] for level in range(3))
     assert few < more < every
@@ -143,10 +143,10 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
 ) -> None:
     data = {"dataset": place / "smooth.npz"}
     report = train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, **data)
-    levels = report["polish"]["levels"]
+    levels = report["moves"]["levels"]
     assert [level["share"] for level in levels] == [pytest.approx(1 / 6), pytest.approx(1 / 3), 1.0]
     assert [level["first_step"] for level in levels] == sorted({level["first_step"] for level in levels})
-    assert report["polish"]["held_out_after"] < 0.8 * report["polish"]["held_out_before"]
+    assert report["moves"]["held_out_after"] < 0.8 * report["moves"]["held_out_before"]
     text = " ".join(page(RunLayout(tmp_path / "run")).split())
     assert "From step 0 on, steps and errors were of 17 % of the rows." in text
     assert f"From step {levels[2]['first_step']} on, they were of all rows." in text
@@ -157,7 +157,7 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
 
     def stopped(run: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
         """Stop before each pass of the moves, once."""
-        if of_pass.startswith("polish") and of_pass not in passes:
+        if of_pass.startswith("moves") and of_pass not in passes:
             passes.append(of_pass)
             raise StoppedError("stopped by a test")
         return add_up(run, name, task, of_pass, *words)
@@ -179,23 +179,23 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys
     assert [point["test_error"] for point in move["selection"]["curve"]] == pytest.approx(
         [point["test_error"] for point in stay["selection"]["curve"]]
     )
-    polish = move["polish"]
-    errors = polish["held_out_errors"]
-    assert [level["share"] for level in polish["levels"]] == [1.0], "few rows make no sample"
-    assert polish["steps"] == len(errors) - 1 <= 25
-    assert errors[polish["kept_step"]] == min(errors) < 0.5 * errors[0]
-    assert polish["held_out_after"] == pytest.approx(min(errors), rel=0.05)
-    assert stay["polish"] is None
+    moves = move["moves"]
+    errors = moves["held_out_errors"]
+    assert [level["share"] for level in moves["levels"]] == [1.0], "few rows make no sample"
+    assert moves["steps"] == len(errors) - 1 <= 25
+    assert errors[moves["kept_step"]] == min(errors) < 0.5 * errors[0]
+    assert moves["held_out_after"] == pytest.approx(min(errors), rel=0.05)
+    assert stay["moves"] is None
     assert stay["selection"]["curve"][-1]["test_r2"] == pytest.approx(stay["r2"])
     line = [str(place / "smooth.npz"), "--run-dir", str(place / "move"), "--features-dir", str(place / "features")]
     assert main([*line, "--resume", "auto", *MOVED]) == 0
     said = capsys.readouterr().out
-    assert f"centers moved: {polish['kept_step']} of {polish['steps']} steps kept" in said
+    assert f"centers moved: {moves['kept_step']} of {moves['steps']} steps kept" in said
     assert "before the centers moved: test mean squared error" in said
     text = page(RunLayout(place / "move"))
     words = " ".join(text.partition("<h2>Moved centers</h2>")[2].partition("</p>")[0].split())
-    assert f"Of {polish['steps']} steps that moved the centers the first {polish['kept_step']} were kept" in words
-    assert f"{errors[0]:.6g} to {polish['held_out_after']:.6g}" in words
+    assert f"Of {moves['steps']} steps that moved the centers the first {moves['kept_step']} were kept" in words
+    assert f"{errors[0]:.6g} to {moves['held_out_after']:.6g}" in words
     curve = text.partition('<p id="moves">')[2].partition("</p>")[0]
     assert "held-out mean squared error against step" in curve
     assert curve.count("<circle") == len(errors)
@@ -222,7 +222,7 @@ def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
     asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge", "--set", "seed=2", *SERIAL)
     data = {"dataset": place / "smooth.npz"}
     stay = train(tmp_path / "stay", place / "features", *asked, **data)
-    move = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "15", **data)
+    move = train(tmp_path / "move", place / "features", *asked, "--move-centers", "15", **data)
     assert move["mse"] < 0.7 * stay["mse"]
     assert move["penalised"]["mse"] == pytest.approx(stay["penalised"]["mse"], rel=1e-9)
     assert move["hold_out"]["ridge"] != stay["hold_out"]["ridge"]
@@ -238,8 +238,8 @@ def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
 def test_the_page_promises_images_of_centers_that_are_training_rows_alone(features: Path, tmp_path: Path) -> None:
     asked = ("--features", "raw", "--sigma2", "median", "--scale", "none", "--centers", "60", "--select", "greedy:10")
     train(tmp_path / "stay", features, *asked)
-    report = train(tmp_path / "move", features, *asked, "--polish-centers", "3")
-    assert report["polish"]["kept_step"]
+    report = train(tmp_path / "move", features, *asked, "--move-centers", "3")
+    assert report["moves"]["kept_step"]
     stay, move = (page(RunLayout(tmp_path / name)).partition("<h2>Centers</h2>")[2] for name in ("stay", "move"))
     assert "the training image and its label" in stay
     assert 'alt="training row' in stay
@@ -255,9 +255,9 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
         {"dataset": place / "noise.npz"},
     )
     train(tmp_path / "stay", place / "features", *asked, **data)
-    report = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "5", **data)
-    steps = report["polish"]["steps"]
-    assert report["polish"]["kept_step"] == 0 < steps
+    report = train(tmp_path / "move", place / "features", *asked, "--move-centers", "5", **data)
+    steps = report["moves"]["steps"]
+    assert report["moves"]["kept_step"] == 0 < steps
     assert report["penalised"] is None
     text = " ".join(page(RunLayout(tmp_path / "move")).split())
     assert f"Of {steps} steps that moved the centers none was kept: none lowered" in text
@@ -267,7 +267,7 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
 def test_a_penalty_that_was_filled_in_is_named_where_centers_cannot_move(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = [str(tables / "values.npz"), "--run-dir", str(tmp_path / "run"), "-q", "--polish-centers", "3"]
+    line = [str(tables / "values.npz"), "--run-dir", str(tmp_path / "run"), "-q", "--move-centers", "3"]
     assert main([*line, "--centers", "50"]) == 2
     assert "moves centers that were chosen, and with --penalty none, given or filled in" in capsys.readouterr().err
 
@@ -276,7 +276,7 @@ def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
     """36 000 rows, of which 16 differ: copies are drawn together, so that no sample has the rows that it is to have."""
     X = np.random.default_rng(0).integers(0, 2, (36_000, 4)).astype(np.float64)
     np.savez(tmp_path / "copies.npz", X=X, y=X @ (1.0, 2.0, -1.0, 0.5) + X[:, 0] * X[:, 1])
-    asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--polish-centers", "6", *SERIAL)
+    asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--move-centers", "6", *SERIAL)
     report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
-    assert [level["share"] for level in report["polish"]["levels"]] == [1.0]
-    assert report["polish"]["held_out_after"] <= report["polish"]["held_out_before"]
+    assert [level["share"] for level in report["moves"]["levels"]] == [1.0]
+    assert report["moves"]["held_out_after"] <= report["moves"]["held_out_before"]
