@@ -25,7 +25,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, Ru
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 
-class Keys(NamedTuple):
+class ArrayNames(NamedTuple):
     """The names of the arrays of one set of rows."""
 
     inputs: str
@@ -54,7 +54,7 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str,
     return {key: digest_rows(labels.get(key, arrays[key])) for one in keys for key in one if key is not None}
 
 
-def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Keys]:
+def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[ArrayNames]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
     Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
@@ -71,11 +71,11 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
         if asked is not None and names[0] not in known:
             raise DataError(f"{spec.dataset}: has no array {names[0]} for data.{option} = {asked}; name one it has")
         more.append([None if asked is None or name not in known else name for name in names])
-    return [Keys(*names) for names in zip(keys[::2], keys[1::2], *more, strict=True)]
+    return [ArrayNames(*names) for names in zip(keys[::2], keys[1::2], *more, strict=True)]
 
 
 def _source_of(
-    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Keys], identity: dict[str, Any]
+    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames], identity: dict[str, Any]
 ) -> Source:
     given = []
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from features.cell_text import is_missing, text_of
 from features.errors import DataError
 
-Keys = NDArray[np.uint64]
+RowKeys = NDArray[np.uint64]
 _TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
-def row_keys(inputs: np.ndarray) -> Keys:
+def row_keys(inputs: np.ndarray) -> RowKeys:
     """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64."""
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
@@ -31,7 +31,7 @@ def row_keys(inputs: np.ndarray) -> Keys:
     return _mixed(keys)
 
 
-def group_keys(groups: np.ndarray) -> Keys:
+def group_keys(groups: np.ndarray) -> RowKeys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
     Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
@@ -51,7 +51,7 @@ def group_keys(groups: np.ndarray) -> Keys:
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
 
 
-def first_of_equals(keys: Keys) -> NDArray[np.int64]:
+def first_of_equals(keys: RowKeys) -> NDArray[np.int64]:
     """Return the rows, ascending, that are the first of those equal to them, by keys (n,). Takes 16 bytes a row."""
     ordered = np.sort(keys)
     several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
@@ -63,7 +63,7 @@ def first_of_equals(keys: Keys) -> NDArray[np.int64]:
     return np.delete(np.arange(len(keys)), np.delete(copies, firsts))
 
 
-def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
+def held_out_limit(seed: int, fraction: float, blocks: Iterable[RowKeys]) -> float:
     """Return the limit of `draw_held_out`: `fraction`, moved so that some rows lie on either side.
 
     0 where nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
@@ -75,23 +75,23 @@ def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
     return 0.0 if least >= most else float(min(max(fraction, np.nextafter(least, 1.0)), most))
 
 
-def draw_held_out(seed: int, limit: float, keys: Keys) -> NDArray[np.bool_]:
+def draw_held_out(seed: int, limit: float, keys: RowKeys) -> NDArray[np.bool_]:
     """Return which rows with keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
 
 
-def draw_sample(seed: int, share: float, keys: Keys) -> NDArray[np.bool_]:
+def draw_sample(seed: int, share: float, keys: RowKeys) -> NDArray[np.bool_]:
     """Return which rows with keys (n,) are sampled, (n,) bool, held out or not: about `share` of the keys."""
     return np.asarray(_coins(seed, _SAMPLED, keys) < share)
 
 
-def _coins(seed: int, purpose: int, keys: Keys) -> NDArray[np.float64]:
+def _coins(seed: int, purpose: int, keys: RowKeys) -> NDArray[np.float64]:
     """Return numbers (n,) in [0, 1), evenly spread."""
     salt = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)
     return (_mixed(keys ^ salt) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _mixed(keys: Keys) -> Keys:
+def _mixed(keys: RowKeys) -> RowKeys:
     """Return keys (…) u8 mixed by the finaliser of splitmix64, which is one to one."""
     mixed = keys >> np.uint64(30)
     mixed ^= keys

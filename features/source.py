@@ -23,7 +23,7 @@ class SourceSpec:
     n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     header : whether tables of text begin with the names of their columns
-    categorical, missing : tables: how cells become numbers, see `features.tables.encoding.Asked.read`
+    categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
     standardise : None: False for images and `sinc`, True for tables
     positive : the label to set against all others, as it reads; labels become 1 and -1
     seed : of the split, of the order from which n_train and n_test take, and of what is generated

@@ -47,7 +47,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.tables.table_paths import is_table, table_files
-    from pipeline.prediction.example_files import Asked
+    from pipeline.prediction.example_files import ExampleRequest
     from pipeline.prediction.streamed_prediction import locate, open_examples, predictions, warnings_of
     from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy
 
@@ -66,7 +66,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     located = locate(arguments.model)
     model = located.model
     classes = model.probability_names() if arguments.probabilities else ()
-    examples = open_examples(Asked(arguments.data, labelled=False, **data_options(arguments)), located)
+    examples = open_examples(ExampleRequest(arguments.data, labelled=False, **data_options(arguments)), located)
     dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0
 

@@ -25,7 +25,7 @@ UNKNOWN = -1.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncodingRequest:
     """Which encoding was asked for: one of KINDS, for columns of words and those named in `columns`; missing."""
 
     categorical: str | None = None
@@ -33,7 +33,7 @@ class Asked:
     missing: str | None = None
 
     @classmethod
-    def read(cls, categorical: str | None, missing: str | None) -> "Asked":
+    def read(cls, categorical: str | None, missing: str | None) -> "EncodingRequest":
         """Return what the settings ask for: KIND or KIND:NAME,NAME; None or "median". Raises UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
@@ -175,7 +175,7 @@ class EncodedRows:
 
 
 def learn_encoding(
-    names: Sequence[str], words: Sequence[Collection[str] | None], codes: NDArray[np.float64], asked: Asked
+    names: Sequence[str], words: Sequence[Collection[str] | None], codes: NDArray[np.float64], asked: EncodingRequest
 ) -> tuple[TableEncoding, Places]:
     """Return the encoding that the codes (n, columns) of training rows ask for, and the places of the words in it.
 

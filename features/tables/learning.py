@@ -17,7 +17,7 @@ from features.cell_text import drop_setting, names_text, setting
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, number_of, numbers
-from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN, Asked
+from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN, EncodingRequest
 from features.tables.readers import Batch
 
 MOST_COMPLAINTS = 20  # columns that are listed
@@ -116,7 +116,7 @@ class Learner:
     UsageError where a column that is asked for as categories is no input.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], asked: Asked) -> None:
+    def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
         self.names, self._path, self._asked = list(names), path, asked
         absent = next((name for name in asked.columns if name not in names), None)
         if absent is not None:
@@ -181,7 +181,7 @@ class Learner:
 
 
 def _remedies(
-    spec: SourceSpec, asked: Asked, dropped: list[str], named: list[str], *, categories: bool, missing: bool
+    spec: SourceSpec, asked: EncodingRequest, dropped: list[str], named: list[str], *, categories: bool, missing: bool
 ) -> str:
     """Return the options that let a table be read, with those that it has already."""
     options = []

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from features.cell_text import drop_setting, shown
 from features.errors import DataError, MissingInputError, UsageError
-from features.row_draws import Keys, draw_sample, group_keys
+from features.row_draws import RowKeys, draw_sample, group_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.encoding import Asked, EncodedRows, Places, TableEncoding, learn_encoding, unknown_words
+from features.tables.encoding import EncodedRows, EncodingRequest, Places, TableEncoding, learn_encoding, unknown_words
 from features.tables.learning import CellError, CellReader, Learner
 from features.tables.readers import Batch, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
@@ -40,7 +40,7 @@ class ReadRows(NamedTuple):
     codes: NDArray[np.float64]
     labels: "pyarrow.Array | None"
     weights: NDArray[np.float64] | None
-    groups: Keys | None
+    groups: RowKeys | None
 
 
 class ReadsCodes(Protocol):
@@ -78,7 +78,7 @@ def _labels(batch: Batch, place: int, name: str) -> "pyarrow.Array":
     raise CellError(row, f"{batch.where(row)}, column {name} has no label")
 
 
-def _group_keys(batch: Batch, place: int, name: str) -> Keys:
+def _group_keys(batch: Batch, place: int, name: str) -> RowKeys:
     """Return the key (rows,) u8 of the group of each row. Raises CellError for a row without one."""
     texts, of_rows = distinct(batch.columns[place])
     if None in texts:
@@ -101,7 +101,7 @@ class ReadTable:
     words: tuple[tuple[str, ...] | None, ...]
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None
-    groups: Keys | None
+    groups: RowKeys | None
     codes_sha256: str
     sha256: str
     ids: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is not None and not exists(test):
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
-    asked = Asked.read(spec.categorical, spec.missing)
+    asked = EncodingRequest.read(spec.categorical, spec.missing)
     request = {"layout": astuple(layout), "asked": astuple(asked), "encoded": _decides_training_rows(spec, asked)}
 
     def read_now(tick: Tick) -> ReadTable:
@@ -242,19 +242,23 @@ def learning_bytes(spec: SourceSpec) -> int:
     return Table.in_files(path, header=spec.header).reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
 
 
-def _decides_training_rows(spec: SourceSpec, asked: Asked) -> list[Any]:
+def _decides_training_rows(spec: SourceSpec, asked: EncodingRequest) -> list[Any]:
     """Return what decides on which rows an encoding is learned; nothing where none is."""
-    return [] if asked == Asked() else [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
+    return (
+        []
+        if asked == EncodingRequest()
+        else [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
+    )
 
 
-def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: Asked, tick: Tick) -> ReadTable:
+def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:
     """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting."""
     learner = Learner(table.path, layout.input_names, asked)
     found = _read(table, layout, learner, tick, spec.seed)
     assert found.sample is not None
     assert found.codes is not None
     learner.check(spec, len(found.labels), _n_distinct(learner, found.codes))
-    if asked == Asked():
+    if asked == EncodingRequest():
         return found
     counted = count_rows(spec, LabelledRows(found.codes, found.labels, found.weights, found.groups))
     training = chosen_rows(spec, [counted], table_name(table.path), split=spec.test is None)[0]
@@ -275,7 +279,7 @@ def _n_distinct(learner: Learner, codes: NDArray[np.float64]) -> dict[str, int]:
 def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick: Tick, seed: int) -> ReadTable:
     """Return what one reading finds, without an encoding: labels, weights, groups, and a sample of the codes."""
     assert layout.target is not None
-    labels, weights, groups = list["pyarrow.Array"](), list[NDArray[np.float64]](), list[Keys]()
+    labels, weights, groups = list["pyarrow.Array"](), list[NDArray[np.float64]](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sample(seed, len(layout.inputs))
     counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
     for rows in rows_of(table, layout, reader, labelled=True):
@@ -421,7 +425,7 @@ def _sampled(source: Source, found: ReadTable) -> LearnedRows:
     return LearnedRows(inputs[: len(found.codes)][chosen], np.searchsorted(rows, found.sample[chosen]))
 
 
-def inputs_in_memory(frame: Frame, asked: Asked, training: NDArray[np.int64]) -> tuple[RowArray, Columns]:
+def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.int64]) -> tuple[RowArray, Columns]:
     """Return the inputs (n, d) f8 that all columns of a table in memory become, and how.
 
     training : the rows, ascending, that words and medians are learned on. Raises DataError and UsageError as
@@ -432,7 +436,7 @@ def inputs_in_memory(frame: Frame, asked: Asked, training: NDArray[np.int64]) ->
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
     learner.check(SourceSpec(str(frame.path)), len(codes), _n_distinct(learner, codes))
     columns = Columns(tuple(names))
-    if asked == Asked():
+    if asked == EncodingRequest():
         return codes, columns
     encoding, places = learn_encoding(
         names, [known and tuple(known) for known in learner.words], codes[training], asked

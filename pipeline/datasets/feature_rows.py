@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptors.extraction import extract, feature_length
-from features.row_draws import Keys, row_keys
+from features.row_draws import RowKeys, row_keys
 from features.source import LearnedRows, Part, Source
 from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
@@ -68,7 +68,7 @@ class FeatureRows(Protocol):
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
         """Return the weights of rows (stop - start,) f8; None where each counts 1."""
 
-    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
         """Return the keys of training rows and of their groups, each (stop - start,) u8; a row may be its own group."""
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
@@ -113,7 +113,7 @@ class _Store:
         name = f"{part}/weights"
         return self._stored(name, start, stop) if name in self._arrays else None
 
-    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
         keys = self._stored("train/keys", start, stop)
         return keys, self._stored("train/groups", start, stop) if "train/groups" in self._arrays else keys
 
@@ -167,7 +167,7 @@ class _LiveRows:
     def __init__(self, access: LiveFeatures) -> None:
         self._access, self._request = access, access.request
         self.source = open_data(access.request.source, access.data)
-        self._last_keys: tuple[tuple[int, int], Keys] | None = None  # several steps ask for those of all rows
+        self._last_keys: tuple[tuple[int, int], RowKeys] | None = None  # several steps ask for those of all rows
 
     def features(self, part: Part, rows: Sequence[int], inputs: NDArray[np.generic]) -> NDArray[np.float32]:
         if self._request.standardise:
@@ -188,7 +188,7 @@ class _LiveRows:
         weights = self.source.weights(part)
         return None if weights is None else weights[start:stop]
 
-    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
         groups, found = self.source.groups, self._last_keys
         if found is None or found[0] != (start, stop):
             self._last_keys = found = (start, stop), read_only(row_keys(self.source.read("train", start, stop)[0]))

@@ -13,10 +13,10 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from features.errors import DataError
-from features.row_draws import Keys, first_of_equals, group_keys, row_keys
+from features.row_draws import RowKeys, first_of_equals, group_keys, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
-from features.tables.encoding import Asked
+from features.tables.encoding import EncodingRequest
 from features.tables.readers import Frame, MixedColumnError, frame_of_cells, is_frame
 from features.tables.table_source import inputs_in_memory
 from pipeline.datasets.feature_request import FeatureShape
@@ -142,7 +142,7 @@ def rows_of_cells(
         cells = check_array(X, dtype=None, ensure_all_finite=False)
         names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
         part = Frame(frame_of_cells(cells, list(names)), "X")
-    inputs, columns = inputs_in_memory(part, Asked.read(categorical, missing), counted)
+    inputs, columns = inputs_in_memory(part, EncodingRequest.read(categorical, missing), counted)
     return Rows(inputs, feature_dtype=np.float32), columns
 
 
@@ -216,7 +216,7 @@ class ArrayFeatures:
         """Return the weights of rows (stop - start,) f8; None where each counts 1."""
         return None if self._weights is None else self._weights[start:stop]
 
-    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
         """Return the keys of rows and of their groups, each (stop - start,) u8."""
         return self._keys[start:stop], self._groups[start:stop]
 
@@ -230,7 +230,7 @@ class ArrayFeatures:
         return self._standardisation
 
 
-def _keys_of_groups(groups: ArrayLike, n_rows: int) -> Keys:
+def _keys_of_groups(groups: ArrayLike, n_rows: int) -> RowKeys:
     """Return the keys (n,) of groups, numbers or text. Raises ValueError where a row has none, or they are not n."""
     names = np.asarray(groups)
     if names.shape not in ((n_rows,), (n_rows, 1)):

@@ -37,7 +37,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
 from pipeline.stages.after.evaluate_model import assemble_model
-from pipeline.stages.filled_settings import Room, count_candidates, fill_in, is_chosen
+from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, is_chosen
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import fit
 from pipeline.stages.preparation import compile_told, loops_to_compile
@@ -162,7 +162,7 @@ def _filled_in(
         "centers.count": count,
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
     }
-    config, _ = fill_in(with_values(config, values), shape, explicit, Room(n_different, limit))
+    config, _ = fill_in(with_values(config, values), shape, explicit, MemoryBudget(n_different, limit))
     n_candidates = count_candidates(config, shape.n_train)
     if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
         config = with_value(config, "solver.tolerance", 0.0)

@@ -25,7 +25,7 @@ TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for
 
 Tile = TypeVar("Tile")
 # Calls a function on every tile, in any order and by any threads; returns when all are done, or raises the first error.
-Each = Callable[[Callable[[Any], None], Iterable[Any]], None]
+ForEach = Callable[[Callable[[Any], None], Iterable[Any]], None]
 
 
 def serially(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
@@ -121,7 +121,7 @@ class ExactGram:
         self.error = 0.5 * self._unit * n_terms
         self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
 
-    def add(self, columns: NDArray[np.float64], each: Each = serially) -> None:
+    def add(self, columns: NDArray[np.float64], each: ForEach = serially) -> None:
         """Add KᵀK of a block K = columns (rows, M) f8 C-contiguous; `each` shares out the tiles.
 
         Costs rows·M² operations where nothing is kept. Raises InvalidDataError for an entry beyond the bound.

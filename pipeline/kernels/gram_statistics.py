@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, ExactSums, serially
+from pipeline.kernels.exact_sums import ExactGram, ExactSum, ExactSums, ForEach, serially
 
 LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
 _CENTRED_ROWS = 64  # of a Gram that are centred at once
@@ -232,7 +232,7 @@ class StatisticsSums:
         columns: NDArray[np.float64],
         targets: NDArray[np.float64],
         weights: NDArray[np.float64] | None = None,
-        each: Each = serially,
+        each: ForEach = serially,
     ) -> None:
         """Add a row block: columns (rows, M) f8 C-contiguous, targets (rows, T), weights (rows,) > 0 (none: 1 each).
 

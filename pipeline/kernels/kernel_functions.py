@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import Each, serially
+from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_loops import (
     add_squared_slopes,
@@ -76,7 +76,7 @@ class Kernel(ABC):
         return len(self._centers)
 
     def block(
-        self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: Each = serially
+        self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: ForEach = serially
     ) -> NDArray[Any]:
         """Return the kernel block (rows, n_centers) of some rows, C-contiguous.
 

@@ -22,7 +22,7 @@ NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ExamplePart:
     """Rows of one array, file or part. read(start, stop): inputs as they are stored, and labels or None.
 
     weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
@@ -47,7 +47,7 @@ class Examples:
 
     name: str
     part: str | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ExamplePart, ...]
     header: bool | None = None
     unknown: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +63,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExampleRequest:
     """Which data a command was asked for; settings (`KEY=VALUE`) and data_dir go with named data sets only."""
 
     data: str | None
@@ -79,7 +79,7 @@ def parts_asked(part: str) -> tuple[Part, ...]:
     return PARTS if part == "all" else tuple(name for name in PARTS if name == part)
 
 
-def open_arrays(path: Path, asked: Asked) -> Examples | None:
+def open_arrays(path: Path, asked: ExampleRequest) -> Examples | None:
     """Open arrays or images of a file or folder, None for a table; errors as `streamed_prediction.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
@@ -101,12 +101,12 @@ def open_arrays(path: Path, asked: Asked) -> Examples | None:
     return None
 
 
-def _refuse_part(path: Path, asked: Asked) -> None:
+def _refuse_part(path: Path, asked: ExampleRequest) -> None:
     if asked.part is not None:
         raise UsageError(f"--part {asked.part}: {path} has no parts; leave it out")
 
 
-def _array_names(known: Container[str], asked: Asked, part_name: str) -> list[tuple[str, str]]:
+def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -> list[tuple[str, str]]:
     """Return the names of inputs and labels: those of X, else those of the parts, spelt like `part_name`."""
     if "X" in known:
         return [("X", asked.target or "y")]
@@ -114,12 +114,12 @@ def _array_names(known: Container[str], asked: Asked, part_name: str) -> list[tu
     return [(part_name.format(name="X", part=part), part_name.format(name="y", part=part)) for part in parts]
 
 
-def _wanted(known: Container[str], asked: Asked, part_name: str) -> list[str]:
+def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> list[str]:
     """Return the names of the arrays that are needed, whether they are there or not."""
     return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
 
 
-def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
+def _read_npz(path: Path, asked: ExampleRequest) -> dict[str, NDArray[Any]]:
     """Return those arrays of an npz file that are needed; each is checked before anything is allocated."""
     with array_sources.npz_archive(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -127,7 +127,7 @@ def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
         return {name: array_sources.read_member(archive, members[name], path) for name in wanted}
 
 
-def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
+def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
     """Return the rows of X, or those of the parts."""
     if "X" in arrays:
         _refuse_part(path, asked)
@@ -144,7 +144,7 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
 
 
-def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Piece:
+def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> ExamplePart:
     """Return the rows of an array over chunks; it caches the last decoded run of chunks, at most two blocks of rows."""
     check_lengths(X, np.broadcast_to(0, X.shape[:1]) if y is None else y, name, "y")
     chunk_rows = getattr(X, "chunk_rows", 1)
@@ -160,10 +160,10 @@ def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Piece:
             kept = (low, np.asarray(X[low : min(high, X.shape[0])]))
         return kept[1][start - kept[0] : stop - kept[0]], labels
 
-    return Piece(X.shape[0], tuple(int(size) for size in X.shape[1:]), read, name)
+    return ExamplePart(X.shape[0], tuple(int(size) for size in X.shape[1:]), read, name)
 
 
-def _open_idx(path: Path, asked: Asked) -> Examples:
+def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
     part = asked.part or "test"
     pieces = []
     for name in parts_asked(part):

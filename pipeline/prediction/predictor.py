@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from features.errors import DataError
 from features.tables.encoding import unknown_words
 from features.tables.readers import MixedColumnError, Table, frame_of_cells
-from pipeline.prediction.example_files import Asked, Examples, Piece
+from pipeline.prediction.example_files import ExamplePart, ExampleRequest, Examples
 from pipeline.prediction.streamed_prediction import check_shape, locate, predictions
 from pipeline.prediction.table_examples import table_examples
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -60,14 +60,14 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
             return Examples("X", None, ())
         X = _selected(X, [called[name] for name in columns.inputs])
         try:
-            return table_examples(Table.of(X, "X"), Asked(None, False), model)
+            return table_examples(Table.of(X, "X"), ExampleRequest(None, False), model)
         except MixedColumnError:
             if encoding is None:
                 raise
     if encoding is None:
         rows = np.asarray(X)
         shape = rows.shape or (0,)
-        piece = Piece(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
+        piece = ExamplePart(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
         check_shape(piece, model)
         return Examples("X", None, (piece,))
     cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]
@@ -76,7 +76,7 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
     if not len(cells):
         return Examples("X", None, ())
-    return table_examples(Table.of(frame_of_cells(cells, names), "X"), Asked(None, False), model)
+    return table_examples(Table.of(frame_of_cells(cells, names), "X"), ExampleRequest(None, False), model)
 
 
 def _selected(X: Any, names: list[Any]) -> Any:

@@ -24,7 +24,7 @@ from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.kernels.scaled_rows import first_non_finite_row
-from pipeline.prediction.example_files import Asked, Examples, Piece, open_arrays, parts_asked
+from pipeline.prediction.example_files import ExamplePart, ExampleRequest, Examples, open_arrays, parts_asked
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
@@ -80,7 +80,7 @@ def locate(path: Path) -> ModelLocation:
     return ModelLocation(model, layout, config)
 
 
-def open_examples(asked: Asked, located: ModelLocation) -> Examples:
+def open_examples(asked: ExampleRequest, located: ModelLocation) -> Examples:
     """Open the data that were asked for, and check that the model fits their inputs.
 
     Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
@@ -110,7 +110,7 @@ def open_examples(asked: Asked, located: ModelLocation) -> Examples:
     return examples
 
 
-def _open_table(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
+def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
     from features.tables.readers import Table  # with pyarrow, which runs on images do without
     from pipeline.prediction.table_examples import table_examples
 
@@ -182,7 +182,7 @@ def _decide(
         raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
 
 
-def check_shape(piece: Piece, model: SparseKernelModel) -> None:
+def check_shape(piece: ExamplePart, model: SparseKernelModel) -> None:
     """Raise DataError unless inputs have the model's shape, or its size where one of the two is flat."""
     shape, wanted = piece.input_shape, model.input_shape
     flat = 1 in (len(shape), len(wanted))
@@ -204,7 +204,7 @@ def _source_of_run(config: TrainConfig, located: ModelLocation) -> Source:
     return source
 
 
-def _named_source(name: str, asked: Asked) -> Source:
+def _named_source(name: str, asked: ExampleRequest) -> Source:
     """Return a named data set, with the settings that training would take."""
     if asked.target:
         raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
@@ -222,7 +222,7 @@ def _parts_of(source: Source, part: str) -> Examples:
     weighted = any(source.weights(one) is not None for one in parts_asked(part))
     classes = class_array(source.classes) if source.classes else None
 
-    def piece(one: Part) -> Piece:
+    def piece(one: Part) -> ExamplePart:
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
             inputs, targets = source.read(one, start, stop)
             return inputs, targets if classes is None else classes[targets]
@@ -231,7 +231,7 @@ def _parts_of(source: Source, part: str) -> Examples:
         weights = source.weights(one)
         if weighted and weights is None:
             weights = np.ones(n_rows)
-        return Piece(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
+        return ExamplePart(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
 
     header = None if source.columns is None else source.columns.header
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)

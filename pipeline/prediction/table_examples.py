@@ -13,11 +13,11 @@ from features.tables.cells import distinct
 from features.tables.columns import model_layout
 from features.tables.readers import Table
 from features.tables.table_source import RowsInOrder, cell_reader, rows_of
-from pipeline.prediction.example_files import Asked, Examples, Piece
+from pipeline.prediction.example_files import ExamplePart, ExampleRequest, Examples
 from pipeline.prediction.trained_model import SparseKernelModel
 
 
-def table_examples(table: Table, asked: Asked, model: SparseKernelModel) -> Examples:
+def table_examples(table: Table, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
     """Return the rows of a table; of texts, one reading more counts them."""
     n_inputs = math.prod(model.input_shape)
     columns = model.table_columns or Columns(())
@@ -43,5 +43,7 @@ def table_examples(table: Table, asked: Asked, model: SparseKernelModel) -> Exam
         inputs, *labels = in_order.read(start, stop)
         return inputs, labels[0] if labels else None
 
-    piece = Piece(n_rows, (len(columns.encoding.inputs) if columns.encoding else n_columns,), read, str(table.path))
+    piece = ExamplePart(
+        n_rows, (len(columns.encoding.inputs) if columns.encoding else n_columns,), read, str(table.path)
+    )
     return Examples(table.path.name, None, (piece,), columns.header, reader.unknown)

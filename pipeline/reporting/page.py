@@ -18,7 +18,7 @@ from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.example_files import Asked, Piece
+from pipeline.prediction.example_files import ExamplePart, ExampleRequest
 from pipeline.prediction.labelled_scores import true_targets
 from pipeline.prediction.streamed_prediction import ModelLocation, locate, open_examples, predictions
 from pipeline.reporting import plots, result_table
@@ -124,7 +124,7 @@ def _mistakes(located: ModelLocation) -> dict[str, Any]:
     Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
     predicted. Raises what `open_examples` and `predictions` raise.
     """
-    data, model = open_examples(Asked(None, labelled=True, part="test"), located), located.model
+    data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), located), located.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
     for block in predictions(model, data):
         truth, found = true_targets(block, labels), labels_from_decision(block.decision, model.task)
@@ -169,7 +169,7 @@ def _centers(located: ModelLocation) -> list[dict[str, Any]] | None:
     model = located.model
     if len(model.input_shape) != 2 or not model.n_centers:
         return None
-    piece = open_examples(Asked(None, labelled=True, part="train"), located).pieces[0]
+    piece = open_examples(ExampleRequest(None, labelled=True, part="train"), located).pieces[0]
     names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
     norms = np.linalg.norm(model.weights, axis=1)
     shown = []
@@ -186,12 +186,12 @@ def _centers(located: ModelLocation) -> list[dict[str, Any]] | None:
     return shown
 
 
-def _row(piece: Piece, row: int) -> int:
+def _row(piece: ExamplePart, row: int) -> int:
     """Return the number of a row in the file that it is from."""
     return row if piece.file_rows is None else int(piece.file_rows[row])
 
 
-def _picture(piece: Piece, row: int) -> str | None:
+def _picture(piece: ExamplePart, row: int) -> str | None:
     return plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) == 2 else None
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StoppedError
-from pipeline.kernels.exact_sums import Each, serially
+from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import WorkerProcess
 from pipeline.runtime.stored_arrays import Arrays
@@ -49,7 +49,7 @@ class Sums(Protocol):
 
 
 S = TypeVar("S", bound=Sums)
-AddPiece = Callable[[S, Any, Each], None]  # the function of a block: adds it to sums; `Each` shares out its tiles
+AddPiece = Callable[[S, Any, ForEach], None]  # the function of a block: adds it to sums; `ForEach` shares out its tiles
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class BlockValues:
 
 
 @contextmanager
-def open_team(n_threads: int) -> Iterator[Each]:
+def open_team(n_threads: int) -> Iterator[ForEach]:
     """Give what calls a function on every item in so many threads, which serve the task that this thread runs.
 
     When all calls have ended, the first error is raised. One thread is this one itself.
@@ -438,7 +438,7 @@ def _add_until(
     add: AddPiece[S],
     waiting: _Waiting,
     part: Committed[S],
-    each: Each,
+    each: ForEach,
     deadline: float,
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
@@ -462,7 +462,7 @@ def _add_until(
     return False
 
 
-def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each: Each) -> Iterator[int]:
+def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each: ForEach) -> Iterator[int]:
     """Read some consecutive pieces and add them to sums; yield the number of each when all of it has been added."""
     for number, piece in task.read(pieces):
         add(sums, piece, each)

@@ -25,12 +25,12 @@ ROWS_EACH = 4  # sampled fit rows for each finalist
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
 SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
-Part = Literal["fit", "all"]
-ROWS: dict[Part, str] = {"fit": "the fit rows", "all": "all rows"}  # in messages
+RowSet = Literal["fit", "all"]
+ROWS: dict[RowSet, str] = {"fit": "the fit rows", "all": "all rows"}  # in messages
 Enough = Callable[[list[int]], bool]
 # (part of the rows, its statistics, size, enough): `forward_backward_selection.select`, which `enough` may end early,
 # and what a caller wants beside it: checkpoints, progress, a stop.
-Select = Callable[[Part, GramStatistics, int, Enough], Selection]
+Select = Callable[[RowSet, GramStatistics, int, Enough], Selection]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.solvers.ridge import climb, refit
+from pipeline.solvers.ridge import refit, search_exponents
 
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
@@ -179,7 +179,7 @@ class _HeldOut:
             losses = logsumexp(behind / temperature, axis=1)
             return float(self._weights @ losses) / self.weight_sum + sure / temperature
 
-        return min(climb(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
+        return min(search_exponents(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
 
 
 def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
@@ -221,7 +221,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
         return trials[step].error
 
     least, most = (floor(log2(bound * start.typical / start.sigma2)) for bound in (SMALLEST, LARGEST))
-    climb(error_at, 0, range(1) if search.sigma2 is not None else range(min(least, 0), max(most, 0) + 1))
+    search_exponents(error_at, 0, range(1) if search.sigma2 is not None else range(min(least, 0), max(most, 0) + 1))
     return sorted(trials.values(), key=lambda trial: trial.error)
 
 

@@ -19,7 +19,7 @@ GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
 
 
-class Trial(NamedTuple):
+class PenaltyTrial(NamedTuple):
     """A penalty that was tried: its held-out error, and whether its solves converged."""
 
     penalty: float
@@ -35,11 +35,11 @@ def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) 
     returns the held-out error, and whether the solves converged; the best is among those that did, if any but the first
     did, at which all weights are zero. The warning is for a best at an edge of what was tried and converged.
     """
-    trials: list[Trial] = []
+    trials: list[PenaltyTrial] = []
     lowest, idle = math.inf, 0
     for number in range(MOST_POINTS):
         penalty = largest * STEP**number
-        trials.append(Trial(penalty, *attempt(number, penalty)))
+        trials.append(PenaltyTrial(penalty, *attempt(number, penalty)))
         gained = trials[-1].error < (1.0 - GAIN) * lowest
         idle, lowest = (0, trials[-1].error) if gained else (idle + 1, lowest)
         if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not trials[-1].converged:
@@ -50,7 +50,7 @@ def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) 
     return best, _edge(best, trials, idle)
 
 
-def _edge(best: int, trials: Sequence[Trial], idle: int) -> str | None:
+def _edge(best: int, trials: Sequence[PenaltyTrial], idle: int) -> str | None:
     if best == 0:
         return "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
     if not idle and not any(trial.converged for trial in trials[best + 1 :]):

@@ -19,7 +19,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 # the last is the best, to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
-RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that a climb may come to
+RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
 FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
@@ -144,8 +144,8 @@ def refit(
     if start is None:
         found = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
     else:
-        climbed = climb(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
-        found = [(10.0**exponent, error) for exponent, error in sorted(climbed.items())]
+        by_exponent = search_exponents(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
+        found = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
     errors = [(fraction, error) for fraction, error in found if np.isfinite(error)]
     return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
 
@@ -186,7 +186,7 @@ def _mean_diagonal(statistics: GramStatistics) -> float:
     return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1)
 
 
-def climb(error_at: Callable[[int], float], start: int, steps: range) -> dict[int, float]:
+def search_exponents(error_at: Callable[[int], float], start: int, steps: range) -> dict[int, float]:
     """Return errors at whole numbers: from `start` down while they fall, else up; past infinite ones, within `steps`.
 
     The lowest is the best of all where the error falls to it and rises beyond it.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import Each, ExactSums, Tile
+from pipeline.kernels.exact_sums import ExactSums, ForEach, Tile
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
@@ -180,7 +180,7 @@ def _block_of_columns(
     kernel = _kernel(rows, n_columns, members)
     of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
 
-    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+    def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
         every, size = np.ones(len(block.X), bool), blocks.size(block.number)
         rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
         chosen = [np.flatnonzero(rows_of[part]) for part in parts]
@@ -198,7 +198,7 @@ def _block_of_columns(
     return add
 
 
-def counting(each: Each, rows: float) -> Each:
+def counting(each: ForEach, rows: float) -> ForEach:
     """Return an `each` that counts rows as done in equal parts, with its tiles: a block of many columns takes long."""
 
     def counted(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:

@@ -64,7 +64,7 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """What there is to fit: different rows, and bytes for candidates and their Grams."""
 
     n_different: int
@@ -72,14 +72,14 @@ class Room:
 
 
 def fill_in(
-    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: Room | None = None
+    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget | None = None
 ) -> tuple[TrainConfig, list[str]]:
     """Fill in what the data decide: penalty, width, scales, number of centers, intercept; return notes for the user.
 
     room: what is known of the rows before a run; None: all differ, and a process takes its part of the memory limit.
     Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
-    room = room or Room(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
+    room = room or MemoryBudget(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
     raw = config.features.name == "raw"
     if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
@@ -144,7 +144,7 @@ def _with_precision(config: TrainConfig) -> TrainConfig:
 
 
 def _with_count(
-    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: Room
+    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
     """Fill in the number of candidates: as many as the budget pays for, or the default."""
     centers, n = config.centers, room.n_different

@@ -237,7 +237,7 @@ def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
     for n in (2_000, 32_000):
         data = write_zarr(tmp_path / f"{n}.zarr", np.resize(X, (n, 2)), 500)
         located = prediction.locate(rings["words"])
-        examples = prediction.open_examples(example_files.Asked(str(data), labelled=False), located)
+        examples = prediction.open_examples(example_files.ExampleRequest(str(data), labelled=False), located)
         with largest_bytes() as peak:
             for _ in prediction.predictions(located.model, examples):
                 pass

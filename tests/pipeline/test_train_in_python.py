@@ -18,7 +18,7 @@ from features.cell_text import names_in, names_text
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.tables.encoding import Asked
+from features.tables.encoding import EncodingRequest
 from pipeline import train
 from pipeline.config import settings as configuration
 from pipeline.config.command_line import NAMES_IN_PYTHON, parse, words_of
@@ -72,7 +72,7 @@ def test_a_name_with_a_comma_is_not_taken_for_two(names: list[str]) -> None:
     words = words_of("table.csv", {}, {"data.columns": names, "data.categorical": f"onehot:{names_text(names)}"})
     config = configuration.load("table.csv", None, parse(words).assignments).config
     assert config.data.columns == tuple(names)
-    assert Asked.read(config.data.categorical, None).columns == tuple(names)
+    assert EncodingRequest.read(config.data.categorical, None).columns == tuple(names)
     assert names_in("a, b ,,c") == ("a", "b", "c")
     with pytest.raises(ConfigError, match="must be names of columns whose quotes end"):
         configuration.load("table.csv", None, {"data.drop": ('"a, b', "--set")})

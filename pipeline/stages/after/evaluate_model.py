@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
-from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.exact_sums import ForEach
 from pipeline.models.scores import Sums, r_squared
 from pipeline.prediction.labelled_scores import (
     error_numbers,
@@ -153,7 +153,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
     prefixes = tuple(load_prefixes(layout)) if selected else ()
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
-    def scores(found: BlockValues, block: RowBlock, _: Each) -> None:
+    def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:
         def score(decision: NDArray[np.float64], temperature: float | None = None) -> Sums:
             return score_sums(decision, block.y, n_classes, temperature, block.weights)
 

@@ -22,7 +22,7 @@ from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
-from pipeline.kernels.exact_sums import Each, ExactSum, ExactSums
+from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
@@ -467,7 +467,7 @@ def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
     kernel, (residual_bound, scale) = rows.kernel_at(points), scales(weights, intercept, largest)
     middle = _middle(rows, points)
 
-    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+    def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
         """Add a block, tile by tile of the centers (mathematics.md, eq. 88)."""
         fitted = ~block.held_out
         if not fitted.any():

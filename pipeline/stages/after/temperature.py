@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.exact_sums import ForEach
 from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
@@ -90,7 +90,7 @@ def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
         kernel = rows.kernel_of(arrays["columns"])
     weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
 
-    def slopes(values: BlockValues, block: RowBlock, each: Each) -> None:
+    def slopes(values: BlockValues, block: RowBlock, each: ForEach) -> None:
         X = block.X[block.held_out]
         decision = np.tile(arrays["intercept"], (len(X), 1))
         if kernel is not None and len(X):

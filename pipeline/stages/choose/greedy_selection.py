@@ -24,8 +24,8 @@ from pipeline.solvers.greedy_choice import (
     ROWS,
     Enough,
     GreedyChoice,
-    Part,
     Preselection,
+    RowSet,
     candidate_batches,
     choose_greedily,
     forward_most,
@@ -56,7 +56,7 @@ from storage.folder_layouts import RunLayout
 # Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
 AT_ONCE = ("fit", "hold_out", "all")
 FINALISTS = ("finalists-fit", "finalists-hold-out", "finalists")
-Record = dict[str, Any]  # of a batch
+BatchRecord = dict[str, Any]  # of a batch
 
 
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
@@ -65,7 +65,7 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     Raises InvalidDataError where no candidate lowers the error, or no ridge makes the Gram definite; CorruptDataError
     for damaged statistics.
     """
-    asked, columns, names, records = work.preselection, work.candidates, AT_ONCE, list[Record]()
+    asked, columns, names, records = work.preselection, work.candidates, AT_ONCE, list[BatchRecord]()
     if asked is None:
         chosen, seconds = _chosen(work, names, None)
     else:
@@ -131,7 +131,7 @@ def choose(
     fit, held_out, everything = (statistics_from_arrays(one.read(mapped=True)) for one in stored)
     started = time.perf_counter()
 
-    def select_part(part: Part, statistics: GramStatistics, size_of_part: int, enough: Enough) -> Selection:
+    def select_part(part: RowSet, statistics: GramStatistics, size_of_part: int, enough: Enough) -> Selection:
         """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
         most = forward_most(size, statistics.n_centers)
         if n_back is not None:
@@ -203,11 +203,11 @@ def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[
 
 def _finalists(
     work: Workspace, candidates: NDArray[np.int64], asked: Preselection
-) -> tuple[NDArray[np.int64], list[Record], list[Arrays]]:
+) -> tuple[NDArray[np.int64], list[BatchRecord], list[Arrays]]:
     """Return the finalists of the last batch, by row and in the order chosen; records and results of all batches."""
     at_once = work.config.centers.working_set
     assert at_once is not None  # the plan has filled it in
-    finalists, records, done = np.empty(0, np.int64), list[Record](), list[Arrays]()
+    finalists, records, done = np.empty(0, np.int64), list[BatchRecord](), list[Arrays]()
     n_sampled = round(asked.share * (1.0 - work.config.statistics.hold_out) * work.shape.n_train)  # about
     for index, batch in enumerate(candidate_batches(len(candidates), at_once, asked.n_finalists, work.config.seed)):
         members, name = np.sort(np.concatenate([finalists, candidates[batch]])), f"round-{index:03d}"

@@ -39,7 +39,7 @@ from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker
 
-Record = dict[str, Any]  # of a round, as it is committed and reported
+RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
 MARGIN = 0.98  # of τ; candidates with a larger correlation are in the working set even if they do not violate
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
@@ -76,7 +76,7 @@ class Limits(NamedTuple):
         return Limits(capacity, drawn, max(drawn // run.shape.n_outputs, 1), None)
 
 
-def generate_columns(run: Run, penalty: float | None = None) -> tuple[PricedRound, list[Record]]:
+def generate_columns(run: Run, penalty: float | None = None) -> tuple[PricedRound, list[RoundRecord]]:
     """Solve over all candidates; return the last round, and the records of all.
 
     Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes. Raises
@@ -274,7 +274,7 @@ def remove_passes(run: Run, name: str) -> None:
         run.drop(f"passes/{name}-{each}")
 
 
-def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> Record:
+def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> RoundRecord:
     """Commit the weights that the next round starts from, and the record of this one; return and report it."""
     run, current, found, weights = priced.run, priced.working_set, priced.correlations, priced.weights
     if len(admitted):
@@ -282,7 +282,7 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
         start[weights.columns] = weights.weights
         start = start[np.append(stay, np.arange(len(current.candidates), len(start)))]
         run.commit(start_name(round_name(current.index + 1)), {"weights": start})
-    record: Record = {
+    record: RoundRecord = {
         "round": current.index,
         "working_set": len(current.candidates),
         "n_active": len(weights.columns),
@@ -306,7 +306,7 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
     return record
 
 
-def earlier_records(run: Run, count: int) -> list[Record]:
+def earlier_records(run: Run, count: int) -> list[RoundRecord]:
     """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
     folder = run.layout.markers(MARKERS)
     done, names = read_markers(folder), [round_name(index) for index in range(count)]
@@ -331,7 +331,7 @@ def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
     return updated
 
 
-def count_columns(records: list[Record], n_candidates: int) -> dict[str, int]:
+def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, int]:
     """Return the counts of candidates, of columns computed and dropped, of columns with a Gram, of active ones."""
     return {
         "candidates": n_candidates,

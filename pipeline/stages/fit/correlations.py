@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.exact_sums import Each, ExactSum
+from pipeline.kernels.exact_sums import ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
@@ -137,7 +137,7 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
     """
     residuals = given.read(mapped=True)["residuals"]
 
-    def add(total: ExactSum, tile: Tile, each: Each) -> None:
+    def add(total: ExactSum, tile: Tile, each: ForEach) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         kernel, candidates, rows = tile
         X = open_features(task.features).read("train", rows.start, rows.stop)

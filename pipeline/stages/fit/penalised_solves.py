@@ -18,7 +18,7 @@ from features.targets import labels_from_decision
 from pipeline.config.parsers import is_searched, penalty_path
 from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
@@ -403,7 +403,7 @@ def _block_of_errors(task: RowTask, weights: Stored) -> AddPiece[BlockValues]:
     n_penalties, n_active, n_outputs = arrays["weights"].shape
     stacked = arrays["weights"].transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
 
-    def count(values: BlockValues, block: RowBlock, each: Each) -> None:
+    def count(values: BlockValues, block: RowBlock, each: ForEach) -> None:
         K = kernel.block(block.X[block.held_out], out_dtype=np.float64, each=each)
         decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + arrays["intercepts"]
         truth = labels_from_decision(block.targets[block.held_out], kind)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import Each, ExactSums
+from pipeline.kernels.exact_sums import ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
@@ -188,7 +188,7 @@ def open_columns(files: ColumnFiles, columns: KeptColumns) -> ReadColumns:
     precision = np.dtype(files.rows.precision).type
 
     def of_group(
-        candidates: NDArray[np.int64], number: int, each: Each, X: NDArray[np.floating] | None
+        candidates: NDArray[np.int64], number: int, each: ForEach, X: NDArray[np.floating] | None
     ) -> NDArray[np.floating[Any]]:
         folder = files.of_group(candidates)
         path = folder / f"block-{number:06d}.npz"
@@ -204,7 +204,7 @@ def open_columns(files: ColumnFiles, columns: KeptColumns) -> ReadColumns:
             files.write(path, values)
             return values
 
-    def read(number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
+    def read(number: int, each: ForEach, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         out = np.empty((int(files.blocks.size(number)), len(columns.members)))
         for candidates, of_columns, places in groups:
             out[:, of_columns] = of_group(candidates, number, each, X)[:, places]
@@ -286,7 +286,7 @@ def _open_columns(files: ColumnFiles, given: Stored, parts: tuple[str, ...]) -> 
     """Open the kept columns; return what adds a block to the statistics."""
     read = open_columns(files, KeptColumns.of(given.read()))
 
-    def add(sums: ExactSums, block: RowBlock, each: Each) -> None:
+    def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
         columns = read(block.number, each, block.X)
         for part in parts:
             rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
@@ -352,7 +352,7 @@ def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
     arrays = given.read()
     read, weights = open_columns(files, KeptColumns.of(arrays)), arrays["weights"]
 
-    def add(values: BlockValues, block: RowBlock, each: Each) -> None:
+    def add(values: BlockValues, block: RowBlock, each: ForEach) -> None:
         residuals = block.targets - read(block.number, each) @ weights - arrays["intercept"]
         if block.weights is not None:
             residuals *= np.sqrt(block.weights)[:, None]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from features.cell_text import NULL_WORDS, is_missing
 from features.errors import DataError
 from features.source import SourceSpec
-from features.tables.encoding import MOST_ONEHOT, Asked, EncodedRows, TableEncoding, learn_encoding
+from features.tables.encoding import MOST_ONEHOT, EncodedRows, EncodingRequest, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch
 
@@ -58,7 +58,7 @@ def of_cells(cells: list[str]) -> Batch:
     st.integers(1, 9),
 )
 def test_words_against_a_naive_twin(training, others, kind, span):
-    cells, asked = training + others, Asked.read(f"{kind}:c", "median")
+    cells, asked = training + others, EncodingRequest.read(f"{kind}:c", "median")
     learner = Learner(Path("here"), ["c"], asked)
     batches = [of_cells(cells[start : start + span]) for start in range(0, len(cells), span)]
     codes = np.concatenate([learner.codes(batch, [0]) for batch in batches])
@@ -88,7 +88,7 @@ def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells, n_rows):
     codes = np.array([[np.nan if cell is None else cell] for cell in cells])
     training = [cell for cell in cells[:n_rows] if cell is not None]
     assume(training)
-    encoding, _ = learn_encoding(["c"], [None], codes[:n_rows], Asked(missing="median"))
+    encoding, _ = learn_encoding(["c"], [None], codes[:n_rows], EncodingRequest(missing="median"))
     inputs, marked = encoding.apply(codes), len(training) < len(cells[:n_rows])
     assert inputs[:, 0].tolist() == [np.median(training) if cell is None else cell for cell in cells]
     assert inputs[:, 1:].tolist() == [[float(cell is None)] * marked for cell in cells]
@@ -106,11 +106,11 @@ def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells, n_rows):
 )
 def test_kinds_of_categories(asked, names):
     cells = {0: pyarrow.array([k % (MOST_ONEHOT + 1) for k in range(99)]), 1: pyarrow.array(list("SML") * 33)}
-    learner = Learner(Path("here"), ["zip", "size"], Asked.read(asked, None))
+    learner = Learner(Path("here"), ["zip", "size"], EncodingRequest.read(asked, None))
     codes = learner.codes(Batch(Path("here"), 0, 99, cells), [0, 1])
     learner.check(SourceSpec("here", categorical=asked), 99, {})
     encoding, _ = learn_encoding(
-        ["zip", "size"], [w and tuple(w) for w in learner.words], codes, Asked.read(asked, None)
+        ["zip", "size"], [w and tuple(w) for w in learner.words], codes, EncodingRequest.read(asked, None)
     )
     assert encoding.inputs == tuple(names)
     if ":" in asked:

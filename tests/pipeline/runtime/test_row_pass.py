@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidDataError, StoppedError
-from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime import row_pass, stopping
 from pipeline.runtime.executors import WorkerProcess
 from pipeline.runtime.row_pass import (
@@ -89,7 +89,7 @@ class Adding:
     def __init__(self, task: Counting) -> None:
         self._task, self._lock, self._added = task, threading.Lock(), 0
 
-    def add(self, sums: Counts, piece: int, each: Each) -> None:
+    def add(self, sums: Counts, piece: int, each: ForEach) -> None:
         with self._lock:
             self._added += 1
             if self._task.stop_after is not None and self._added > self._task.stop_after:

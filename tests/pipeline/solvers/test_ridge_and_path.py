@@ -90,7 +90,7 @@ def test_an_error_is_followed_downhill(errors: str, begin: int, asked: list[int]
         seen.append(step)
         return values[step]
 
-    found = climb(error_at, begin, range(len(values)))
+    found = search_exponents(error_at, begin, range(len(values)))
     assert seen == asked, "none of them twice"
     assert found == {step: values[step] for step in asked}
     assert min(found.values()) == min(values)
