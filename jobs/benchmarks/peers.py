@@ -10,7 +10,7 @@ their square roots, of upright images, for all methods. Tables, and gradient boo
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
-the stages centers, statistics and solve) and end with the model, predictions are those of all test rows in memory by a
+candidates, statistics and solve) and end with the model, predictions are those of all test rows in memory by a
 model that has predicted before; start and imports are not counted. Peak memory is that of the largest process, for the
 peers with the features that they need. Writes DIR/peers.json, whose rows are not run again, and DIR/peers.png.
 """

@@ -17,7 +17,7 @@ from dense_twins import kernel_data, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.blas import product_tile
-from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, mirror_lower, unit_of
+from pipeline.kernels.exact_sums import ExactGram, ExactSum, ForEach, mirror_lower, unit_of
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -31,7 +31,7 @@ from runs import largest_bytes
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def shuffled(rng: np.random.Generator) -> Each:
+def shuffled(rng: np.random.Generator) -> ForEach:
     """Tiles in a random order."""
 
     def each(function, tiles, /):

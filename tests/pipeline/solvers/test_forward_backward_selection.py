@@ -15,8 +15,8 @@ from pipeline.solvers.forward_backward_selection import Selection, drop, forward
 from pipeline.solvers.greedy_choice import (
     Enough,
     GreedyChoice,
-    Part,
     Preselection,
+    RowSet,
     candidate_batches,
     choose_greedily,
     held_out_curve,
@@ -317,10 +317,10 @@ def parts() -> Parts:
     return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
 
 
-def chosen(parts: Parts, size: int | None) -> tuple[GreedyChoice, list[tuple[Part, int]]]:
-    asked: list[tuple[Part, int]] = []
+def chosen(parts: Parts, size: int | None) -> tuple[GreedyChoice, list[tuple[RowSet, int]]]:
+    asked: list[tuple[RowSet, int]] = []
 
-    def on(part: Part, statistics: GramStatistics, most: int, enough: Enough) -> Selection:
+    def on(part: RowSet, statistics: GramStatistics, most: int, enough: Enough) -> Selection:
         asked.append((part, most))
         return select(statistics, most, intercept=True, enough=enough)
 

@@ -16,10 +16,10 @@ from pipeline.solvers.ridge import (
     RIDGES,
     LeftOut,
     RidgeFit,
-    climb,
     finalise_path,
     least_squares,
     refit,
+    search_exponents,
     with_ridge,
 )
 from pipeline.solvers.solve import solve
