@@ -114,9 +114,9 @@ def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness:
 
 @given(factor=st.floats(1.002, 1e150), sign=st.sampled_from([-1.0, 1.0]), n_terms=st.integers(1, 10**6))
 def test_a_term_beyond_its_bound_is_an_error(factor: float, sign: float, n_terms: int) -> None:
-    total = ExactSum((3,), 5.0, n_terms)
-    with pytest.raises(InvalidDataError, match="beyond the bound"):
-        total.add(np.array([1.0, sign * factor * 5.0, 1.0]))
+    for shape in ((3,), (3, 1)):
+        with pytest.raises(InvalidDataError, match="beyond the bound"):
+            ExactSum(shape, 5.0, n_terms).add(np.array([1.0, sign * factor * 5.0, 1.0]).reshape(shape))
     gram = ExactGram(2, 1, 5.0, n_terms)
     gram.add(np.array([[sign * 5.0, 1.0]]))
     with pytest.raises(InvalidDataError, match="beyond the bound"):
@@ -135,6 +135,8 @@ def test_no_number_of_units_beyond_the_range_looks_like_one_in_it(units: float) 
 def test_what_is_no_number_is_an_error(strange: float) -> None:
     with pytest.raises(InvalidDataError, match="beyond the bound"):
         ExactSum((2,), [1e-100, 1.0], 3).add(np.array([strange, 0.0]))
+    with pytest.raises(InvalidDataError, match="beyond the bound"):
+        ExactSum((2, 1), 1.0, 3).add(np.array([[strange], [0.0]]))
     for column in (0, 2):
         K = np.full((4, 3), 0.5)
         K[2, column] = strange

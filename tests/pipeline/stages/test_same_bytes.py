@@ -122,6 +122,7 @@ def test_damage_is_told_and_what_is_lost_is_made_again_to_the_same_bytes(
     name, last = DAMAGED[case], ("report.json", "CONTENTS.json", "model", "markers/evaluate")
     run = trained(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables))
     before = model_bytes(run)
+    assert resume(run, case, *last) == 0, "nothing else is needed"
     flip(run / name)
     (told,) = verify.verify_run(run).damaged
     assert told.startswith(f"{name}: ")

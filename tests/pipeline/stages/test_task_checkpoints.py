@@ -1,4 +1,4 @@
-"""Checkpoints and records of a solve, what the stage shows while it runs, and penalties that float64 cannot hold."""
+"""Checkpoints and records of a solve, and what the stage shows while it runs."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import SERIAL
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.solvers.problem import Problem
@@ -18,7 +17,6 @@ from pipeline.solvers.state import SolverOptions
 from pipeline.stages.fit.penalised_solves import SolveProgress
 from pipeline.stages.run_workspace import latest_note
 from pipeline.stages.workspace import TaskCheckpoints
-from runs import train
 
 RECORD = {"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}
 
@@ -92,15 +90,3 @@ def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, step, vanishing)
     assert latest_note([path]) == ""
     assert not path.exists()
-
-
-@pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])
-def test_a_penalty_beyond_float64_ends_in_words(
-    arguments: list[str], tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ("--centers", "30", "--set", "data.positive=1", *SERIAL, *arguments)
-    # It ends with the best weights on the way.
-    train(tmp_path / "run", features, *asked, dataset=tables / "classes.npz", code=3)
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("NOT CONVERGED: output 1")
-    assert "larger penalty" in error
