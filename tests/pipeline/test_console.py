@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import runs
-from commands import Capture, Patch, Trained
+from commands import Capture, Patch, Trained, the_error
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
@@ -38,10 +38,20 @@ def test_what_is_no_command_is_refused(words: list[str], capsys: Capture) -> Non
     assert "slkl COMMAND" in capsys.readouterr().err
 
 
-def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: Capture) -> None:
+def test_a_command_gets_its_arguments(capsys: Capture) -> None:
     assert main(["train", "digits", "--print-config", "--centers", "7"]) == 0
     assert "centers.count = 7  # --centers" in capsys.readouterr().out
-    assert main(["status", "nowhere"]) == 66
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "report"])
+def test_a_place_without_a_run_is_told(command: str, tmp_path: Path, capsys: Capture) -> None:
+    file, folder = tmp_path / "data.npz", tmp_path / "folder"
+    file.touch()
+    folder.mkdir()
+    for place in (file, folder, tmp_path / "missing"):
+        assert main([command, str(place)]) == 66
+        assert the_error(capsys) == f"error: {place} holds no run; name the folder of one\n"
+    assert sorted(tmp_path.rglob("*")) == [file, folder]
 
 
 def test_a_run_keeps_the_arguments_of_its_command(

@@ -52,13 +52,6 @@ def test_a_finished_run_tells_what_its_report_tells(images: Path, capsys: Captur
     assert sizes_and_times(images) == before, "reads only"
 
 
-def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
-    for folder in (tmp_path, tmp_path / "missing"):
-        assert main([str(folder)]) == 66
-        assert capsys.readouterr().err == f"error: {folder} holds no run; name the folder of one\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
     run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
@@ -131,15 +124,6 @@ def test_a_run_that_was_stopped_says_so(features: Path, tables: Path, tmp_path: 
     assert facts["state"] == "stopped"
     assert facts["last_error"] is None
     assert facts["resume"] in capsys.readouterr().err, "the same command as the run itself gave"
-
-
-def test_a_run_that_failed_names_the_error(unfinished: RunLayout) -> None:
-    assert status(unfinished.root)["state"] == "killed"
-    with unfinished.log.open("a") as log:
-        log.write(json.dumps({"time": "now", "event": "error", "error": "CannotWriteError", "traceback": "x" * 5000}))
-    facts = status(unfinished.root)
-    assert facts["state"] == "failed"
-    assert "last error: CannotWriteError" in lines(facts)
 
 
 def test_progress_and_the_last_message(unfinished: RunLayout) -> None:

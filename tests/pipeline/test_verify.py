@@ -183,12 +183,6 @@ def test_a_run_killed_before_its_settings_were_frozen_starts_again(
     assert (model_bytes(run), numbers(run)) == (model_bytes(finished), numbers(finished))
 
 
-def test_no_such_run(tmp_path: Path, capsys: Capture) -> None:
-    assert verify.main([str(tmp_path / "none")]) == 66
-    assert verify.main([str(tmp_path)]) == 66
-    assert str(tmp_path) in capsys.readouterr().err
-
-
 def test_a_store_that_is_gone_is_a_note_and_files_of_someone_else_are_no_damage(
     copy: Path, finished: Path, capsys: Capture
 ) -> None:

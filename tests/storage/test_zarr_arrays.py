@@ -144,11 +144,7 @@ def test_an_empty_array_reads_as_no_rows(tmp_path: Path) -> None:
     assert array.read(0, 0).shape == array.take(np.array([], np.int64)).shape == (0, 3)
 
 
-N_ROWS = st.integers(0, 5000)
-BLOCK_ROWS = st.integers(1, 700)
-
-
-@given(N_ROWS, BLOCK_ROWS)
+@given(st.integers(0, 5000), st.integers(1, 700))
 def test_blocks_cover_each_row_once(n_rows: int, block_rows: int) -> None:
     blocks = row_blocks(n_rows, block_rows)
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_rows))
@@ -187,10 +183,7 @@ def assert_damage_is_named(array: StoredArray, name: str) -> None:
 
 INSTEAD: dict[str, Callable[[Path], object]] = {
     "nothing": lambda path: None,
-    "no bytes": lambda path: path.touch(),
-    "71 bytes": lambda path: path.write_bytes(bytes(71)),
-    "75 bytes": lambda path: path.write_bytes(bytes(75)),
-    "77 bytes": lambda path: path.write_bytes(bytes(77)),
+    **{f"{n} bytes": lambda path, n=n: path.write_bytes(bytes(n)) for n in (0, 71, 75, 77)},
     "a folder": lambda path: path.mkdir(),
     "a pipe": os.mkfifo,
     "a dangling link": lambda path: path.symlink_to("nowhere"),
