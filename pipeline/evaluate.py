@@ -41,13 +41,12 @@ def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what is known of the model on the data; what does not apply is None."""
     # Bring numpy and numba, which --help does without.
-    from pipeline.prediction.example_files import ExampleRequest
-    from pipeline.prediction.labelled_scores import score_examples
-    from pipeline.prediction.streamed_prediction import locate, open_examples, warnings_of
+    from pipeline.prediction.examples import ExampleRequest
+    from pipeline.prediction.predictor import load_predictor, open_examples, score_examples, warnings_of
 
-    located = locate(arguments.model)
+    predictor = load_predictor(arguments.model)
     asked = ExampleRequest(arguments.data, labelled=True, **data_options(arguments))
-    examples, model = open_examples(asked, located), located.model
+    examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)
     seconds = time.perf_counter() - started

@@ -38,7 +38,7 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     """
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.onnx_graph import to_onnx
-    from pipeline.prediction.streamed_prediction import locate
+    from pipeline.prediction.predictor import load_predictor
     from storage.files import write_file
     from storage.output_files import check_output
 
@@ -46,13 +46,13 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     if path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"--out {path}: lies in the folder of the model; choose a place outside of it")
     check_output(path, replace=replace)
-    located = locate(root)
+    model = load_predictor(root).model
     try:
-        built = to_onnx(located.model)
+        built = to_onnx(model)
     except ImportError:
         raise UnavailableError("onnx is not installed; pip install onnx") from None
     write_file(path, built.SerializeToString(deterministic=True))
-    columns = located.model.table_columns
+    columns = model.table_columns
     if columns is None or columns.encoding is None:
         return [str(path)]
     return [str(path), f"takes cells that are encoded, as numbers: {', '.join(columns.input_names)}"]

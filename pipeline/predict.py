@@ -47,8 +47,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.tables.table_paths import is_table, table_files
-    from pipeline.prediction.example_files import ExampleRequest
-    from pipeline.prediction.streamed_prediction import locate, open_examples, predictions, warnings_of
+    from pipeline.prediction.examples import ExampleRequest
+    from pipeline.prediction.predictor import load_predictor, open_examples, predictions, warnings_of
     from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
@@ -63,10 +63,10 @@ def _predict(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
         sweep_output(out)
         check_predictions(out, replace=arguments.force)
-    located = locate(arguments.model)
-    model = located.model
+    predictor = load_predictor(arguments.model)
+    model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
-    examples = open_examples(ExampleRequest(arguments.data, labelled=False, **data_options(arguments)), located)
+    examples = open_examples(ExampleRequest(arguments.data, labelled=False, **data_options(arguments)), predictor)
     dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0
 

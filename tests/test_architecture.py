@@ -19,14 +19,14 @@ COMMANDS = ["__main__", *(name.replace("-", "_") for name in console.COMMANDS)]
 FLOORS = (
     ("storage", "features", "pipeline", "pipeline.errors"),
     ("pipeline.kernels", "pipeline.config"),
-    ("pipeline.solvers", "pipeline.models", "pipeline.runtime"),
+    ("pipeline.solvers", "pipeline.runtime"),
     ("pipeline.datasets",),
     ("pipeline.prediction",),
     ("pipeline.stages",),
     ("pipeline.planning", "pipeline.reporting", "pipeline.estimators"),
     tuple(f"pipeline.{command}" for command in COMMANDS),
 )
-MATHEMATICS = ("pipeline.kernels", "pipeline.solvers", "pipeline.models")
+MATHEMATICS = ("pipeline.kernels", "pipeline.solvers")
 FOREIGN_TO_MATHEMATICS = ("features.", "storage.", "pipeline.config.")  # not even through others
 PATHS_AND_LOGS = {"os", "pathlib", "logging"}
 OWN_PLACE = {  # an outside library: the only files that may import it

@@ -197,7 +197,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def data_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what those options say, by the fields of `pipeline.prediction.example_files.ExampleRequest`."""
+    """Return what those options say, by the fields of `pipeline.prediction.examples.ExampleRequest`."""
     return {
         "part": arguments.part,
         "target": arguments.target,

@@ -134,7 +134,7 @@ def rows_of_cells(
     """Return the inputs that the cells of X (n, columns), a DataFrame or an array, become, and how.
 
     They are float32, as in a feature store. Words and medians are those of the rows `counted`. Raises DataError naming
-    a cell, UsageError. `prediction.predictor` reads cells as these columns say.
+    a cell, UsageError. `prediction.examples` reads cells as these columns say.
     """
     try:
         part = Frame(X, "X")

@@ -30,8 +30,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced, rows_of_cells
 from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.prediction.predictor import Predictor
-from pipeline.prediction.streamed_prediction import locate
+from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
@@ -288,7 +287,7 @@ def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
 
 def load_into(machine: Any, folder: Path) -> None:
     """Have an estimator with default parameters predict with a model on disk. Raises as `KernelMachine.load`."""
-    model = locate(folder).model
+    model = load_predictor(folder).model
     if is_classifier(machine) == (model.task == "regression"):
         fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
         raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")

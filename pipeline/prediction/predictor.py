@@ -1,6 +1,11 @@
-"""The model of a run in memory: inputs as the training had them go in, labels and values come out."""
+"""A model over any data, block by block: arrays of inputs in memory, what `predict` and `evaluate` read, and scores.
 
+Blocks are the same for every kind of data, since the last bits of float32 products depend on their size.
+"""
+
+import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,82 +13,285 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from features.descriptors.extraction import feature_length
 from features.errors import DataError
+from features.row_source import check_finite, input_dtype
+from features.source import NAMED, Source
 from features.tables.encoding import unknown_words
-from features.tables.readers import MixedColumnError, Table, frame_of_cells
-from pipeline.prediction.example_files import ExamplePart, ExampleRequest, Examples
-from pipeline.prediction.streamed_prediction import check_shape, locate, predictions
-from pipeline.prediction.table_examples import table_examples
-from pipeline.prediction.trained_model import SparseKernelModel
+from features.targets import class_positions
+from pipeline.config import settings as configuration
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import describe, request_of, source_spec
+from pipeline.datasets.open_data import open_data
+from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
+from pipeline.kernels.scaled_rows import first_non_finite_row
+from pipeline.prediction.examples import (
+    ExampleRequest,
+    Examples,
+    check_shape,
+    examples_in_memory,
+    examples_of_source,
+    open_file,
+)
+from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.scores import Sums, ranked_rows, score_numbers, score_sums, total_of
+from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
+from pipeline.runtime import run_folder, stopping
+from storage.errors import UnavailableStoreError
+from storage.folder_layouts import ModelLayout, RunLayout
+from storage.output_files import sweep_output
+from storage.records import read_record
+from storage.zarr_arrays import row_blocks
+
+BLOCK_BYTES = 64 * 2**20
+MOST_BLOCK_ROWS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A trained model for arrays of inputs; `machine` holds its centers and weights.
+    """A trained model for arrays of inputs; `model` holds its centers and weights.
 
     X gives the same bits as a file would: images (rows, H, W) or flat rows; of a table the cells of the input columns
     by position, or by name where X is a DataFrame. Unknown categories are warned of. Every method raises DataError or
     InvalidDataError naming a row that the model cannot take, and for another shape.
+
+    layout, config: of the run that the model is of, where it is of one.
     """
 
-    machine: SparseKernelModel
+    model: SparseKernelModel
+    layout: RunLayout | None = None
+    config: TrainConfig | None = None
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return decision values (rows, outputs) f8."""
-        examples = _examples_of(X, self.machine)
-        blocks = [block.decision for block in predictions(self.machine, examples)]
+        examples = examples_in_memory(X, self.model)
+        blocks = [block.decision for block in predictions(self.model, examples)]
         for line in unknown_words(examples.unknown):
             warnings.warn(line, stacklevel=2)
-        return np.concatenate([np.empty((0, len(self.machine.intercept))), *blocks])
+        return np.concatenate([np.empty((0, len(self.model.intercept))), *blocks])
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return labels (rows,) in the words of the data, or the values of a regression."""
-        return self.machine.labels_of(self.decision_function(X))
+        return self.model.labels_of(self.decision_function(X))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each class (rows, classes); ConfigError where the model has none."""
-        self.machine.probability_names()
-        return self.machine.probabilities_of(self.decision_function(X))
+        self.model.probability_names()
+        return self.model.probabilities_of(self.decision_function(X))
 
 
-def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
-    """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
-    columns = model.table_columns
-    encoding = None if columns is None else columns.encoding
-    if columns is not None and columns.inputs and hasattr(X, "columns"):
-        given = X.column_names if hasattr(X, "column_names") else X.columns  # of pyarrow; pandas and polars
-        called = {str(name).strip(): name for name in reversed(list(given))}  # as files have them
-        lacking = [name for name in columns.inputs if name not in called]
-        if lacking:
-            raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        if not len(X):
-            return Examples("X", None, ())
-        X = _selected(X, [called[name] for name in columns.inputs])
+def load_predictor(path: Path) -> Predictor:
+    """Return the model of a run folder, or of a model folder.
+
+    Raises MissingRunError, CorruptDataError, ModelFormatError.
+    """
+    if not path.is_dir():
+        sweep_output(path)  # what took its place may have been killed amid two renames
+    if not path.is_dir():
+        raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
+    if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():
+        return Predictor(load_model(path))
+    layout = RunLayout(path)
+    if not layout.model.is_dir():
+        problem = "is a run without a model yet; train it to its end" if layout.config.exists() else "holds no model"
+        raise MissingRunError(f"{path}: {problem}; name a model folder, or the folder of a finished run")
+    model = load_model(layout.model)
+    config = run_folder.frozen_config(layout) if layout.config.exists() else None
+    return Predictor(model, layout, config)
+
+
+def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
+    """Open the data that were asked for, and check that the model fits their inputs.
+
+    Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
+    Raises ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the
+    own data of a run have changed.
+    """
+    config, data = predictor.config, asked.data
+    if data is None and config is None:
+        raise ConfigError("DATA is missing: only the folder of a run knows its data")
+    named = data is None or data in NAMED
+    place = None if data is None else configuration.absolute_path(data)
+    of_the_run = config is not None and place in (None, config.dataset)
+    as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
+    if config is not None and of_the_run and as_trained:
+        if asked.data_dir:
+            config = configuration.with_value(config, "resources.data_dir", asked.data_dir)
+        examples = examples_of_source(_source_of_run(config, predictor), asked.part or "test")
+    elif data is None:
+        raise ConfigError("--target and --set go with DATA; the own data of a run are taken as its settings say")
+    elif named:
+        examples = examples_of_source(_named_source(data, asked), asked.part or "test")
+    else:
+        examples = open_file(Path(data), asked, predictor.model)
+    for piece in examples.pieces:
+        check_shape(piece, predictor.model)
+    return examples
+
+
+def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
+    """Return the data of a run, after checking that they are those it was trained on."""
+    assert predictor.layout is not None
+    spec = source_spec(config)
+    source = open_data(spec)
+    shape = describe(request_of(config, spec), source)
+    if shape.digest != read_record(predictor.layout.environment)["features"]:
+        names = " and ".join(filter(None, (config.dataset, config.data.test)))
+        raise ConfigMismatchError(
+            f"{names}: no longer the data that the run was trained on; restore them, or name other DATA"
+        )
+    return source
+
+
+def _named_source(name: str, asked: ExampleRequest) -> Source:
+    """Return a named data set, with the settings that training would take."""
+    if asked.target:
+        raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
+    assignments = {"resources.data_dir": (asked.data_dir, "--data-dir")} if asked.data_dir else {}
+    for setting in asked.settings:
+        key, _, value = setting.partition("=")
+        if key != "seed" and not key.startswith("data."):
+            raise ConfigError(f"--set {setting}: must be seed=VALUE or data.KEY=VALUE here")
+        assignments[key] = (value, "--set")
+    return open_data(source_spec(configuration.load(name, None, assignments).config))
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A block of predictions: decision (rows, T) f8, and the labels (rows,) of the data, or None.
+
+    name, piece_start: the array, file or part of the rows, and the first of them in it, for messages. n_far: rows far
+    from every center. weights (rows,) f8: how much each counts; None: 1 each.
+    """
+
+    decision: NDArray[np.float64]
+    labels: NDArray[Any] | None
+    name: str
+    piece_start: int
+    n_far: int = 0
+    weights: NDArray[np.float64] | None = None
+
+
+def block_rows_for(model: SparseKernelModel) -> int:
+    """Return the rows of a block that takes at most about 64 MiB: inputs, features, kernel columns, decision values."""
+    n_inputs = math.prod(model.input_shape)
+    d = feature_length(model.features, model.input_shape)
+    row_bytes = 40 * n_inputs + 12 * d + 12 * model.n_centers + 24 * len(model.intercept)
+    return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
+
+
+def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
+    """Yield the predictions of all rows in order.
+
+    Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError between blocks.
+    """
+    for piece in examples.pieces:
+        for block in row_blocks(piece.n_rows, block_rows_for(model)):
+            stopping.check()
+            try:
+                stored, labels = piece.read(block.start, block.stop)
+            except OSError as error:  # named here, since whoever writes would take it for an error of its own file
+                raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
+            decision, far = _decide(model, stored, piece.name, block.start)
+            weights = None if piece.weights is None else piece.weights[block.start : block.stop]
+            yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
+
+
+def _decide(
+    model: SparseKernelModel, stored: NDArray[Any], name: str, start: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
+    inputs = stored.reshape(len(stored), *model.input_shape)
+    inputs = inputs.astype(input_dtype(inputs), copy=False)
+    check_finite(inputs, name, np.arange(start, start + len(inputs)))
+    try:
+        X = model.features_of(inputs, start)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    row = first_non_finite_row(X)
+    if row is not None:
+        raise InvalidDataError(f"{name}: row {start + row} is too large for float32 features; rescale it")
+    try:
+        return model.decide(X)
+    except InvalidDataError as error:
+        raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
+
+
+def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
+    """Return what a user should know of the rows that were read, of which so many are far from every center.
+
+    That most are, so that the model knows nothing of them, and that cells held categories which it does not know.
+    """
+    unknown, n_rows = list(unknown_words(examples.unknown)), examples.n_rows
+    if 2 * n_far <= n_rows:
+        return unknown
+    value = "the intercept" if model.intercept.any() else "0, there is no intercept"
+    if not model.n_centers:
+        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *unknown]
+    return [
+        f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
+        f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
+        + ("" if model.intercept.any() else " or --intercept"),
+        *unknown,
+    ]
+
+
+def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[str, Any], int]:
+    """Return the `score_numbers` of a model on labelled rows, and how many rows are far from all centers.
+
+    Raises DataError naming a row whose label is unknown, or whose value is not finite, and what `predictions` raises.
+    """
+    n_far, n_classes = 0, len(model.labels)
+
+    def scored() -> Iterator[Sums]:
+        nonlocal n_far
+        start = 0
+        for block in predictions(model, examples):
+            truth, decision, weights = true_targets(block, model.labels), block.decision, block.weights
+            ranked = ranked_rows(decision, truth, weights, start, examples.n_rows) if n_classes else {}
+            yield score_sums(decision, truth, n_classes, model.temperature, weights) | ranked
+            start, n_far = start + len(truth), n_far + block.n_far
+
+    return score_numbers(total_of(scored()), model.labels), n_far
+
+
+def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
+    """Return the labels of the data as indices (rows,) i8 into the model's, or values (rows,) f8 where it has none.
+
+    Numbers may be text. Raises DataError naming the first row whose label is unknown, or whose
+    value is no finite number.
+    """
+    assert block.labels is not None
+    if not labels:
+        text = block.labels.dtype.kind == "U"
+        values = np.array([_number(label) for label in block.labels.tolist()] if text else block.labels, np.float64)
+        bad = first_non_finite_row(values)  # None, which stands for text that is no number, has become nan
+        if bad is not None:
+            label, row = block.labels[bad].item(), block.piece_start + bad
+            raise DataError(f"{block.name}: row {row} has the target {label!r}; a finite number is needed")
+        return values
+    known = set(labels)
+
+    def otherwise(label: str | float) -> object:
+        return str(label) if str(label) in known else _number(label)
+
+    index = class_positions(block.labels, labels, otherwise)
+    unknown = np.flatnonzero(index < 0)
+    if unknown.size:
+        label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])
+        shown = ", ".join(repr(one) for one in labels[:12]) + (", ..." if len(labels) > 12 else "")
+        raise DataError(f"{block.name}: row {row} has label {label!r}, which the model does not know; it knows {shown}")
+    return index
+
+
+def _number(value: str | float) -> int | float | None:
+    """Return what a text reads as, None where it is no number; a whole one stays exact."""
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        return None
+    for kind in (int, float):
         try:
-            return table_examples(Table.of(X, "X"), ExampleRequest(None, False), model)
-        except MixedColumnError:
-            if encoding is None:
-                raise
-    if encoding is None:
-        rows = np.asarray(X)
-        shape = rows.shape or (0,)
-        piece = ExamplePart(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
-        check_shape(piece, model)
-        return Examples("X", None, (piece,))
-    cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]
-    if cells.ndim != 2 or cells.shape[1] != len(names):
-        shape = cells.shape[1:]
-        raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
-    if not len(cells):
-        return Examples("X", None, ())
-    return table_examples(Table.of(frame_of_cells(cells, names), "X"), ExampleRequest(None, False), model)
-
-
-def _selected(X: Any, names: list[Any]) -> Any:
-    """Return the columns of a table with such names, in their order."""
-    return X.select(names) if hasattr(X, "column_names") else X[names]
-
-
-def load_predictor(folder: Path) -> Predictor:
-    """Return the model of a run folder, or of a model folder; errors as `streamed_prediction.locate`."""
-    return Predictor(locate(folder).model)
+            number: int | float = kind(value)
+            return number
+        except (ValueError, OverflowError):
+            continue
+    return None

@@ -18,7 +18,7 @@ from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
-from pipeline.models.scores import probabilities
+from pipeline.prediction.scores import probabilities
 
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")

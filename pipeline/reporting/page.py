@@ -18,9 +18,8 @@ from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.example_files import ExamplePart, ExampleRequest
-from pipeline.prediction.labelled_scores import true_targets
-from pipeline.prediction.streamed_prediction import ModelLocation, locate, open_examples, predictions
+from pipeline.prediction.examples import ExamplePart, ExampleRequest
+from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
 from pipeline.stages.run_workspace import in_order
@@ -59,7 +58,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
     facts = status(layout.root)
     notes: list[str] = list(facts["damaged"])
     report = facts["report"]
-    located = tried(notes, "model", lambda: locate(layout.root)) if layout.model.is_dir() else None
+    predictor = tried(notes, "model", lambda: load_predictor(layout.root)) if layout.model.is_dir() else None
     records = _records(layout)
     return {
         "run": layout.root.resolve().name,
@@ -69,13 +68,13 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "report": report,
         "words": result_table,
         "palettes": (plots.LIGHT, plots.DARK),
-        "plots": defaultdict(list, plots.of_run(report, records, located.model.output_labels if located else ())),
+        "plots": defaultdict(list, plots.of_run(report, records, predictor.model.output_labels if predictor else ())),
         "solve_records": plots.of_solves(records),
         "last_solves": plots.last_solves(records),
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
-        "n_centers": located.model.n_centers if located else None,
-        **_pictures(located, notes),
+        "n_centers": predictor.model.n_centers if predictor else None,
+        **_pictures(predictor, notes),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         **_settings(layout, notes),
@@ -94,17 +93,17 @@ def _records(layout: RunLayout) -> list[dict[str, Any]]:
     return list(latest.values())
 
 
-def _pictures(located: ModelLocation | None, notes: list[str]) -> dict[str, Any]:
+def _pictures(predictor: Predictor | None, notes: list[str]) -> dict[str, Any]:
     """Return the examples that the model is wrong about, and its centers as pictures."""
     empty: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
-    if located is None or located.config is None:
+    if predictor is None or predictor.config is None:
         return empty
-    remedy = needs_download(located.config)
+    remedy = needs_download(predictor.config)
     if remedy:
         notes.append(f"pictures and examples: {remedy}")
         return empty
-    mistakes = tried(notes, "examples", lambda: _mistakes(located)) or {}
-    centers = tried(notes, "pictures of the centers", lambda: _centers(located))
+    mistakes = tried(notes, "examples", lambda: _mistakes(predictor)) or {}
+    centers = tried(notes, "pictures of the centers", lambda: _centers(predictor))
     return {**empty, **mistakes, "centers": centers}
 
 
@@ -118,13 +117,13 @@ def needs_download(config: TrainConfig) -> str:
     return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"
 
 
-def _mistakes(located: ModelLocation) -> dict[str, Any]:
+def _mistakes(predictor: Predictor) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
     Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
     predicted. Raises what `open_examples` and `predictions` raise.
     """
-    data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), located), located.model
+    data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
     for block in predictions(model, data):
         truth, found = true_targets(block, labels), labels_from_decision(block.decision, model.task)
@@ -164,12 +163,12 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
     return plots.plot(lines, plots.Axis("truth", log), plots.Axis("prediction", log), dots="test rows")
 
 
-def _centers(located: ModelLocation) -> list[dict[str, Any]] | None:
+def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
     """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
-    model = located.model
+    model = predictor.model
     if len(model.input_shape) != 2 or not model.n_centers:
         return None
-    piece = open_examples(ExampleRequest(None, labelled=True, part="train"), located).pieces[0]
+    piece = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
     norms = np.linalg.norm(model.weights, axis=1)
     shown = []

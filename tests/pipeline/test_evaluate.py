@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, mean_squared_error
 
 from commands import FEWER, TARGETS, WORDS, Capture, Patch, Runs, X, the_error
 from pipeline.evaluate import main
-from pipeline.prediction import streamed_prediction as prediction
+from pipeline.prediction import predictor as prediction
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, report_of, train_beside
 

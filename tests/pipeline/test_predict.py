@@ -24,8 +24,8 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import evaluate
 from pipeline.predict import main
-from pipeline.prediction import example_files
-from pipeline.prediction import streamed_prediction as prediction
+from pipeline.prediction import predictor as prediction
+from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.model_folder import load_model, save_model
 from runs import ROOT, files_of, largest_bytes, python, train_beside
 from storage import output_files as outputs
@@ -236,10 +236,10 @@ def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
     peaks = []
     for n in (2_000, 32_000):
         data = write_zarr(tmp_path / f"{n}.zarr", np.resize(X, (n, 2)), 500)
-        located = prediction.locate(rings["words"])
-        examples = prediction.open_examples(example_files.ExampleRequest(str(data), labelled=False), located)
+        predictor = prediction.load_predictor(rings["words"])
+        examples = prediction.open_examples(ExampleRequest(str(data), labelled=False), predictor)
         with largest_bytes() as peak:
-            for _ in prediction.predictions(located.model, examples):
+            for _ in prediction.predictions(predictor.model, examples):
                 pass
         peaks += peak
     assert peaks[1] < 1.5 * peaks[0]

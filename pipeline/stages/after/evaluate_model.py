@@ -11,16 +11,17 @@ from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.models.scores import Sums, r_squared
-from pipeline.prediction.labelled_scores import (
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.scores import (
+    Sums,
     error_numbers,
+    r_squared,
     ranked_rows,
     ranked_share,
     score_numbers,
     score_sums,
     total_of,
 )
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.stages.after.move_centers import n_moving

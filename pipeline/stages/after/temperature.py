@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
+from pipeline.prediction.scores import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit

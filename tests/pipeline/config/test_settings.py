@@ -23,8 +23,8 @@ from pipeline.config.settings import (
 )
 from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.prediction.example_files import ExampleRequest
-from pipeline.prediction.streamed_prediction import ModelLocation, open_examples
+from pipeline.prediction.examples import ExampleRequest
+from pipeline.prediction.predictor import Predictor, open_examples
 
 
 def test_layers_override_each_other_in_order(tmp_path):
@@ -87,7 +87,7 @@ def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
 @pytest.mark.parametrize("url", ["s3://KEY:HIDDEN@bucket/t.csv", "s3+x://host/t.csv?sign=HIDDEN"])
 def test_a_url_is_refused_and_not_told(url):
     loads = [lambda: load(url, None, {}), lambda: load("digits", None, {"data.test": (url, "--test")})]
-    for open_it in (*loads, lambda: open_examples(ExampleRequest(url, labelled=False), ModelLocation(None))):
+    for open_it in (*loads, lambda: open_examples(ExampleRequest(url, labelled=False), Predictor(None))):
         with pytest.raises(ConfigError, match="copy it to a disk first") as refused:
             open_it()
         assert "HIDDEN" not in str(refused.value)

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from pipeline import evaluate, predict
 from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.streamed_prediction import locate
+from pipeline.prediction.predictor import load_predictor
 from runs import files_of, train_beside
 from storage import files as disk
 from storage import output_files
@@ -100,7 +100,7 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     with pytest.raises(MissingRunError):
         SLKLRegressor.load(tmp_path)
     machine.save(tmp_path / "model")
-    assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
+    assert load_predictor(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
 
 

@@ -23,7 +23,7 @@ from pipeline.config.settings import with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.estimators.parameters import PARAMETERS, in_parameters, settings_of
-from pipeline.models.scores import probabilities
+from pipeline.prediction.scores import probabilities
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import largest_bytes
 

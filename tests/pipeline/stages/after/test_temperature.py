@@ -11,8 +11,8 @@ import pytest
 import runs
 from cases import SERIAL
 from pipeline.evaluate import main as evaluate
-from pipeline.models.scores import best_temperature, loss_slopes
 from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.scores import best_temperature, loss_slopes
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.report import main as write_report
 from pipeline.reporting.result_table import table

@@ -5,11 +5,16 @@ Decision values f (rows, T) are those of one machine for each class; two classes
 first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from features.row_draws import draw_sample
+from features.targets import labels_from_decision
 
 Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
@@ -19,6 +24,8 @@ N_BINS = 15  # of the largest probability, of equal width
 INVERSE_TEMPERATURES = 2.0 ** np.arange(-5, 15.25, 0.25)
 LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
 _MOST_VALUES = 2**20  # held at once while slopes are summed
+MOST_RANKED = 2**21  # values, 16 MiB, that are kept of all rows for the area under their ROC curve
+RANKED = ("decision", "truth", "weights")
 
 
 def probabilities(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
@@ -242,3 +249,101 @@ def _area(values: NDArray[np.floating], positive: NDArray[np.bool_], weights: ND
 def r_squared(squared_error: float, spread: float) -> float | None:
     """Return the explained share of a spread Σ (y - mean)², or of a variance; None where there is none to explain."""
     return 1 - squared_error / spread if spread else None
+
+
+def score_sums(
+    decision: NDArray[np.float64],
+    truth: NDArray[Any],
+    n_classes: int,
+    temperature: float | None = None,
+    weights: NDArray[np.float64] | None = None,
+) -> Sums:
+    """Return the sums of decision values (rows, T) against true classes or, of no classes, true values (rows,).
+
+    With those of the probabilities at a temperature, if any.
+    """
+    if not n_classes:
+        return value_sums(decision[:, 0], truth, weights)
+    predicted = labels_from_decision(decision, "multiclass" if decision.shape[1] > 1 else "binary")
+    calibration = {} if temperature is None else calibration_sums(decision, truth, temperature, weights)
+    return class_sums(predicted, truth, n_classes, weights) | calibration
+
+
+def ranked_share(n_rows: int, n_outputs: int) -> float:
+    """Return the share of rows that are kept to rank them: all, if their numbers are at most MOST_RANKED."""
+    return min(1.0, MOST_RANKED / (n_rows * (n_outputs + 2)))
+
+
+def ranked_rows(
+    decision: NDArray[np.float64],
+    truth: NDArray[np.int64],
+    weights: NDArray[np.float64] | None,
+    start: int,
+    n_rows: int,
+) -> Sums:
+    """Return what the area under the ROC curve needs of a block that starts at a row: of many rows few, drawn ones.
+
+    They are drawn by their numbers, and not every other one: classes may take turns.
+    """
+    numbers = np.arange(start, start + len(truth), dtype=np.uint64)
+    kept = draw_sample(0, ranked_share(n_rows, decision.shape[1]), numbers)  # a share of 1 draws all
+    counted = np.ones(len(truth)) if weights is None else weights
+    return dict(zip(RANKED, (decision[kept], truth[kept], counted[kept]), strict=True))
+
+
+def total_of(blocks: Iterable[Sums]) -> Sums:
+    """Return the sums of blocks in the order of their rows, with the ranked rows one after the other."""
+    ranked: dict[str, list[NDArray[Any]]] = {}
+
+    def unranked(block: Sums) -> Sums:
+        for name in block.keys() & RANKED:
+            ranked.setdefault(name, []).append(block[name])
+        return {name: value for name, value in block.items() if name not in RANKED}
+
+    total = reduce(add_sums, map(unranked, blocks))
+    return total | {name: np.concatenate(parts) for name, parts in ranked.items()}
+
+
+def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
+    """Return what is reported of the sums of all rows; what does not apply is None.
+
+    baseline: the class that most rows are of, and the error of always predicting it; auc, auc_rows: the area under the
+    ROC curve, and of how many rows; by_class: the label of each, its number of rows, recall and precision, None where
+    there is no row of the class, or none that is predicted as it. Where rows have weights, they count by these.
+    """
+    names = ("baseline", "auc", "auc_rows", "by_class", "probabilities", "confusion")
+    if not labels:
+        return error_numbers(total) | dict.fromkeys(names)
+    confusion, of_class = total["confusion"].tolist(), total["by_class"].tolist()
+    most, n_rows = max(range(len(labels)), key=lambda k: of_class[k][0]), sum(rows for rows, _, _ in of_class)
+    by_class = [
+        {
+            "label": label,
+            "rows": sum(confused),
+            "recall": right / rows if rows else None,
+            "precision": right / predicted if predicted else None,
+        }
+        for label, confused, (rows, predicted, right) in zip(labels, confusion, of_class, strict=True)
+    ]
+    return error_numbers(total) | {
+        "baseline": {"label": labels[most], "error_rate": (n_rows - of_class[most][0]) / n_rows},
+        "auc": area_under_curve(*(total[name] for name in RANKED)),
+        "auc_rows": len(total["truth"]),
+        "by_class": by_class,
+        "probabilities": calibration_numbers(total) if "log_loss" in total else None,
+        "confusion": confusion,
+    }
+
+
+def error_numbers(total: Sums) -> dict[str, Any]:
+    """Return the error of classes, or the errors of values; what does not apply is None."""
+    nothing, counted = dict.fromkeys(("error_rate", "n_errors", "mse", "rmse", "mae", "r2")), total["counted"].item()
+    if "wrong" in total:
+        return nothing | {"error_rate": total["wrong"].item() / counted, "n_errors": total["n_wrong"].item()}
+    squared = total["squared_error"].item()
+    mse, mae, r2 = (
+        squared / counted,
+        total["absolute_error"].item() / counted,
+        r_squared(squared, total["spread"].item()),
+    )
+    return nothing | {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae, "r2": r2}

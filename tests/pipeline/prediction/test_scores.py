@@ -14,10 +14,18 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from pipeline.models import scores
-from pipeline.models.scores import area_under_curve, best_temperature, loss_slopes, probabilities
-from pipeline.prediction import labelled_scores
-from pipeline.prediction.labelled_scores import error_numbers, ranked_rows, score_numbers, score_sums, total_of
+from pipeline.prediction import scores
+from pipeline.prediction.scores import (
+    area_under_curve,
+    best_temperature,
+    error_numbers,
+    loss_slopes,
+    probabilities,
+    ranked_rows,
+    score_numbers,
+    score_sums,
+    total_of,
+)
 from pipeline.reporting.result_table import class_lines
 
 
@@ -178,7 +186,7 @@ def test_of_many_rows_few_are_ranked_the_same_from_any_blocks(n_classes, monkeyp
     truth = np.arange(n) % n_classes  # they take turns
     whole = ranked_rows(f, truth, None, 0, n)
     assert all(len(values) == n for values in whole.values())
-    monkeypatch.setattr(labelled_scores, "MOST_RANKED", 10_000 * (f.shape[1] + 2))
+    monkeypatch.setattr(scores, "MOST_RANKED", 10_000 * (f.shape[1] + 2))
     whole = ranked_rows(f, truth, None, 0, n)
     parts = [ranked_rows(f[a:b], truth[a:b], None, a, n) for a, b in ((0, 7001), (7001, n))]
     for name, values in whole.items():

@@ -1,10 +1,11 @@
-"""Files of examples for prediction, read block by block: .npz, .zarr, .csv, folders in IDX layout."""
+"""What a model predicts, read block by block: arrays, images and tables in files, data in memory, opened sources."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,15 @@ from features import array_sources
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths
-from features.source import NAMED, PARTS, Part, RowArray
+from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
 from features.tables.table_paths import KNOWN, exists, is_table
+from features.targets import class_array
 from pipeline.errors import ConfigError
+from pipeline.prediction.trained_model import SparseKernelModel
 from storage.user_arrays import open_user_arrays
+
+if TYPE_CHECKING:  # with pyarrow, which runs on images do without
+    from features.tables.readers import Table
 
 NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
@@ -79,8 +85,8 @@ def parts_asked(part: str) -> tuple[Part, ...]:
     return PARTS if part == "all" else tuple(name for name in PARTS if name == part)
 
 
-def open_arrays(path: Path, asked: ExampleRequest) -> Examples | None:
-    """Open arrays or images of a file or folder, None for a table; errors as `streamed_prediction.open_examples`."""
+def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
+    """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
@@ -98,7 +104,10 @@ def open_arrays(path: Path, asked: ExampleRequest) -> Examples | None:
     if path.suffix == ".npz":
         return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
     _refuse_part(path, asked)
-    return None
+    from features.tables.readers import Table  # as above
+
+    header = model.table_columns is None or model.table_columns.header
+    return _table_examples(Table.in_files(path, header=header), model, asked.target, labelled=asked.labelled)
 
 
 def _refuse_part(path: Path, asked: ExampleRequest) -> None:
@@ -145,20 +154,10 @@ def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArra
 
 
 def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> ExamplePart:
-    """Return the rows of an array over chunks; it caches the last decoded run of chunks, at most two blocks of rows."""
     check_lengths(X, np.broadcast_to(0, X.shape[:1]) if y is None else y, name, "y")
-    chunk_rows = getattr(X, "chunk_rows", 1)
-    kept: tuple[int, NDArray[Any]] = (0, np.empty(0))
 
     def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        nonlocal kept
-        labels = None if y is None else y[start:stop]
-        if chunk_rows <= stop - start:
-            return np.asarray(X[start:stop]), labels
-        if not kept[0] <= start <= stop <= kept[0] + len(kept[1]):
-            low, high = start - start % chunk_rows, -(-stop // chunk_rows) * chunk_rows
-            kept = (low, np.asarray(X[low : min(high, X.shape[0])]))
-        return kept[1][start - kept[0] : stop - kept[0]], labels
+        return np.asarray(X[start:stop]), None if y is None else y[start:stop]
 
     return ExamplePart(X.shape[0], tuple(int(size) for size in X.shape[1:]), read, name)
 
@@ -178,3 +177,107 @@ def _idx_file(folder: Path, name: str) -> Path:
     if path is None:
         raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
     return path
+
+
+def _table_examples(
+    table: "Table", model: SparseKernelModel, target: str | None = None, *, labelled: bool = False
+) -> Examples:
+    """Return the rows of a table, read front to back in batches; of texts, one reading more counts them."""
+    from features.tables.cells import distinct  # as above
+    from features.tables.columns import model_layout
+    from features.tables.table_source import RowsInOrder, cell_reader, rows_of
+
+    columns = model.table_columns or Columns(())
+    n_inputs = math.prod(model.input_shape)
+    n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
+    layout = model_layout(table, target, columns, n_columns, labelled=labelled)
+    reader = cell_reader(columns, layout.input_names)
+
+    def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
+        for rows in rows_of(table, layout, reader, labelled=labelled):
+            inputs = rows.codes if columns.encoding is None else columns.encoding.apply(rows.codes)
+            if rows.labels is None:
+                yield (inputs,)
+                continue
+            texts, of_rows = distinct(rows.labels)
+            yield inputs, np.array(texts, dtype=str)[of_rows]
+        raise DataError(f"{table.path}: became shorter while it was read; leave it alone meanwhile")
+
+    in_order, n_rows = RowsInOrder(blocks), table.count_rows()
+    if not n_rows:
+        raise DataError(f"{table.path}: has no rows")
+
+    def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        inputs, *labels = in_order.read(start, stop)
+        return inputs, labels[0] if labels else None
+
+    piece = ExamplePart(n_rows, (n_inputs,), read, str(table.path))
+    return Examples(table.path.name, None, (piece,), columns.header, reader.unknown)
+
+
+def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
+    """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
+    from features.tables.readers import MixedColumnError, Table, frame_of_cells  # as above
+
+    columns = model.table_columns
+    encoding = None if columns is None else columns.encoding
+    if columns is not None and columns.inputs and hasattr(X, "columns"):
+        given = X.column_names if hasattr(X, "column_names") else X.columns  # of pyarrow; pandas and polars
+        called = {str(name).strip(): name for name in reversed(list(given))}  # as files have them
+        lacking = [name for name in columns.inputs if name not in called]
+        if lacking:
+            raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
+        if not len(X):
+            return Examples("X", None, ())
+        X = _selected(X, [called[name] for name in columns.inputs])
+        try:
+            return _table_examples(Table.of(X, "X"), model)
+        except MixedColumnError:
+            if encoding is None:
+                raise
+    if encoding is None:
+        rows = np.asarray(X)
+        shape = rows.shape or (0,)
+        piece = ExamplePart(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
+        check_shape(piece, model)
+        return Examples("X", None, (piece,))
+    cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]
+    if cells.ndim != 2 or cells.shape[1] != len(names):
+        shape = cells.shape[1:]
+        raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
+    if not len(cells):
+        return Examples("X", None, ())
+    return _table_examples(Table.of(frame_of_cells(cells, names), "X"), model)
+
+
+def _selected(X: Any, names: list[Any]) -> Any:
+    """Return the columns of a table with such names, in their order."""
+    return X.select(names) if hasattr(X, "column_names") else X[names]
+
+
+def examples_of_source(source: Source, part: str) -> Examples:
+    """Return the rows of parts of a source; labels are those of its classes. Where one part has weights, all have."""
+    weighted = any(source.weights(one) is not None for one in parts_asked(part))
+    classes = class_array(source.classes) if source.classes else None
+
+    def piece(one: Part) -> ExamplePart:
+        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            inputs, targets = source.read(one, start, stop)
+            return inputs, targets if classes is None else classes[targets]
+
+        n_rows = source.n_train if one == "train" else source.n_test
+        weights = source.weights(one)
+        if weighted and weights is None:
+            weights = np.ones(n_rows)
+        return ExamplePart(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
+
+    header = None if source.columns is None else source.columns.header
+    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)
+
+
+def check_shape(piece: ExamplePart, model: SparseKernelModel) -> None:
+    """Raise DataError unless inputs have the model's shape, or its size where one of the two is flat."""
+    shape, wanted = piece.input_shape, model.input_shape
+    flat = 1 in (len(shape), len(wanted))
+    if shape != wanted and not (flat and math.prod(shape) == math.prod(wanted)):
+        raise DataError(f"{piece.name}: inputs have shape {shape} each, the model wants {wanted}")

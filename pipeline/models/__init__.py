@@ -1,1 +1,0 @@
-"""Decision values against labels, in numbers alone: probabilities, their temperature, scores."""
