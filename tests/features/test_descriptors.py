@@ -173,16 +173,6 @@ def test_roots_of_soft_hog_have_norm_1_and_blank_images_no_features(images):
     assert not extract(FeatureSpec("sphog"), np.zeros((2, 28, 28), np.uint8)).any()
 
 
-def test_a_shift_by_a_stride_moves_soft_hog_to_the_next_cell():
-    image = np.zeros((1, 41, 41))
-    image[0, 14:24, 15:22] = np.random.default_rng(0).random((10, 7))
-    parameters = SoftHog(6, (4.0,), 0.5, 0.7)
-    before, after = (
-        soft_hog(np.roll(image, by, axis=(1, 2)), parameters).reshape(21, 21, 6) for by in ((0, 0), (2, 4))
-    )
-    np.testing.assert_allclose(np.roll(before, (1, 2), axis=(0, 1)), after, atol=1e-7)
-
-
 def test_defaults_of_soft_hog_are_in_proportion_to_images_from_28_pixels_on():
     lengths = {}
     for side in (14, 16, 28, 56, 64, 224, 720):
@@ -307,23 +297,6 @@ def upright_twin(image: np.ndarray, strength: float) -> np.ndarray:
     centre_row = np.average(np.indices(image.shape)[0], weights=ink)
     matrix, offset = [[1, 0], [shear, 1]], [0, -shear * centre_row]
     return affine_transform(image, matrix, offset, order=1, mode="grid-constant", cval=ground)
-
-
-def bar(slant: float) -> np.ndarray:
-    """A bar three pixels wide in 29 x 29, whose middle moves by `slant` pixels to the right from row to row."""
-    rows, columns = np.indices((29, 29))
-    middle = 14 + slant * (rows - 14)
-    return np.where(np.abs(rows - 14) <= 8, np.clip(2 - np.abs(columns - middle), 0, 1), 0.0)
-
-
-@pytest.mark.parametrize("slant", [-1.0, -0.5, 0.25, 0.5, 1.0])
-def test_a_slanted_bar_becomes_upright(slant):
-    upright = deskew(bar(slant)[None], 1.0)[0]
-    np.testing.assert_allclose(upright.sum(axis=0) / 17, bar(0.0)[14], atol=0.15)  # which linear steps blur
-    covariance = covariance_of(upright)
-    assert abs(covariance[0, 1] / covariance[0, 0]) <= 1e-12
-    half = covariance_of(deskew(bar(slant)[None], 0.5)[0])
-    assert half[0, 1] / half[0, 0] == pytest.approx(slant / 2, abs=1e-12)
 
 
 @pytest.mark.parametrize("strength", [0.25, 0.5, 1.0])

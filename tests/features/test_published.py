@@ -77,13 +77,6 @@ def mirror(monkeypatch):
     server.server_close()
 
 
-def test_good_mirror_fills_the_cache_once(mirror, tmp_path):
-    for _ in range(2):
-        folder = fetch("some", FILES, [mirror.url("good")], tmp_path / "cache", **QUICK)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == BODIES
-    assert len(mirror.asked) == len(FILES)
-
-
 @pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang", "trickle", "endless"])
 def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_path, monkeypatch, behaviour):
     monkeypatch.setattr(published, "MAX_FILE_BYTES", 1 << 20)
