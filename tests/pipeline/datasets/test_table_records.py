@@ -69,11 +69,10 @@ def same(one: Source, other: Source) -> None:
     ("text", "options"),
     [
         (WORDS, ENCODED),
-        (WORDS, {"missing": "median", "drop": ("color",)}),
         ("id,g,w,y\n" + "".join(f"{k},a{k % 7},{k % 3},{k / 7}\n" for k in range(60)), {"groups": "g", "weights": "w"}),
         (WORDS, {**ENCODED, "test": "test.csv"}),
     ],
-    ids=range(4),
+    ids=range(3),
 )
 @pytest.mark.usefixtures("in_order")
 def test_what_is_kept_is_what_was_found_and_is_not_read_again(tmp_path, monkeypatch, rows_read, text, options):
