@@ -37,29 +37,38 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
     return {key: get(config, key) for key in keys}
 
 
-def test_a_table_is_fitted_by_least_squares_on_all_rows_that_are_worth_it(tmp_path):
-    config, _ = filled(table(tmp_path, 700))
-    assert taken(config, SIMPLE) == SIMPLE
-    assert config.centers.count == 700
+CERTIFIED = PENALISED | {"kernel.precision": "float64"}
+# What is asked for, and what is filled in for a table of 700 rows.
+FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto", "kernel.precision": "float32"}),
+    ({"kernel.name": "laplace"}, SIMPLE | {"kernel.name": "laplace"}),
+    ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
+    ({"kernel.scale_rounds": 5}, SIMPLE | {"kernel.scale_rounds": 5}),
+    ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian", "kernel.precision": "float32"}),
+    ({"solver.penalty": 1.0}, {"kernel.name": "gaussian", "kernel.precision": "float64"}),
+    ({"solver.penalty": "auto"}, {"kernel.precision": "float64"}),
+    ({"solver.penalty": "max:1e-7"}, CERTIFIED),
+    ({"solver.tolerance": 1e-4}, CERTIFIED),
+    ({"solver.refit": "ridge"}, CERTIFIED | {"solver.refit": "ridge"}),
+    ({"solver.refit": "none"}, CERTIFIED),
+    ({"centers.count": "all"}, CERTIFIED),
+    ({"statistics.hold_out": 0.0}, CERTIFIED),
+]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"solver__tolerance": 1e-4},
-        {"solver__refit": "ridge"},
-        {"solver__refit": "none"},
-        {"solver__penalty": "max:1e-7"},
-        {"centers__count": "all"},
-        {"statistics__hold_out": 0.0},
-    ],
-    ids=str,
-)
-def test_what_belongs_to_the_penalised_problem_asks_for_it_and_so_do_few_rows(tmp_path, asked):
+@pytest.mark.parametrize(("asked", "expected"), FILLED, ids=range(len(FILLED)))
+def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_for(tmp_path, asked, expected):
     config, _ = filled(table(tmp_path, 700), **asked)
-    expected = PENALISED | {key.replace("__", "."): value for key, value in asked.items() if "refit" in key}
     assert taken(config, expected) == expected
+
+
+def test_few_rows_are_penalised_and_images_have_kernel_values_of_float32_unless_columns_enter_in_rounds(tmp_path):
     assert taken(filled(table(tmp_path, 199))[0], PENALISED) == PENALISED
+    rounds = {"centers.count": 400, "centers.working_set": 90}
+    of_table = filled(table(tmp_path, 400), **rounds, **{"solver.penalty": "max:1e-3"})[0]
+    images = filled("digits", **{"centers.count": 400})[0]
+    asked = filled("digits", **rounds, **{"kernel.precision": "float64"})[0]
+    assert [each.kernel.precision for each in (of_table, images, asked)] == ["float64", "float32", "float64"]
 
 
 @pytest.mark.parametrize(
@@ -104,24 +113,6 @@ def test_candidates_that_were_counted_do_not_grow(tmp_path):
     assert trial_sizes(few, shape).more == 300, "all of fewer than are tried first"
 
 
-def test_of_named_kernels_only_these_are_tried(tmp_path):
-    data = table(tmp_path, 700)
-    for asked, kernel in (
-        ({}, "auto"),
-        ({"kernel__sigma2": 2.0}, "gaussian"),
-        ({"kernel__name": "laplace"}, "laplace"),
-        ({"solver__penalty": 1.0}, "gaussian"),
-        ({"solver__select": "greedy:9"}, "gaussian"),
-    ):
-        assert filled(data, **asked)[0].kernel.name == kernel
-
-
-def test_a_width_of_ones_own_is_for_inputs_as_they_are(tmp_path):
-    config, _ = filled(table(tmp_path, 700), kernel__sigma2=2.0)
-    assert (config.solver.penalty, config.kernel.sigma2, config.kernel.scale) == ("none", 2.0, "none")
-    assert filled(table(tmp_path, 700), kernel__scale_rounds=5)[0].kernel.scale_rounds == 5
-
-
 def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
     data = table(tmp_path, 5000)
     small, notes = filled(data, centers__budget="4s")
@@ -162,20 +153,6 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     assert 500 <= fewer.centers.count < config.centers.count
     named, notes = filled(data, resources__memory_limit="700MiB", centers__count=4000)
     assert (named.solver.penalty, named.centers.count) == ("max:1e-7", 4000)
-
-
-def test_kernel_values_are_float64_where_there_is_a_certificate_but_for_images(tmp_path: Path) -> None:
-    data = table(tmp_path, 400)
-    asked = {
-        "float64": ({"solver__penalty": "auto"}, {"centers__count": "all"}),
-        "float32": ({}, {"solver__select": "greedy:9"}),
-    }
-    for precision, cases in asked.items():
-        assert {filled(data, **case)[0].kernel.precision for case in cases} == {precision}
-    rounds = {"centers__count": 400, "centers__working_set": 90}
-    assert filled(data, **rounds, solver__penalty="max:1e-3")[0].kernel.precision == "float64"
-    assert filled("digits", centers__count=400)[0].kernel.precision == "float32"
-    assert filled("digits", **rounds, kernel__precision="float64")[0].kernel.precision == "float64"
 
 
 def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian(tmp_path):
