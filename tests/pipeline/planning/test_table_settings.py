@@ -71,20 +71,9 @@ def test_few_rows_are_penalised_and_images_have_kernel_values_of_float32_unless_
     assert [each.kernel.precision for each in (of_table, images, asked)] == ["float64", "float32", "float64"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"solver__penalty": "none", "statistics__hold_out": 0.0}, "`solver.penalty=none` needs held-out rows"),
-        ({"kernel__name": "auto", "statistics__hold_out": 0.0}, "`kernel.name=auto` needs held-out rows"),
-        ({"kernel__name": "product-laplace", "kernel__scale": "metric"}, "cannot be learned for the product-laplace"),
-        ({"solver__penalty": "none", "solver__refit": "none"}, "has no effect with `solver.penalty=none`"),
-        ({"centers__budget": "4s", "centers__count": 10}, "leave one out"),
-    ],
-    ids=str,
-)
-def test_settings_of_two_problems_are_refused_together(tmp_path, asked, words):
-    with pytest.raises(ConfigError, match=words):
-        filled(table(tmp_path, 700), **asked)
+def test_a_metric_is_not_for_a_product_of_features(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be learned for the product-laplace"):
+        filled(table(tmp_path, 700), kernel__name="product-laplace", kernel__scale="metric")
 
 
 def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp_path):
@@ -177,6 +166,10 @@ TOGETHER = [
     (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
     (["--set", "kernel.scale_rounds=3"], "kernel.scale_rounds has no effect"),
     (["--kernel", "auto", "--sigma2", "2"], "--kernel auto also chooses the width; give it --sigma2 auto"),
+    (["--kernel", "auto", "--sigma2", "auto", "--set", "statistics.hold_out=0"], "--kernel auto needs held-out rows"),
+    (["--penalty", "none", "--set", "statistics.hold_out=0"], "--penalty none needs held-out rows"),
+    (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
+    (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
     (["--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
     (["--set", "solver.stop=paper"], "uniform"),
