@@ -167,7 +167,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
-    from pipeline.datasets import reading
+    from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
     from pipeline.runtime.executors import open_executor
@@ -190,7 +190,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
-    with reading.preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
+    with preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
         prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
     plan, resources = prepared.plan, prepared.config.resources
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
@@ -222,8 +222,8 @@ def _run(
 ) -> None:
     """Go through the stages of a run, and commit its report."""
     # Heavy imports wait until here, as above.
-    from pipeline.datasets import reading
     from pipeline.datasets.feature_rows import ScaledFeatures, live
+    from pipeline.datasets.table_records import take_cost
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events
@@ -236,7 +236,7 @@ def _run(
     from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
-    read = reading.take()
+    read = take_cost()
     if read.wall_seconds:
         before = costs.setdefault(READ, StageCost())
         before.wall_seconds += read.wall_seconds

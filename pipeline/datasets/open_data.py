@@ -3,21 +3,16 @@
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from features.array_sources import digest_arrays, open_npz
 from features.open_source import close_files, open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_table
-from pipeline.datasets import reading
+from pipeline.datasets.table_records import TableRecords
 from storage.records import digest_of
 from storage.user_arrays import open_user_arrays
 
-if TYPE_CHECKING:
-    from features.tables.table_source import Keeper
-
 _opening = Lock()
-
 
 # Of zarr data: the digest of names, sizes and time stamps of their files, and the sha256 of each array.
 DataIdentity = tuple[str, tuple[tuple[str, str], ...]]
@@ -34,15 +29,9 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
         kept = spec.kept if is_table(Path(spec.dataset)) else None
         if kept is not None and not any(Path(kept).glob("*")):
             close_files()  # of tables that were deleted
-        return open_source(spec, keeper=None if kept is None else _records_of_tables(kept))
+        return open_source(spec, keeper=None if kept is None else TableRecords(Path(kept)))
     with _opening:  # threads that come together must not each keep chunks of their own
         return _open_zarr(spec, known)
-
-
-def _records_of_tables(folder: str) -> "Keeper":
-    from pipeline.datasets.table_records import TableRecords  # brings what reads tables
-
-    return TableRecords(Path(folder), writes=reading.writes())
 
 
 def open_outline(spec: SourceSpec) -> Source | None:

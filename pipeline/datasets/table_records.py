@@ -1,30 +1,98 @@
-"""What was found in tables, kept beside the feature stores: labels, weights, groups and encoding, but no inputs.
+"""What reading tables found and took: labels, weights, groups and encoding are kept, seconds and memory counted.
 
-A table is found by the paths of its files and by what was asked of it. It is read again where a file has another size
-or time.
+What was found stands beside the feature stores, without inputs. A table is found by the paths of its files and by what
+was asked of it. It is read again where a file has another size or time.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from features.errors import DataError
 from features.tables.encoding import TableEncoding
-from features.tables.readers import Frame
 from features.tables.table_paths import table_files
-from features.tables.table_source import ReadTable, Tick
-from pipeline.datasets import reading
+from pipeline.runtime import stopping
+from pipeline.runtime.events import StageLine
+from pipeline.runtime.memory_limits import MemoryMeter
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file, rename_file, temporary_path, write_errors
 from storage.folders import digest_file
 from storage.records import digest_of
 
+if TYPE_CHECKING:  # with pyarrow, which runs on images do without
+    from features.tables.table_source import ReadTable, Tick
+
 FORMAT_VERSION = 1
+
+
+@dataclass
+class ReadingCost:
+    """What reading tables took since it was taken last; notes: what was seen."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    n_tables: int = 0
+    n_rows: int = 0
+    peak_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+_cost = ReadingCost()
+_tells, _writes = False, True
+
+
+def take_cost() -> ReadingCost:
+    """Return what reading took so far, and begin to count anew."""
+    global _cost
+    taken, _cost = _cost, ReadingCost()
+    return taken
+
+
+@contextmanager
+def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
+    """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so.
+
+    The peak of the memory in the block counts as that of reading: rows that were read are split and ordered in it.
+    """
+    global _tells, _writes
+    take_cost()  # of what was prepared before
+    _tells, _writes = not quiet, writes
+    try:
+        with MemoryMeter() as meter:
+            yield
+        _cost.peak_bytes = meter.peak_bytes
+    finally:
+        _tells, _writes = False, True
+
+
+@contextmanager
+def _counted(path: Path) -> Iterator["Tick"]:
+    """Count what the reading of a table takes, and tell how far it is; yield what counts its rows."""
+    before, wall, cpu = _cost.n_rows, time.perf_counter(), time.process_time()
+
+    def count(n_rows: int) -> None:
+        stopping.check()
+        _cost.n_rows += n_rows
+
+    def words() -> str:
+        n_rows = _cost.n_rows - before
+        return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.3g}/s"
+
+    try:
+        with StageLine(sys.stderr, "read", words, words) if _tells else nullcontext():
+            yield count
+    finally:
+        _cost.wall_seconds += time.perf_counter() - wall
+        _cost.cpu_seconds += time.process_time() - cpu
+    _cost.n_tables += 1
 
 
 @dataclass(frozen=True)
@@ -32,14 +100,15 @@ class TableRecords:
     """What was found in tables, a file for each, in a folder; `writes`: whether what is found now is kept there."""
 
     folder: Path
-    writes: bool = True
+    writes: bool = field(default_factory=lambda: _writes)  # as `preparing` says
 
-    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], ReadTable]) -> ReadTable:
+    def read(self, path: Path, request: dict[str, Any], read: Callable[["Tick"], "ReadTable"]) -> "ReadTable":
         """Return what was found in a table for such a request, without codes, or read it now and keep that.
 
         `request` has all that decides what is found.
         """
-        key = digest_of({"format_version": FORMAT_VERSION, "path": str(path.absolute()), "request": _plain(request)})
+        plain = json.loads(json.dumps(request))  # with lists for tuples
+        key = digest_of({"format_version": FORMAT_VERSION, "path": str(path.absolute()), "request": plain})
         stamps = _stamps(path)
         file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
         known = _known(file)
@@ -47,9 +116,9 @@ class TableRecords:
             return known
         earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
         if earlier:
-            reading.note(f"{path}: has changed since it was read; it is read again")
-        with reading.reading(path):
-            found = read(reading.count)
+            _cost.notes.append(f"{path}: has changed since it was read; it is read again")
+        with _counted(path) as count:
+            found = read(count)
         if _stamps(path) != stamps:
             raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
         if self.writes:
@@ -65,6 +134,8 @@ def write_frame(frame: Any, folder: Path) -> Path:
 
     Raises DataError where it cannot be read as a table, CannotWriteError.
     """
+    from features.tables.readers import Frame  # as above
+
     make_folder(folder)
     aside = temporary_path(folder / "frame.parquet")
     try:
@@ -78,8 +149,10 @@ def write_frame(frame: Any, folder: Path) -> Path:
     return path
 
 
-def _known(file: Path) -> ReadTable | None:
+def _known(file: Path) -> "ReadTable | None":
     """Return what was found in a table, None where nothing is kept, or it is damaged."""
+    from features.tables.table_source import ReadTable  # as above
+
     try:
         facts = read_arrays(file)
         record = json.loads(facts["record"].tobytes())
@@ -100,7 +173,7 @@ def _known(file: Path) -> ReadTable | None:
         return None
 
 
-def _as_arrays(found: ReadTable) -> dict[str, np.ndarray]:
+def _as_arrays(found: "ReadTable") -> dict[str, np.ndarray]:
     """Return what was found in a table as named arrays: words as JSON."""
     labels, label_words = found.labels, None
     if labels.dtype.kind == "U":
@@ -111,11 +184,6 @@ def _as_arrays(found: ReadTable) -> dict[str, np.ndarray]:
     facts = {"labels": labels, "weights": found.weights, "groups": found.groups}
     facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
     return {name: values for name, values in facts.items() if values is not None}
-
-
-def _plain(values: dict[str, Any]) -> Any:
-    """Return values as JSON has them: lists for tuples."""
-    return json.loads(json.dumps(values))
 
 
 def _stamps(path: Path) -> list[list[Any]]:

@@ -4,9 +4,12 @@ It brings numba and pyarrow, which take as long to import as scikit-learn does.
 """
 
 import math
-from dataclasses import replace
+from bisect import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,28 +26,71 @@ from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.readers import has_numbers_only, is_frame
 from features.targets import checked_weights, class_array
-from pipeline.config.parsers import NO_PENALTY, is_searched
+from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced, rows_of_cells
-from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
 from pipeline.stages.after.evaluate_model import assemble_model
+from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, is_chosen
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import fit
 from pipeline.stages.preparation import compile_told, loops_to_compile
-from pipeline.stages.workspace import FinalWeights
+from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all, centred, a factor, copies
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
+LOG_EVERY = 100  # centers of a greedy choice, with verbose
+
+
+@dataclass(frozen=True)
+class Listeners(TaskCheckpoints):
+    """Who hears of the iterations of a task, which keeps no checkpoints: callback and log of an estimator."""
+
+    callback: Callable[[dict[str, Any]], object]
+    log: Callable[[str], object]
+
+    def record(self, facts: Mapping[str, Any]) -> None:
+        """Hand on the record of an iteration of a solve."""
+        self.log(note_of(facts))
+        self.callback({name: value for name, value in facts.items() if name not in ("statistics", WHICH)})
+
+    def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+        """Hand on how far a choice of centers is."""
+        if n_chosen % LOG_EVERY == 0:
+            self.log(f"{n_chosen} of {most} centers chosen on {rows}")
+        self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
+
+
+class MemoryWorkspace(Workspace):
+    """A workspace in memory, whose warnings are in the words of the parameters; `listeners` hear of iterations."""
+
+    def __init__(self, config: TrainConfig, shape: FeatureShape, features: ArrayFeatures, listeners: Listeners) -> None:
+        self._listeners = listeners
+        told = SimpleNamespace(log=self._log, warn=parameters.warn, metric=_ignore, record=_ignore)
+        super().__init__(config, shape, features, told)
+        if learns_scales(config.kernel.scale):
+            self.features = ScaledFeatures(features, self.stored(SCALES))
+
+    def checkpoints(self, name: str) -> TaskCheckpoints:
+        """Return checkpoints that keep nothing, and hand records on."""
+        return self._listeners
+
+    def _log(self, message: str, **facts: Any) -> None:
+        self._listeners.log(message)
+
+
+def _ignore(*_: object, **facts: object) -> None:
+    pass
 
 
 def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
@@ -71,7 +117,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         features.standardise(shape, balanced=config.data.class_weight is not None)
     log = print if machine.verbose else None
     compile_told(loops_to_compile(config, shape), log)
-    work = MemoryWorkspace(config, shape, features, machine.callback, log)
+    work = MemoryWorkspace(config, shape, features, Listeners(machine.callback or _ignore, log or _ignore))
     _store(machine, work, features, fit(work), columns)
 
 
@@ -170,7 +216,19 @@ def _filled_in(
 
 
 def _check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, limit: int) -> None:
-    """Raise MemoryError where the Grams and the points of a fit do not fit `limit` bytes.
+    """Raise MemoryError where the Grams and the points of a fit do not fit `limit` bytes."""
+    needed = _fit_bytes(config, shape, n_candidates)
+    if needed > limit:
+        most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(config, shape, n))
+        raise MemoryError(
+            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB (Gram matrices and the points), the "
+            f"memory limit is {limit / 2**20:.1f} MiB; lower n_centers to {most} or raise memory_limit, or use "
+            "pipeline.train, which needs no whole Gram"
+        )
+
+
+def _fit_bytes(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> int:
+    """Return the bytes of the Grams and the points of a fit.
 
     Where something is chosen by held-out rows, their statistics are kept beside those of the rest and of all; with an
     intercept, a centred copy, along a path another; a factor. A greedy choice takes up to five more of the size
@@ -182,19 +240,11 @@ def _check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, l
     grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
     grams += 5 if greedy else 1
     grams = max(grams, LEAST_SQUARES_GRAMS if least_squares and not greedy else 0)
-    tries_widths = is_chosen(config.kernel)
-    n_tried = min(n_candidates, MOST_TRIED) if tries_widths else 0
-    linear = 16 * shape.n_features
-    needed = 8 * max(grams * n_candidates**2, LEAST_SQUARES_GRAMS * n_tried**2) + linear * n_candidates
-    needed += 8 * shape.n_features * min(shape.n_train, 2 * TRIAL_SIZES[-1].n_rows) if tries_widths else 0  # the sample
-    if needed > limit:
-        squared = 8 * (max(grams, LEAST_SQUARES_GRAMS) if tries_widths else grams)
-        most = int((np.sqrt(linear**2 + 4.0 * squared * limit) - linear) / (2 * squared))
-        raise MemoryError(
-            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB (Gram matrices and the points), the "
-            f"memory limit is {limit / 2**20:.1f} MiB; lower n_centers to {most} or raise memory_limit, or use "
-            "pipeline.train, which needs no whole Gram"
-        )
+    points, n_tried, sample_rows = 16 * n_candidates * shape.n_features, 0, 0
+    if is_chosen(config.kernel):
+        n_tried, sample_rows = min(n_candidates, MOST_TRIED), min(shape.n_train, 2 * TRIAL_SIZES[-1].n_rows)
+    largest = max(grams * n_candidates**2, LEAST_SQUARES_GRAMS * n_tried**2)
+    return 8 * largest + points + 8 * sample_rows * shape.n_features
 
 
 def _store(

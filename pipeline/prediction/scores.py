@@ -6,7 +6,6 @@ first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -46,29 +45,14 @@ def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
     return f if f.shape[1] > 1 else np.hstack([np.zeros_like(f), f])
 
 
-@dataclass(frozen=True)
-class LossSlopes:
-    """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 78); of blocks they add up.
-
-    slopes, curvatures (G,) f8: of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: the
-    sum of what the other classes' values have on average above the true one's; rows: their number, not weighted.
-    """
-
-    slopes: NDArray[np.float64]
-    curvatures: NDArray[np.float64]
-    others: float
-    rows: int
-
-    def __add__(self, other: "LossSlopes") -> "LossSlopes":
-        """Return the sums of the rows of both."""
-        slopes, curvatures = self.slopes + other.slopes, self.curvatures + other.curvatures
-        return LossSlopes(slopes, curvatures, self.others + other.others, self.rows + other.rows)
-
-
 def loss_slopes(
     decision: NDArray[np.floating], truth: NDArray[np.int64], weights: NDArray[np.float64] | None = None
-) -> LossSlopes:
-    """Return the slopes of some rows with weights (rows,) (none: 1 each). Costs rows·K·G exponentials."""
+) -> Sums:
+    """Return the sums, over rows with weights (none: 1 each), that choose a temperature (mathematics.md, eq. 78).
+
+    slopes, curvatures (G,): of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: what
+    the other classes' values have on average above the true one's; rows: their number. Costs rows·K·G exponentials.
+    """
     f = _by_class(decision)
     above = f - f[np.arange(len(f)), truth][:, None]
     ones = np.ones(len(f)) if weights is None else weights
@@ -77,7 +61,8 @@ def loss_slopes(
     for start in range(0, len(f), step):
         part = slice(start, start + step)
         sums += _moments(above[part], ones[part])
-    return LossSlopes(sums[0], sums[1], float(ones @ above.sum(axis=1)) / (f.shape[1] - 1), len(f))
+    others = float(ones @ above.sum(axis=1)) / (f.shape[1] - 1)
+    return {"slopes": sums[0], "curvatures": sums[1], "others": others, "rows": len(f)}
 
 
 def _moments(above: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -90,21 +75,21 @@ def _moments(above: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArra
     return np.stack([(mean + largest) @ weights, np.maximum(square - mean**2, 0.0) @ weights])
 
 
-def best_temperature(sums: LossSlopes) -> float | None:
+def best_temperature(sums: Sums) -> float | None:
     """Return the temperature of least log loss, None where there are no rows (mathematics.md, eqs. 77 and 78).
 
     The loss is convex in the inverse temperature: its slope crosses zero once, and is interpolated where it does. At
     an end of INVERSE_TEMPERATURES where it does not.
     """
-    if not sums.rows:
+    if not sums["rows"]:
         return None
-    slopes = sums.slopes - sums.others / (sums.rows + 2)
+    slopes = sums["slopes"] - sums["others"] / (sums["rows"] + 2)
     rising = np.flatnonzero(slopes >= 0)
     place = int(rising[0]) if len(rising) else len(slopes) - 1
     if place and len(rising):
         ends = slice(place - 1, place + 1)
         octaves = np.log2(INVERSE_TEMPERATURES[ends])
-        by_octave = np.log(2) * INVERSE_TEMPERATURES[ends] * sums.curvatures[ends]
+        by_octave = np.log(2) * INVERSE_TEMPERATURES[ends] * sums["curvatures"][ends]
         part = _crossing(slopes[ends].tolist(), (np.diff(octaves) * by_octave).tolist())
         return float(0.5 ** (octaves[0] + part * (octaves[1] - octaves[0])))
     return float(1 / INVERSE_TEMPERATURES[place])

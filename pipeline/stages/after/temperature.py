@@ -4,15 +4,13 @@ Weights of the fit rows are tried on the held-out rows; where these are few, the
 values.
 """
 
-from dataclasses import replace
 from functools import partial, reduce
-from operator import add
 from typing import Any
 
 import numpy as np
 
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.scores import LossSlopes, best_temperature, loss_slopes
+from pipeline.prediction.scores import Sums, add_sums, best_temperature, loss_slopes
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit
@@ -42,10 +40,10 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     else:
         sums = _slopes_of_held_out(work, tried)
     temperature = best_temperature(sums)
-    return None if temperature is None else {"temperature": temperature, "n_rows": sums.rows, "seen": tried.seen}
+    return None if temperature is None else {"temperature": temperature, "n_rows": sums["rows"], "seen": tried.seen}
 
 
-def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlopes:
+def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> Sums:
     """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{TEMPERATURE}/weights.npz", arrays)
@@ -53,7 +51,7 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     slopes = partial(_block_of_slopes, rows, given)
     task = block_pass(rows, grid, slopes, BlockValues, (TEMPERATURE,), features="held-out")
     values = work.add_up(SOLVE, task, TEMPERATURE, WORDS)
-    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))
+    return reduce(add_sums, values.by_block()) | {"rows": count_held_out(work, work.facts)}
 
 
 def temperature_bytes(run: RunSize) -> int:
@@ -67,7 +65,7 @@ def _has_few_rows(work: Workspace) -> bool:
     return work.shape.n_train < FEW_ROWS and work.config.data.groups is None
 
 
-def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> LossSlopes:
+def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Sums:
     """Return the slopes of the log loss of all rows, each without itself, of few: here and now."""
     left_out, kernel = LeftOut(fit), task.kernel_of(tried.weights.columns)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
@@ -97,11 +95,6 @@ def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
             decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
         counts = None if block.weights is None else block.weights[block.held_out]
         sums = loss_slopes(decision, block.y[block.held_out], counts)
-        values.put(block.number, {name: np.asarray(value) for name, value in vars(sums).items()})
+        values.put(block.number, {name: np.asarray(value) for name, value in sums.items()})
 
     return slopes
-
-
-def _slopes(values: Arrays) -> LossSlopes:
-    others, rows = (values[name].item() for name in ("others", "rows"))
-    return LossSlopes(values["slopes"], values["curvatures"], others, rows)

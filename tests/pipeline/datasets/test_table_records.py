@@ -15,9 +15,9 @@ from features import open_source
 from features.errors import DataError
 from features.source import Source, SourceSpec
 from features.tables import readers, table_source
-from pipeline.datasets import build_feature_store, feature_request, reading
+from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import TableRecords
+from pipeline.datasets.table_records import TableRecords, take_cost
 from pipeline.errors import ConfigMismatchError
 from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
@@ -76,18 +76,18 @@ def same(one: Source, other: Source) -> None:
 )
 @pytest.mark.usefixtures("in_order")
 def test_what_is_kept_is_what_was_found_and_is_not_read_again(tmp_path, monkeypatch, rows_read, text, options):
-    reading.take()
+    take_cost()
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text(text)
     Path("test.csv").write_text("y,size,color\nn,2,r\np,,pink\n")
     first = opened(tmp_path, **options)
     assert first.in_order is not None
-    assert reading.take().n_tables == (2 if "test" in options else 1)
+    assert take_cost().n_tables == (2 if "test" in options else 1)
     n_rows = len(text.splitlines()) - 1 + (2 if "test" in options else 0)
     assert sum(rows_read) == n_rows
     second = opened(tmp_path, **options)
     assert sum(rows_read) == n_rows
-    assert reading.take().n_tables == 0
+    assert take_cost().n_tables == 0
     same(second, first)
     assert second.learned is not None
     learned = [source.learned() for source in (first, second) if source.learned is not None]
@@ -105,7 +105,7 @@ def test_a_changed_file_is_read_again(tmp_path):
         path.write_text(WORDS.replace(SIZE, value))
         os.utime(path, (k, k))
         kept.append(opened(tmp_path, **ENCODED))
-        taken = reading.take()
+        taken = take_cost()
         assert taken.n_tables == 1
         assert any("has changed since it was read" in note for note in taken.notes) == (k > 0)
         same(kept[-1], open_data(SourceSpec(str(path), **ENCODED)))
@@ -128,9 +128,9 @@ def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
         facts = read_arrays(record)
         facts.pop("labels") if harm == "no labels" else facts.update(record=np.frombuffer(b"[1]", np.uint8))
         write_arrays(record, facts)
-    reading.take()
+    take_cost()
     same(opened(tmp_path, **ENCODED), before)
-    assert reading.take().n_tables == 1
+    assert take_cost().n_tables == 1
 
 
 def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):

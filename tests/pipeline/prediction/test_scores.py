@@ -16,6 +16,7 @@ from sklearn.metrics import (
 
 from pipeline.prediction import scores
 from pipeline.prediction.scores import (
+    add_sums,
     area_under_curve,
     best_temperature,
     error_numbers,
@@ -58,13 +59,13 @@ def least_loss(f: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> float:
 def test_the_temperature_has_the_least_log_loss_and_rows_are_summed_in_parts(n, n_classes, weighted, monkeypatch):
     f, truth = decisions(n, n_classes)
     weights = np.random.default_rng(0).exponential(size=n) if weighted else np.ones(n)
-    of_blocks = loss_slopes(f[:17], truth[:17], weights[:17]) + loss_slopes(f[17:], truth[17:], weights[17:])
+    of_blocks = add_sums(*(loss_slopes(f[part], truth[part], weights[part]) for part in (slice(17), slice(17, None))))
     found = best_temperature(of_blocks)
     assert found == pytest.approx(least_loss(f, truth, weights), rel=1e-4)
     whole = loss_slopes(f, truth, weights)
     assert found == pytest.approx(best_temperature(whole), rel=1e-9)
     monkeypatch.setattr(scores, "_MOST_VALUES", 1500)
-    np.testing.assert_allclose(loss_slopes(f, truth, weights).slopes, whole.slopes, rtol=1e-12)
+    np.testing.assert_allclose(loss_slopes(f, truth, weights)["slopes"], whole["slopes"], rtol=1e-12)
 
 
 def test_rows_that_are_all_right_leave_a_doubt():
