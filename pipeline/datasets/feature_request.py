@@ -5,10 +5,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from features import targets as target_coding
 from features.descriptors.extraction import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
@@ -68,11 +64,6 @@ class FeatureShape:
         return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
 
 
-def tables_folder(config: TrainConfig) -> Path:
-    """Return the folder of the tables that were read, beside the feature stores."""
-    return Path(config.resources.features_dir).absolute() / "tables"
-
-
 def source_spec(config: TrainConfig) -> SourceSpec:
     """Return the description of the data, with the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
     data, data_dir = config.data, config.resources.data_dir
@@ -81,12 +72,9 @@ def source_spec(config: TrainConfig) -> SourceSpec:
         data_dir = str(Path(named).absolute())
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
     alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
-    alike |= {
-        "data_dir": data_dir if is_published else None,
-        "seed": config.seed,
-    }
+    alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed}
     if config.resources.features_store != "none":
-        alike["kept"] = str(tables_folder(config))
+        alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")
     return SourceSpec(config.dataset, **alike)
 
 
@@ -128,8 +116,3 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         description=description,
         weighted=tuple(part for part in PARTS if source.weights(part) is not None),
     )
-
-
-def encoded_targets(targets: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
-    """Return the targets that the solver sees, (rows, n_outputs) f8: ±1 for each class, or the values."""
-    return target_coding.outputs(targets, shape.task, len(shape.classes))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from features.descriptors.extraction import extract, feature_length
 from features.row_draws import RowKeys, row_keys
-from features.source import LearnedRows, Part, Source
+from features.source import Part
 from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
@@ -211,6 +211,9 @@ class _LiveRows:
         return Standardisation(np.array(self._access.mean), np.array(self._access.scale))
 
 
+_live_rows = lru_cache(maxsize=2)(_LiveRows)
+
+
 def computed_block(
     access: LiveFeatures, part: Part, start: int, stop: int, inputs: NDArray[np.generic] | None = None
 ) -> dict[str, NDArray[Any]]:
@@ -260,17 +263,12 @@ def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
     read: ReadRows = partial(source.read, "train")
     weights, n_rows = source.weights("train"), source.n_train
     if source.learned is not None:
-        learned = source.learned()
-        read, n_rows = _read_learned(learned, source), len(learned.rows)
-        weights = None if weights is None else weights[learned.rows]
+        inputs, rows = source.learned()
+        targets = source.targets["train"][rows]
+        read, n_rows = (lambda start, stop: (inputs[start:stop], targets[start:stop])), len(rows)
+        weights = None if weights is None else weights[rows]
     fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced)
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
-
-
-def _read_learned(learned: LearnedRows, source: Source) -> ReadRows:
-    """Return a function of (start, stop) that returns inputs and targets of some of the learned rows."""
-    targets = source.targets["train"][learned.rows]
-    return lambda start, stop: (learned.inputs[start:stop], targets[start:stop])
 
 
 def open_features(access: FeatureAccess) -> FeatureRows:
@@ -280,11 +278,6 @@ def open_features(access: FeatureAccess) -> FeatureRows:
     if isinstance(access, LiveFeatures):
         return _live_rows(access)
     return open_store(access) if isinstance(access, FeatureLayout) else access
-
-
-@lru_cache(maxsize=2)
-def _live_rows(access: LiveFeatures) -> FeatureRows:
-    return _LiveRows(access)
 
 
 def fit_moments(

@@ -59,6 +59,10 @@ class Listeners(TaskCheckpoints):
     callback: Callable[[dict[str, Any]], object]
     log: Callable[[str], object]
 
+    def note(self, message: str, **facts: Any) -> None:
+        """Hand on a line for people."""
+        self.log(message)
+
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
         self.log(note_of(facts))
@@ -69,24 +73,6 @@ class Listeners(TaskCheckpoints):
         if n_chosen % LOG_EVERY == 0:
             self.log(f"{n_chosen} of {most} centers chosen on {rows}")
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
-
-
-class MemoryWorkspace(Workspace):
-    """A workspace in memory, whose warnings are in the words of the parameters; `listeners` hear of iterations."""
-
-    def __init__(self, config: TrainConfig, shape: FeatureShape, features: ArrayFeatures, listeners: Listeners) -> None:
-        self._listeners = listeners
-        told = SimpleNamespace(log=self._log, warn=parameters.warn, metric=_ignore, record=_ignore)
-        super().__init__(config, shape, features, told)
-        if learns_scales(config.kernel.scale):
-            self.features = ScaledFeatures(features, self.stored(SCALES))
-
-    def checkpoints(self, name: str) -> TaskCheckpoints:
-        """Return checkpoints that keep nothing, and hand records on."""
-        return self._listeners
-
-    def _log(self, message: str, **facts: Any) -> None:
-        self._listeners.log(message)
 
 
 def _ignore(*_: object, **facts: object) -> None:
@@ -117,7 +103,11 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         features.standardise(shape, balanced=config.data.class_weight is not None)
     log = print if machine.verbose else None
     compile_told(loops_to_compile(config, shape), log)
-    work = MemoryWorkspace(config, shape, features, Listeners(machine.callback or _ignore, log or _ignore))
+    listeners = Listeners(machine.callback or _ignore, log or _ignore)
+    told = SimpleNamespace(log=listeners.note, warn=parameters.warn, metric=_ignore, record=_ignore)
+    work = Workspace(config, shape, features, told, listeners)
+    if learns_scales(config.kernel.scale):
+        work.features = ScaledFeatures(features, work.stored(SCALES))
     _store(machine, work, features, fit(work), columns)
 
 
@@ -248,7 +238,7 @@ def _fit_bytes(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> i
 
 
 def _store(
-    machine: Any, work: MemoryWorkspace, features: ArrayFeatures, final: FinalWeights, columns: Columns | None
+    machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights, columns: Columns | None
 ) -> None:
     """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config

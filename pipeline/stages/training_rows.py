@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out, draw_sample, held_out_limit
 from features.source import Part
-from features.targets import balanced_factors
+from features.targets import balanced_factors, outputs
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape, encoded_targets
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
@@ -60,7 +60,7 @@ class TargetFacts:
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
         """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
-        return encoded_targets(y, shape) - self.mean
+        return outputs(y, shape.task, len(shape.classes)) - self.mean
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""

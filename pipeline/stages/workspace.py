@@ -114,8 +114,16 @@ class Workspace(RowData):
 
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
 
-    def __init__(self, config: TrainConfig, shape: FeatureShape, features: FeatureAccess, events: Any) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        shape: FeatureShape,
+        features: FeatureAccess,
+        events: Any,
+        checkpoints: TaskCheckpoints | None = None,
+    ) -> None:
         self._arrays: dict[str, Arrays] = {}
+        self._checkpoints = checkpoints or TaskCheckpoints()
         self.config, self.shape, self.features, self.events = config, shape, features, events
 
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
@@ -141,7 +149,7 @@ class Workspace(RowData):
 
     def checkpoints(self, name: str) -> TaskCheckpoints:
         """Return the checkpoints of a task of this process."""
-        return TaskCheckpoints()
+        return self._checkpoints
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
