@@ -1,7 +1,7 @@
 """Building a feature store block by block; a half-built one is completed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from storage.files import make_folder, remove_file
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, remove_folder, remove_stale, seal
 from storage.folders import compare as compare_files
-from storage.lock import hold_lock
 from storage.records import read_markers, write_marker
 from storage.zarr_arrays import ArraySpec, Block, StoredArray, create_arrays, open_arrays, row_blocks
 
@@ -68,11 +67,6 @@ def build_in_order(task: BlockTask, items: list[FeatureItem], source: Source, it
             if item is not None:
                 yield build_item(task, item, rows[: stop - begun[part]])
             held[part], begun[part] = [rows[stop - begun[part] :]], stop
-
-
-def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Return the store's lock, to be held while it is built; waiting raises StoppedError where work shall stop."""
-    return hold_lock(layout.lock, "building features", wait_seconds=wait_seconds, on_wait=stopping.check, warn=warn)
 
 
 def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:

@@ -256,8 +256,7 @@ def _selected(X: Any, names: list[Any]) -> Any:
 
 
 def examples_of_source(source: Source, part: str) -> Examples:
-    """Return the rows of parts of a source; labels are those of its classes. Where one part has weights, all have."""
-    weighted = any(source.weights(one) is not None for one in parts_asked(part))
+    """Return the rows of parts of a source; labels are those of its classes."""
     classes = class_array(source.classes) if source.classes else None
 
     def piece(one: Part) -> ExamplePart:
@@ -266,10 +265,8 @@ def examples_of_source(source: Source, part: str) -> Examples:
             return inputs, targets if classes is None else classes[targets]
 
         n_rows = source.n_train if one == "train" else source.n_test
-        weights = source.weights(one)
-        if weighted and weights is None:
-            weights = np.ones(n_rows)
-        return ExamplePart(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
+        name, file_rows = f"{one} part", source.file_rows.get(one)
+        return ExamplePart(n_rows, source.input_shape, read, name, source.weights(one), file_rows)
 
     header = None if source.columns is None else source.columns.header
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)

@@ -136,7 +136,14 @@ def build_features(run: Run) -> None:
         held_by = holder(layout.lock)
         if held_by is not None:
             run.events.log(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
-        with build_feature_store.building(layout, STORE_SECONDS, run.events.warn):
+        lock = hold_lock(
+            layout.lock,
+            "building features",
+            wait_seconds=STORE_SECONDS,
+            on_wait=stopping.check,
+            warn=run.events.warn,
+        )
+        with lock:
             if not feature_rows.is_built(layout):
                 with run.status(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)
