@@ -31,13 +31,6 @@ def npz(tmp_path, **arrays):
     return SourceSpec(str(path))
 
 
-def test_npz_split(tmp_path):
-    source = open_source(npz(tmp_path, X=X, y=Y))
-    assert (source.name, source.task, source.classes) == ("table", "multiclass", (0, 1, 2))
-    assert (source.n_train, source.n_test, source.input_shape, source.standardise) == (30, 10, (3,), True)
-    assert str(tmp_path) not in json.dumps(source.identity)
-
-
 @given(st.integers(4, 60), st.floats(0.05, 0.9), st.integers(0, 5))
 def test_split_is_a_seeded_partition(n, fraction, seed):
     inputs, labels = np.arange(2.0 * n).reshape(n, 2), np.arange(n) / 7.0
@@ -57,6 +50,8 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
         assert (source.n_train, source.n_test) == (40, 7)
         assert np.array_equal(source.read("train", 3, 9)[0], X[3:9])
         assert np.array_equal(source.read("test", 0, 7)[1], Y[:7])
+    assert (of_npz.name, of_npz.task, of_npz.classes, of_npz.standardise) == ("table", "multiclass", (0, 1, 2), True)
+    assert str(tmp_path) not in json.dumps(of_npz.identity)
     with pytest.raises(DataError, match="found test/X"):
         open_source(ZARR, {"test/X": X})
     with pytest.raises(UsageError, match="opened by the caller"):

@@ -87,6 +87,10 @@ def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_t
     assert parameters(FeatureSpec("sphog", cells=(3,))) == parameters(FeatureSpec("sphog"))
 
 
+def soft(**change):
+    return {"name": "soft-hog", "cells": (5.0,), **change}
+
+
 @pytest.mark.parametrize(
     ("words", "spec", "shape"),
     [(r"features\.power .* above 0", {"name": "sphog", "power": power}, None) for power in (0.0, -1.0, 1.5, np.nan)]
@@ -98,6 +102,16 @@ def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_t
         ("40", {"name": "hog", "cells": (40,)}, (28, 28)),
         ("cell of 4.5", {"name": "hog", "cells": (4.5,)}, (28, 28)),
         ("needs cell sizes", {"name": "hog", "cells": ()}, (28, 28)),
+        *(("at least 1 pixel", soft(cells=cells), (28, 28)) for cells in ((), (0.5,), (np.nan,))),
+        ("at least 1 pixel", soft(orientations=0), (28, 28)),
+        ("a cell of 29 pixels does not fit images of 28 x 28", soft(cells=(5.0, 29.0)), (28, 28)),
+        ("too many", soft(cells=(1.0,), stride=0.1, orientations=360), (28, 28)),
+        *((r"features\.stride", soft(stride=stride), (28, 28)) for stride in (0.05, 2.0)),
+        *((r"features\.gradient_scale", soft(gradient_scale=scale), (28, 28)) for scale in (0.0, np.nan)),
+        *(
+            (r"features\.deskew = 0\.5 needs images", {"name": "raw", "deskew": 0.5}, shape)
+            for shape in ((10,), (3, 8, 8))
+        ),
     ],
 )
 def test_what_makes_no_features_is_refused(words, spec, shape):
@@ -106,8 +120,20 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
     if shape is not None:
         with pytest.raises(UsageError, match=words):
             feature_length(FeatureSpec(**spec), shape)
+
+
+def test_what_is_no_image_has_no_gradients_and_is_not_sheared():
     with pytest.raises(UsageError, match="raw"):
         sphog(np.zeros((3, 10)))
+    for shape in ((10,), (3, 8, 8)):
+        with pytest.raises(UsageError, match="needs images"):
+            deskew(np.zeros((2, *shape)), 0.5)
+
+
+@pytest.mark.parametrize("strength", [-0.1, 1.01, np.nan, np.inf])
+def test_no_more_than_all_of_a_shear_is_taken(strength):
+    with pytest.raises(UsageError, match="between 0"):
+        FeatureSpec("sphog", deskew=strength)
 
 
 @pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog", "raw"])
@@ -185,26 +211,6 @@ def test_defaults_of_soft_hog_are_in_proportion_to_images_from_28_pixels_on():
     for side in (700, 1000, 4000):
         spec = FeatureSpec("soft-hog", **default_parameters("soft-hog", (side, 5 * side)))
         assert 512 <= feature_length(spec, (side, side)) < feature_length(spec, (side, 5 * side)) < 4000
-
-
-@pytest.mark.parametrize(
-    ("words", "change"),
-    [
-        ("at least 1 pixel", {"cells": ()}),
-        ("at least 1 pixel", {"cells": (0.5,)}),
-        ("at least 1 pixel", {"cells": (np.nan,)}),
-        ("at least 1 pixel", {"orientations": 0}),
-        ("a cell of 29 pixels does not fit images of 28 x 28", {"cells": (5.0, 29.0)}),
-        ("too many", {"cells": (1.0,), "stride": 0.1, "orientations": 360}),
-        (r"features\.stride", {"stride": 0.05}),
-        (r"features\.stride", {"stride": 2.0}),
-        (r"features\.gradient_scale", {"gradient_scale": 0.0}),
-        (r"features\.gradient_scale", {"gradient_scale": np.nan}),
-    ],
-)
-def test_parameters_that_make_no_soft_hog_are_refused(words, change):
-    with pytest.raises(UsageError, match=words):
-        feature_length(FeatureSpec("soft-hog", **{"cells": (5.0,), **change}), (28, 28))
 
 
 def naive_sphog(image):
@@ -356,18 +362,3 @@ def test_features_are_those_of_the_upright_images(images, name):
     np.testing.assert_array_equal(
         extract(FeatureSpec(name, deskew=0.0), images), extract(FeatureSpec(name), images), strict=True
     )
-
-
-@pytest.mark.parametrize("shape", [(10,), (3, 8, 8)])
-def test_what_is_no_image_is_not_sheared_nor_more_than_all_of_a_shear_is_taken(shape):
-    spec, images = FeatureSpec("raw", deskew=0.5), np.zeros((2, *shape))
-    with pytest.raises(UsageError, match=r"features\.deskew = 0\.5 needs images"):
-        feature_length(spec, shape)
-    with pytest.raises(UsageError, match="needs images"):
-        extract(spec, images)
-    with pytest.raises(UsageError, match="needs images"):
-        deskew(images, 0.5)
-    assert feature_length(FeatureSpec("raw"), shape) == np.prod(shape)
-    for strength in (-0.1, 1.01, np.nan, np.inf):
-        with pytest.raises(UsageError, match="between 0"):
-            FeatureSpec("sphog", deskew=strength)
