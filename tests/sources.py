@@ -1,10 +1,11 @@
-"""What tests of data sources share: all rows, npy headers, MNIST's layout, and a process with little memory."""
+"""What tests of data sources share: all rows, a table of any cells, npy headers, MNIST's layout, little memory."""
 
 import gzip
 import io
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from features.source import Source
 from runs import python
@@ -38,6 +39,23 @@ def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets of the training rows and then of the test rows."""
     train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
     return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
+
+
+def people(n: int) -> tuple[pandas.DataFrame, np.ndarray]:
+    """Return words, numbers with gaps, dates, truth values, categories and codes, and what they give with noise."""
+    draw = np.random.default_rng(1)
+    color = draw.choice(["red", "green", "blue, dark"], n)
+    age = np.where(draw.random(n) < 0.1, np.nan, draw.normal(40, 10, n).round(2))
+    columns = {
+        "color": np.where(draw.random(n) < 0.05, None, color),
+        "age": age,
+        "since": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(draw.integers(0, 900, n), "D"),
+        "member": draw.random(n) < 0.4,
+        "size": pandas.Categorical(draw.choice(list("SML"), n)),
+        "zip": draw.integers(0, 4, n),
+    }
+    y = 2.0 * (color == "red") + np.nan_to_num(age, nan=40) / 20 + columns["member"] + 0.1 * draw.normal(size=n)
+    return pandas.DataFrame(columns), y
 
 
 def npy_bytes(descr: object, shape: tuple[int, ...], data: bytes = b"") -> bytes:

@@ -17,7 +17,7 @@ from features.open_source import close_files, open_source
 from features.row_draws import draw_sample
 from features.source import Source, SourceSpec
 from features.tables import readers, table_source
-from sources import everything, write_idx_folder
+from sources import everything, people, write_idx_folder
 
 
 class Reading:
@@ -219,20 +219,10 @@ def test_what_whole_numbers_are_taken_for_is_said(tmp_path, n_values, task, word
         assert (source.task, len(source.notes)) == (asked, 1)
 
 
-RNG = np.random.default_rng(3)
 N = 400
-FRAME = pandas.DataFrame(
-    {
-        "color": np.where(RNG.random(N) < 0.1, None, RNG.choice(["red", "green", "blue, dark"], N)),
-        "size": np.where(RNG.random(N) < 0.1, np.nan, RNG.normal(size=N)),
-        "day": pandas.Timestamp("2024-01-01") + pandas.to_timedelta(RNG.integers(0, 90, N), "D"),
-        "flag": RNG.random(N) < 0.5,
-        "g": RNG.integers(0, 40, N).astype(str),
-        "w": RNG.integers(0, 3, N),
-        "y": RNG.normal(size=N),
-    }
-)
-ASKED: dict[str, Any] = {"weights": "w", "groups": "g", "missing": "median", "seed": 4, "categorical": "onehot:flag"}
+FRAME, TARGETS = people(N)
+FRAME = FRAME.assign(g=np.arange(N) * 7 % 40, w=np.arange(N) % 3, y=TARGETS)
+ASKED: dict[str, Any] = {"weights": "w", "groups": "g", "missing": "median", "seed": 4, "categorical": "onehot:member"}
 SMALL = {"BLOCK_BYTES": 1 << 11, "COLUMN_BLOCK_BYTES": 1, "MOST_ROWS": 33, "LEAST_ROWS": 1}
 
 
@@ -274,8 +264,8 @@ def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeyp
 
 
 def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
-    frame = FRAME[["day", "w", "y"]].assign(day=lambda one: (one["day"] - pandas.Timestamp(0)).dt.days)
-    X, y = frame[["day", "w"]].to_numpy(np.float64), frame["y"].to_numpy()
+    frame = FRAME[["since", "w", "y"]].assign(since=lambda one: (one["since"] - pandas.Timestamp(0)).dt.days)
+    X, y = frame[["since", "w"]].to_numpy(np.float64), frame["y"].to_numpy()
     np.savez(tmp_path / "t.npz", X=X, y=y)
     expected = everything(opened(written(tmp_path, frame)["t.csv"], seed=3))
     for source in (opened(tmp_path / "t.npz", seed=3), open_source(SourceSpec("t.zarr", seed=3), {"X": X, "y": y})):
@@ -289,12 +279,12 @@ def test_a_table_that_is_not_small_is_learned_on_a_sample_and_read_in_order(tmp_
     whole = opened(files[form], **ASKED)
     for name, value in SMALL.items():
         monkeypatch.setattr(readers, name, value)
-    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 4 * N // 3)
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", 2 * N)
     source = opened(files[form], Reading(), **ASKED)
     learned, rows = source.learned(), source.file_rows["train"]
     sampled = np.flatnonzero(draw_sample(ASKED["seed"], 0.25, np.arange(N, dtype=np.uint64)))
     assert rows[learned.rows].tolist() == np.intersect1d(sampled, rows).tolist()
-    assert source.columns.encoding.columns[1].fill == np.nanmedian(FRAME["size"][rows[learned.rows]])
+    assert source.columns.encoding.columns[1].fill == np.nanmedian(FRAME["age"][rows[learned.rows]])
     np.testing.assert_array_equal(learned.inputs[:], source.read("train", 0, source.n_train)[0][learned.rows])
     held: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     for part, start, inputs in source.in_order():

@@ -22,6 +22,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.predictor import load_predictor
 from runs import train_beside
+from sources import people
 
 ROWS, HELD_BACK = 300, 60
 MEDIAN = {"categorical": "auto", "missing": "median"}
@@ -38,23 +39,6 @@ KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
 }
 
 
-def table(n: int = ROWS) -> tuple[pandas.DataFrame, np.ndarray]:
-    """Words, numbers with gaps, dates, truth values, categories, codes, and what they give with noise."""
-    draw = np.random.default_rng(1)
-    color = draw.choice(["red", "green", "blue, dark"], n)
-    age = np.where(draw.random(n) < 0.1, np.nan, draw.normal(40, 10, n).round(2))
-    columns = {
-        "color": np.where(draw.random(n) < 0.05, None, color),
-        "age": age,
-        "since": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(draw.integers(0, 900, n), "D"),
-        "member": draw.random(n) < 0.4,
-        "size": pandas.Categorical(draw.choice(list("SML"), n)),
-        "zip": draw.integers(0, 4, n),
-    }
-    y = 2.0 * (color == "red") + np.nan_to_num(age, nan=40) / 20 + columns["member"] + 0.1 * draw.normal(size=n)
-    return pandas.DataFrame(columns), y
-
-
 def written(folder: Path, frame: pandas.DataFrame, **columns: np.ndarray) -> Path:
     frame.assign(**columns).to_csv(folder / "table.csv", index=False)
     return folder / "table.csv"
@@ -63,7 +47,7 @@ def written(folder: Path, frame: pandas.DataFrame, **columns: np.ndarray) -> Pat
 @pytest.mark.parametrize("case", CASES)
 def test_the_command_makes_the_same_model_of_the_same_table(case: str, tmp_path: Path) -> None:
     kind, asked, others = CASES[case]
-    frame, y = table()
+    frame, y = people(ROWS)
     frame, draw = frame.drop(columns=[name for name in others if name in frame]), np.random.default_rng(2)
     weights = draw.exponential(size=ROWS) * (draw.random(ROWS) < 0.8) if "w" in others else None
     if weights is not None:
@@ -96,7 +80,7 @@ def test_the_command_makes_the_same_model_of_the_same_table(case: str, tmp_path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_learned_is_applied_by_name_and_travels(kind: str, tmp_path: Path) -> None:
-    frame, y = table()
+    frame, y = people(ROWS)
     make, y = KINDS[kind], np.where(y > np.median(y), "much", "little")
     train, new = make(frame[:-HELD_BACK]), frame[-HELD_BACK:].reset_index(drop=True)
     machine = SLKLClassifier(100, random_state=0, **MEDIAN).fit(train, y[:-HELD_BACK])
@@ -122,7 +106,7 @@ def test_what_was_learned_is_applied_by_name_and_travels(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
-    frame, y = table()
+    frame, y = people(ROWS)
     cells, machine = KINDS[kind](frame), SLKLRegressor(60, random_state=0, missing="median")
     search = GridSearchCV(machine, {"categorical": ["onehot", "ordinal"]}, cv=2, error_score="raise").fit(cells, y)
     assert search.best_score_ > 0.9
@@ -137,7 +121,7 @@ def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     """To the same bits, in float64; what is asked for and finds nothing to do changes nothing but float32 features."""
-    frame, y = table()
+    frame, y = people(ROWS)
     frame = frame[["zip", "member"]].assign(level=np.arange(ROWS) * 0.7)
     X = frame.to_numpy(dtype=np.float64)
     of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, y) for rows in (X, KINDS[kind](frame)))
@@ -155,7 +139,7 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
 
 
 def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
-    frame, y = table()
+    frame, y = people(ROWS)
     of_frame = SLKLRegressor(50, random_state=0, **MEDIAN).fit(frame, y)
     objects, gaps = frame.to_numpy(dtype=object), frame[["age", "zip"]]
     of_array = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
@@ -175,7 +159,7 @@ def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
 
 def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk of an Arrow table may list its words in another order."""
-    frame, y = table()
+    frame, y = people(ROWS)
     whole = pyarrow.Table.from_pandas(frame.astype({"color": "str"}), preserve_index=False)
     machine = SLKLRegressor(50, random_state=0, **MEDIAN).fit(whole, y)
     cuts = [0, 1, 80, 81, 200, ROWS]
@@ -212,7 +196,7 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_errors_name_the_columns_and_the_parameters(parameters: Any, change: dict[str, Any], message: str) -> None:
-    frame, y = table()
+    frame, y = people(ROWS)
     with pytest.raises(ValueError, match=message) as told:
         SLKLRegressor(20, **parameters).fit(frame.assign(**change), y)
     assert "--" not in str(told.value)
@@ -220,7 +204,7 @@ def test_errors_name_the_columns_and_the_parameters(parameters: Any, change: dic
 
 
 def test_what_cannot_be_read_as_cells_is_refused(tmp_path: Path) -> None:
-    frame, y = table()
+    frame, y = people(ROWS)
     machine = SLKLRegressor(20, missing="median")
     np.save(tmp_path / "X.npy", np.zeros((ROWS, 2)))
     with pytest.raises(ValueError, match="missing is for DataFrames and arrays in memory"):
