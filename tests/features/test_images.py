@@ -44,23 +44,12 @@ def small_mnist(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, tmp_path_factory, monkeypatch):
-    outer = open_source(SourceSpec("mnist", data_dir=str(small_mnist)))
-    inner = open_source(SourceSpec("mnist", data_dir=str(small_mnist / "mnist")))
-    monkeypatch.setenv("SLKL_DATA_DIR", str(small_mnist))
-    environment = open_source(SourceSpec("mnist"))
-    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))  # holds no mnist
-    monkeypatch.setattr("features.published.fetch", lambda *described: small_mnist / "mnist")
-    cache = open_source(SourceSpec("mnist"))
-    assert outer.identity == inner.identity == environment.identity == cache.identity
-    assert (cache.name, cache.n_train, cache.standardise) == ("mnist", 30, False)
-    assert str(small_mnist) not in json.dumps(outer.identity)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_wrong_hash_is_refused_even_after_a_good_opening(small_mnist, name):
     spec = SourceSpec("mnist", data_dir=str(small_mnist))
-    open_source(spec)
+    source = open_source(spec)
+    assert (source.name, source.n_train, source.standardise) == ("mnist", 30, False)
+    assert str(small_mnist) not in json.dumps(source.identity)
     path = small_mnist / "mnist" / f"{name}.gz"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

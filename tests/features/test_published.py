@@ -122,8 +122,10 @@ def test_a_folder_that_is_given_comes_before_the_cache_and_is_never_filled(usps,
     write(usps)
     named, given = write(tmp_path / "named" / "usps"), write(tmp_path / "given")
     assert find("usps", None) == usps
+    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path / "other"))  # holds no usps
+    assert find("usps", None) == usps
     monkeypatch.setenv("SLKL_DATA_DIR", str(named.parent))
-    assert find("usps", None) == named
+    assert find("usps", None) == find("usps", str(named.parent)) == named
     assert find("usps", str(given)) == given
     (given / "file-1.gz").unlink()
     with pytest.raises(MissingInputError, match=f"{given} lacks file-1.gz; copy them there or leave out --data-dir"):

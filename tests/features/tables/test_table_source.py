@@ -356,9 +356,7 @@ TEST_FAULTS = {
     "a,b\n1,2\n": "has no target column 'y'",
     "a,b,y\n1,2,\n": "no label",
     "a,b,y\n1,2,x\n": "its column y holds words, in the training file numbers",
-    "a,b,y\n": "has a header but no rows",
     "a,b,y\n1,,2\n": r"row 0 \(line 2\), column b is ''; a finite number is needed",
-    "1,2\n": "its first line holds numbers",
 }
 
 
