@@ -41,6 +41,20 @@ def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
 
 
+def all_of(source: Source) -> list[np.ndarray]:
+    """Return inputs, targets, weights of both parts, and groups; arrays of nothing where there are none."""
+    weights = [source.weights(part) for part in ("train", "test")]
+    return [*everything(source), *(np.ones(1) if of is None else of for of in weights), np.asarray(source.groups)]
+
+
+def same(one: Source, other: Source) -> None:
+    """Check that two sources hold the same rows, and say the same of them."""
+    for found, expected in zip(all_of(one), all_of(other), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for name in ("identity", "columns", "classes", "notes"):
+        assert getattr(one, name) == getattr(other, name)
+
+
 def people(n: int) -> tuple[pandas.DataFrame, np.ndarray]:
     """Return words, numbers with gaps, dates, truth values, categories and codes, and what they give with noise."""
     draw = np.random.default_rng(1)

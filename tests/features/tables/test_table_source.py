@@ -17,7 +17,7 @@ from features.open_source import close_files, open_source
 from features.row_draws import draw_sample
 from features.source import Source, SourceSpec
 from features.tables import readers, table_source
-from sources import everything, people, write_idx_folder
+from sources import all_of, everything, people, same, write_idx_folder
 
 
 class Reading:
@@ -234,17 +234,6 @@ def written(folder: Path, frame: pandas.DataFrame) -> dict[str, Path]:
         for name, part in (parts | {f"{suffix}s/2.{suffix}": frame[150:]}).items():
             getattr(part, f"to_{suffix}")(folder / name, **options)
     return {name: folder / name for name in ("t.csv", "t.parquet", "csvs", "parquets")}
-
-
-def all_of(source: Source) -> list[np.ndarray]:
-    parts = [source.weights(part) for part in ("train", "test")]
-    return [*everything(source), *(np.ones(1) if part is None else part for part in parts), np.asarray(source.groups)]
-
-
-def same(one: Source, other: Source) -> None:
-    for found, expected in zip(all_of(one), all_of(other), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    assert (one.identity, one.columns, one.classes) == (other.identity, other.columns, other.classes)
 
 
 def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from pipeline.datasets.table_records import TableRecords, take_cost
 from pipeline.errors import ConfigMismatchError
 from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
-from sources import everything
+from sources import everything, same
 from storage.arrays import read_arrays, write_arrays
 
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
@@ -57,12 +57,6 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def opened(tmp_path: Path, **options: Any) -> Source:
     open_source.close_files()  # as in another process
     return open_data(SourceSpec(str(tmp_path / "t.csv"), kept=str(tmp_path / "tables"), **options))
-
-
-def same(one: Source, other: Source) -> None:
-    for found, expected in zip(everything(one), everything(other), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    assert (one.identity, one.columns, one.notes) == (other.identity, other.columns, other.notes)
 
 
 @pytest.mark.parametrize(
