@@ -46,7 +46,7 @@ class ReadingCost:
 
 
 _cost = ReadingCost()
-_tells, _writes = False, True
+_tells, _writes = False, True  # `preparing` sets them; one run at a time prepares its data
 
 
 def take_cost() -> ReadingCost:
