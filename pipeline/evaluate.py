@@ -57,7 +57,6 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         "task": model.task,
         "n_centers": model.n_centers,
         "n_rows": examples.n_rows,
-        "header": examples.header,
         **numbers,
         "labels": list(model.labels) or None,
         "weighted": any(piece.weights is not None for piece in examples.pieces),
@@ -73,8 +72,7 @@ def table(result: dict[str, Any]) -> list[str]:
     from pipeline.reporting.result_table import class_lines, probability_words  # brings numpy, needless for --help
 
     part = f", {result['part']}" if result["part"] else ""
-    header = "" if result["header"] is None else f"header: {'yes' if result['header'] else 'no'}, "
-    counts = f"{result['n_rows']} rows, {header}{result['n_centers']} centers"
+    counts = f"{result['n_rows']} rows, {result['n_centers']} centers"
     weighted = ", errors by their weights" if result["weighted"] else ""
     lines = [f"{result['model']} on {result['data']}{part}: {counts}{weighted}"]
     if result["task"] == "regression":

@@ -79,8 +79,6 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     if out is None:
         write_all(csv_writer(sys.stdout.write, (*names, *classes), regression=model.task == "regression"))
-        if examples.header is not None and not arguments.quiet:
-            print(f"{examples.name}: {examples.n_rows} rows{examples.header_words}", file=sys.stderr)
         _warn(warnings_of(model, examples, n_far))
         return
     spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes)
@@ -91,7 +89,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
     if not arguments.quiet:
-        print(f"{out}: {examples.n_rows} rows of {examples.name}{part}{examples.header_words}; {seconds:.2f} s")
+        print(f"{out}: {examples.n_rows} rows of {examples.name}{part}; {seconds:.2f} s")
 
 
 def _warn(warnings: Sequence[str]) -> None:

@@ -169,7 +169,10 @@ def _has_needless_zeros(values: "pyarrow.Array") -> bool:
 
 def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
     """Return whether a text that Arrow reads as NaN is none of the words for a missing cell, such as nan(1)."""
-    nans = values.filter(pyarrow.array(np.isnan(read)))
+    are_nans = np.isnan(read)
+    if not are_nans.any():
+        return False
+    nans = values.filter(pyarrow.array(are_nans))
     return len(nans) > nans.null_count and not compute.all(compute.is_in(nans.drop_null(), value_set=_NULLS)).as_py()
 
 

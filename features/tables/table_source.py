@@ -461,11 +461,10 @@ def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
 
 
 def _column_notes(columns: Columns) -> tuple[str, ...]:
-    """Return what the header and the target were taken for, and which columns are encoded."""
+    """Return what the target was taken for, and which columns are encoded."""
     encoded = columns.encoding.notes() if columns.encoding is not None else ()
-    header = "yes" if columns.header else "no"
     if columns.chosen:
-        return f"header: {header}, target: {columns.target}; inputs: {shown(columns.inputs)}", *encoded
-    first = f"header: {header}, target: {columns.target}"
+        return f"target: {columns.target}; inputs: {shown(columns.inputs)}", *encoded
+    first = f"target: {columns.target}"
     unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
     return first, *([unnamed] if "" in columns.inputs else []), *encoded

@@ -47,20 +47,13 @@ class ExamplePart:
 class Examples:
     """What to predict: a name for people, the part (None: a whole file), and its pieces.
 
-    header: whether a table's first line was taken for names; None for other data. unknown: how many cells read so far
-    of each column held a category that the model does not know.
+    unknown: how many cells read so far of each column held a category that the model does not know.
     """
 
     name: str
     part: str | None
     pieces: tuple[ExamplePart, ...]
-    header: bool | None = None
     unknown: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def header_words(self) -> str:
-        """What the first line was taken for, for people; empty where there is none."""
-        return "" if self.header is None else f", header: {'yes' if self.header else 'no'}"
 
     @property
     def n_rows(self) -> int:
@@ -212,7 +205,7 @@ def _table_examples(
         return inputs, labels[0] if labels else None
 
     piece = ExamplePart(n_rows, (n_inputs,), read, str(table.path))
-    return Examples(table.path.name, None, (piece,), columns.header, reader.unknown)
+    return Examples(table.path.name, None, (piece,), reader.unknown)
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
@@ -268,8 +261,7 @@ def examples_of_source(source: Source, part: str) -> Examples:
         name, file_rows = f"{one} part", source.file_rows.get(one)
         return ExamplePart(n_rows, source.input_shape, read, name, source.weights(one), file_rows)
 
-    header = None if source.columns is None else source.columns.header
-    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)
+    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
 
 
 def check_shape(piece: ExamplePart, model: SparseKernelModel) -> None:

@@ -56,7 +56,7 @@ UNNAMED = "a column without a name is an input like the others; take it out if i
 # Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
 READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "with a header": (HEADER + ROWS, {}, OF_ROWS | {"inputs": ("length", "sex"), "target": "label"}),
-    "without one": (ROWS, {"header": False}, OF_ROWS | {"inputs": ("f0", "f1"), "note": "header: no, target: f2"}),
+    "without one": (ROWS, {"header": False}, OF_ROWS | {"inputs": ("f0", "f1"), "note": "target: f2"}),
     "numbers": (PAIRS, {"header": False, "target": "0"}, {"rows": 18, "target": "f0", "inputs": ("f1", "f2")}),
     "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
     "target by name": (NUMBERS, {"target": "b"}, TO_END),
