@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +94,9 @@ def correlate(
     with run.status(SOLVE, "storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = run.commit(f"passes/{name}/input", arrays)
+    digest = sha256()  # blocks of a round are priced one after the other under its name
+    for array in arrays.values():
+        digest.update(np.ascontiguousarray(array))
     shape = tiles.n_candidates, len(bounds)
     task = RowPass(
         partial(_read_tiles, run.row_task, given, tiles),
@@ -101,7 +105,7 @@ def correlate(
         tiles.size,
         tiles.n_tiles,
         tiles.n_of_rows,
-        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds),
+        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, digest.hexdigest()),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
         counts=True,

@@ -47,7 +47,7 @@ def test_tiles_cover_each_pair_of_row_and_candidate_once(n: int, share: float) -
 def test_scores_are_those_of_dense_columns(
     tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all candidates, half of the tiles, and of some of them, in any order."""
+    """Of all candidates, half of the tiles, and of some of them, in any order; none are those of a block before."""
     monkeypatch.setattr(correlations, "TILE_ROWS", 64)
     monkeypatch.setattr(correlations, "LINE_ROWS", 48)
     real, make, entries, errors = correlations.correlate, ExactSum.__init__, [], []
@@ -62,22 +62,22 @@ def test_scores_are_those_of_dense_columns(
         n = run.shape.n_train
         X = open_features(run.features).read("train", 0, n)
         errors.clear()
-        some = np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3]
-        for number, members in enumerate((some, candidates)):
-            values, square_bounds, kernel_entries = real(run, f"{name}-{number}", residuals, members)
+        some, others = np.split(np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3 * 2], 2)
+        for members in (others, some, candidates):
+            values, square_bounds, kernel_entries = real(run, name, residuals, members)
             K = GaussianKernel(X[members], 4.0, np.float64).block(X)
             assert np.allclose(values, K.T @ residuals, rtol=1e-5, atol=1e-3)
             assert np.allclose(square_bounds, K.sum(axis=0), rtol=1e-5)
             entries.append(kernel_entries)
         assert np.array_equal(np.max(errors, axis=0), correlations.correlation_errors(run, residuals))
-        assert entries[0] == n * len(some)
-        assert entries[1] < 0.65 * n * len(candidates)
+        assert entries[:2] == [n * len(some)] * 2
+        assert entries[2] < 0.65 * n * len(candidates)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(correlations, "correlate", compared)
-    arguments = ("--centers", "all", "--sigma2", "4", "--set", "centers.working_set=60")
+    arguments = ("--centers", "all", "--sigma2", "4", "--set", "centers.working_set=60", "--checkpoint-every", "0.001")
     runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
-    assert len(entries) == 2
+    assert len(entries) == 3
 
 
 @given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0))
