@@ -161,10 +161,9 @@ def _has_needless_zeros(values: "pyarrow.Array") -> bool:
         return False
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     letters = np.frombuffer(data, np.uint8)
-    zeros = np.flatnonzero(letters[np.minimum(ends[:-1], len(letters) - 1)] == ord("0"))
-    nexts = ends[zeros] + 1
-    seconds = letters[nexts[nexts < ends[zeros + 1]]]
-    return bool(((seconds >= ord("0")) & (seconds <= ord("9"))).any())
+    begins_with_zero = letters.take(ends[:-1], mode="clip") == ord("0")
+    zeros = ends[:-1][begins_with_zero & (np.diff(ends) > 1)]
+    return bool((letters[zeros + 1] - np.uint8(ord("0")) < 10).any())
 
 
 def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
