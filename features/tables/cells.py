@@ -113,7 +113,10 @@ def labels_of(columns: Sequence["pyarrow.Array"], where: str) -> NDArray[np.gene
 
     Raises DataError, which begins with `where`, for numbers that no type tells apart, or words that cannot be kept.
     """
-    column = pyarrow.chunked_array([_micros(piece) for piece in columns])
+    pieces = [_micros(piece) for piece in columns]
+    if types.is_decimal(pieces[0].type) or len({piece.type for piece in pieces}) > 1:  # those of several files
+        pieces = [_texts(piece) for piece in pieces]
+    column = pyarrow.chunked_array(pieces)
     if holds_words(column.type) and not any(_has_needless_zeros(piece) for piece in column.chunks):
         column = compute.utf8_trim_whitespace(column.cast(pyarrow.string()))
         hexadecimal = compute.any(compute.match_substring(column, "x", ignore_case=True)).as_py()
@@ -135,6 +138,12 @@ def labels_of(columns: Sequence["pyarrow.Array"], where: str) -> NDArray[np.gene
     if ends is not None:
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
     return np.array(texts, dtype=str)[of_rows]
+
+
+def _texts(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return the cells of a column as a csv would hold them, true and false as 1 and 0."""
+    texts, of_rows = distinct(values.cast(pyarrow.int8()) if types.is_boolean(values.type) else values)
+    return pyarrow.array(texts, pyarrow.string()).take(pyarrow.array(of_rows))
 
 
 def _check_apart(texts: "pyarrow.ChunkedArray", read: "pyarrow.ChunkedArray", where: str) -> None:

@@ -4,6 +4,7 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 `features.tables.encoding` makes inputs of them.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from features.tables.cells import distinct, number_of, numbers
 from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN, EncodingRequest
 from features.tables.readers import Batch
 
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MOST_COMPLAINTS = 20  # columns that are listed
 
 
@@ -149,11 +151,14 @@ class Learner:
         for column in self._columns:
             words, parts = column.words or {}, []
             unusable = bool(column.n_infinite) or column.n_missing == n_rows
+            all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
             if column.n_infinite:
                 parts.append(f"{column.n_infinite} infinite{column.example('infinite')}")
-            if len(words) > MOST_WORDS or column.is_long:
+            if len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
                 looks = "looks like an id" if not column.is_long else "looks like a text"
+                if any(map(_DECIMAL_COMMA.fullmatch, words)):
+                    looks = "write numbers with a point"
                 parts.append(f"{many} different words{column.example('word')}, {looks}")
                 unusable = True
             elif words and column.has_numbers and not column.named:
@@ -174,10 +179,12 @@ class Learner:
             dropped += [column.name] if unusable else []
         if not faults:
             return
+        dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
         options = _remedies(spec, self._asked, dropped, named, categories=categories, missing=missing)
         more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
-        raise DataError(f"{self._path}: columns that need a setting: {listed}; mend their cells, or try: {options}")
+        remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
+        raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
 
 
 def _remedies(

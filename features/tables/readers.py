@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import drop_setting, reads_as_number, setting, text_of
+from features.cell_text import drop_setting, reads_as_number, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, partitions_of, suffix_of
@@ -520,13 +520,13 @@ def holds_words(kind: "pyarrow.DataType") -> bool:
 
 def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     """Raise DataError where a column that is read holds neither numbers, words nor dates."""
-    for place in places:
-        field = schema.field(place)
-        if kind_of(field.type) is None:
-            raise DataError(
-                f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers, words or dates are needed: leave "
-                f"it out ({drop_setting(field.name)})"
-            )
+    wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
+    if wrong:
+        held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
+        options = drop_setting(*(field.name for field in wrong))
+        raise DataError(
+            f"{path}: columns that hold neither numbers, words nor dates: {held}; leave them out ({options})"
+        )
 
 
 def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:

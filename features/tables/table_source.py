@@ -204,7 +204,12 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
     asked = EncodingRequest.read(spec.categorical, spec.missing)
-    request = {"layout": astuple(layout), "asked": astuple(asked), "encoded": _decides_training_rows(spec, asked)}
+    request = {
+        "layout": astuple(layout),
+        "header": spec.header,
+        "asked": astuple(asked),
+        "encoded": _decides_training_rows(spec, asked),
+    }
 
     def read_now(tick: Tick) -> ReadTable:
         return _learn(spec, table, layout, asked, tick)
@@ -385,7 +390,8 @@ def _open_test(
     table = Table.in_files(path, header=spec.header)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
     reader = cell_reader(columns, layout.input_names)
-    request = {"layout": astuple(layout), "words": [known and list(known) for known in reader.words], "test": True}
+    words = [known and list(known) for known in reader.words]
+    request = {"layout": astuple(layout), "header": spec.header, "words": words, "missing": reader.missing}
 
     def read_now(tick: Tick) -> ReadTable:
         return _read(table, layout, reader, tick, spec.seed)

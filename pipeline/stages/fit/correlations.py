@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_source import digest_rows
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
@@ -94,9 +94,7 @@ def correlate(
     with run.status(SOLVE, "storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
         given = run.commit(f"passes/{name}/input", arrays)
-    digest = sha256()  # blocks of a round are priced one after the other under its name
-    for array in arrays.values():
-        digest.update(np.ascontiguousarray(array))
+        digests = map(digest_rows, arrays.values())  # other blocks of the round are priced under the same name
     shape = tiles.n_candidates, len(bounds)
     task = RowPass(
         partial(_read_tiles, run.row_task, given, tiles),
@@ -105,7 +103,7 @@ def correlate(
         tiles.size,
         tiles.n_tiles,
         tiles.n_of_rows,
-        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, digest.hexdigest()),
+        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, *digests),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
         counts=True,

@@ -132,6 +132,8 @@ def test_types_of_columns(values, expected, texts):
         ([[True, False]], np.array(["True", "False"])),
         ([[1.5], [2.5]], np.array([1.5, 2.5])),
         ([[date(2024, 1, 1)]], np.array(["2024-01-01"])),
+        ([[1], [2.5], [True]], np.array([1, 2.5, 1])),
+        ([[Decimal("0.50"), Decimal("1.25")]], np.array([0.5, 1.25])),
     ],
 )
 def test_labels_are_numbers_where_all_are_else_texts(pieces, expected):

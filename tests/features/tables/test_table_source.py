@@ -128,6 +128,7 @@ INFINITE = "age (1 infinite, such as 'inf' in line 26)"
 FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number)"
 LONG = f"a, b (2 different words, such as '{'x' * 40}' in line 2, looks like a text)"
 MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2, looks like an id)"
+IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 # Of a table: options, what is said of its columns, and the settings that are asked for.
 COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
@@ -147,6 +148,7 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ('"a, b",c,y\n' + f"{'x' * 300},1,2\nw,3,4\n" * 9, {}, LONG, '`data.drop="a, b"`'),
     ("a,y,c\n" + MANY, ENCODED, MANY_WORDS, "`data.drop=a`"),
+    ("a,y,c\n" + "".join(f"w{k},{k % 2},{k}\n" for k in range(40)), {}, IDS, "`data.drop=a`"),
     (CODES, {}, "zip (9 words, such as '00' in line 2)", AUTO),
     ("a,b,y\n" + "".join(f"{k or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.drop=a`"),
     ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.categorical=auto:a`"),
@@ -185,6 +187,11 @@ def test_one_complaint_is_enough(tmp_path, columns, seed):
     except DataError as error:
         source = opened(tmp_path / "t.csv", **remedied(str(error), {}))
     assert np.isfinite(everything(source)[0]).all()
+
+
+def test_settings_that_leave_no_input_are_not_asked_for(tmp_path):
+    with pytest.raises(DataError, match=r"b \(60 different words.* write numbers with a point\); mend their cells$"):
+        table(tmp_path, "a;b;y\n" + "".join(f"{k},5;{k},25;{k % 2}\n" for k in range(60)))
 
 
 def test_at_most_twenty_columns_are_listed(tmp_path):

@@ -109,6 +109,19 @@ def test_a_changed_file_is_read_again(tmp_path):
         assert float(value) in everything(source)[0]
 
 
+def test_other_settings_ask_other_questions(tmp_path):
+    """Nothing that was found with gaps, or with a header, is taken for what is found without."""
+    text = "f0,f1,f2\n" + "".join(f"{k % 7},{k % 5},{k % 2}\n" for k in range(40))
+    (tmp_path / "t.csv").write_text(text)
+    (tmp_path / "test.csv").write_text("f0,f1,f2\n1,,0\n")
+    opened(tmp_path, test=str(tmp_path / "test.csv"), missing="median")
+    with pytest.raises(DataError, match=r"test\.csv: row 0 \(line 2\), column f1 is ''"):
+        opened(tmp_path, test=str(tmp_path / "test.csv"))
+    opened(tmp_path)
+    with pytest.raises(DataError, match=r"f0 \(numbers and 1 other word"):
+        opened(tmp_path, header=False, target="2")
+
+
 @pytest.mark.parametrize("harm", ["a flipped bit", "no archive", "no labels", "words that are none"])
 def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
     (tmp_path / "t.csv").write_text(WORDS)
