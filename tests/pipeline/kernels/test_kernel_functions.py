@@ -197,10 +197,10 @@ def test_kernel_values_that_would_be_rounding_are_refused_in_words(scale: float,
 @pytest.mark.parametrize("value", [1e25, 1e200, np.nan, np.inf])
 def test_a_row_too_long_for_distances_is_named(value: float) -> None:
     X = np.random.default_rng(8).normal(size=(20, 5))
-    generator = GaussianKernel(X[:3], 1.0)
+    kernel = GaussianKernel(X[:3], 1.0)
     X[13, 2] = value
     with pytest.raises(InvalidDataError, match="row 13"):
-        generator.block(X)
+        kernel.block(X)
 
 
 @given(offset=st.floats(-1e3, 1e3), scale=st.floats(1e-2, 1e2), sigma2=st.floats(1e-3, 1e3), seed=st.integers(0, 99))

@@ -204,7 +204,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     """Blocks of any number of rows; with and without weights."""
     rng = np.random.default_rng(seed)
     X, Y = rng.random((200, 4)).astype(np.float32), rng.normal(size=(200, 2))
-    generator = kernel(X[:12], 0.5, dtype)
+    columns = kernel(X[:12], 0.5, dtype)
     weights = rng.random(200) + 0.1 if weighted else np.ones(200)
     edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]
@@ -212,7 +212,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     sums = [StatisticsSums(12, *bounds, kept) for _ in range(groups + 1)]
 
     def add(block: slice, to: StatisticsSums) -> None:
-        to.add(generator.block(X[block], out_dtype=np.float64), Y[block], weights[block] if weighted else None)
+        to.add(columns.block(X[block], out_dtype=np.float64), Y[block], weights[block] if weighted else None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact_sums, "TILE_COLUMNS", 5)
@@ -226,7 +226,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     alone, together = sums[0].statistics(), sums[1].statistics()
     for name, value in vars(alone).items():
         assert np.array_equal(getattr(together, name), value), name
-    K, roots = generator.block(X, out_dtype=np.float64), np.sqrt(weights)[:, None]
+    K, roots = columns.block(X, out_dtype=np.float64), np.sqrt(weights)[:, None]
     products = statistics_of(roots * K, roots * Y)
     kept_away = {"gram": products.gram[kept:], "kty": products.kty[kept:], "column_sums": (weights @ K)[kept:]}
     truth = replace(products, **kept_away, target_sums=weights @ Y, weight_sum=weights.sum())
