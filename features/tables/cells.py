@@ -44,8 +44,8 @@ def numbers(
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _array(values.cast(pyarrow.float64(), safe=False)), None
     if types.is_string(values.type):
-        for read in (_plain, _trimmed):
-            cells = read(values)
+        for has_blanks in (False, True):
+            cells = _trimmed(values) if has_blanks else values
             if not are_known and _has_needless_zeros(cells):
                 break
             try:
@@ -208,10 +208,6 @@ def _text(cell: "pyarrow.Scalar") -> str | None:
         return str(cell.value)
     text = None if text is None else text.strip()
     return None if text in NULL_WORDS else text
-
-
-def _plain(values: "pyarrow.Array") -> "pyarrow.Array":
-    return values
 
 
 def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":

@@ -76,8 +76,11 @@ def fit_ours(asked: Facts) -> Fitted:
     model, stages = load_model(layout.model), report_of(layout)["stages"]
     n_bytes = sum(path.stat().st_size for path in layout.model.iterdir())
     seconds = sum(stages[name]["wall_seconds"] for name in FIT_STAGES)
-    more = {"command_seconds": command_seconds}
-    return Fitted(model.n_centers, seconds, model.predict_targets, lambda: n_bytes, more)
+
+    def predict(X: NDArray[np.float32]) -> NDArray[np.int64]:
+        return model.labels_of(model.decision_function(X))
+
+    return Fitted(model.n_centers, seconds, predict, lambda: n_bytes, {"command_seconds": command_seconds})
 
 
 def fit_peer(asked: Facts) -> Fitted:

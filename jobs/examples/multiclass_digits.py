@@ -53,6 +53,6 @@ print("".join(Path("labels.csv").read_text().splitlines(keepends=True)[:4]))
 # %% The model folder needs nothing else of the run: copy it anywhere. In Python it is a small object.
 
 model = load_model(Path("runs/digits/model"))
-classes = model.predict_targets(model.features_of(images[:10]))
-print("predicted", [model.labels[k] for k in classes], "truth", truth[:10].tolist())
+labels = model.labels_of(model.decision_function(model.features_of(images[:10])))
+print("predicted", labels.tolist(), "truth", truth[:10].tolist())
 print(f"files are in {folder}")

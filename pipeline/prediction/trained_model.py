@@ -117,10 +117,6 @@ class SparseKernelModel:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
         return self.decide(X)[0]
 
-    def predict_targets(self, X: NDArray[np.float32]) -> NDArray[Any]:
-        """Return class indices (rows,) i8, or predicted values f8, for features X (rows, d)."""
-        return labels_from_decision(self.decision_function(X), self.task)
-
     def label_dtype(self) -> np.dtype[Any]:
         """Return the dtype of predicted labels: float64 for regression, else what holds every label."""
         return np.dtype(np.float64) if self.task == "regression" else class_array(self.labels).dtype

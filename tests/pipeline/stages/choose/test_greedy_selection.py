@@ -46,7 +46,7 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
     assert report["penalised"] is None
     assert found["n_centers"] == report["model_n_centers"] == 20
     assert model.selection_order.tolist() == list(range(20))
-    assert report["n_errors"] == np.count_nonzero(model.predict_targets(rows.X_test) != rows.y_test)
+    assert report["n_errors"] == np.count_nonzero(model.labels_of(model.decision_function(rows.X_test)) != rows.y_test)
     curve = {point["size"]: point for point in found["curve"]}
     assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
