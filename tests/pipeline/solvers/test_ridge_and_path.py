@@ -171,7 +171,6 @@ CASES: dict[str, tuple[Curve, set[int], int, int, str | None]] = {
     "it ends soon behind a valley": (lambda number: 1 + (number - 14) ** 2 / 50, set(), 14, 18, None),
     "gains below a hundredth end it, and the lowest is taken": (small_gains, set(), 17, 18, None),
     "the first decades are always looked at": (late_gain, set(), 10, 14, None),
-    "nor is less than that tried": (lambda number: 0.0, set(), 0, LEAST_POINTS, "zero"),
     "it goes on while the error falls": (falling, set(), MOST_POINTS - 1, MOST_POINTS, "still falls"),
     "it ends where float64 does": (falling, set(range(8, 99)), 7, 9, LAST),
     "it ends where none converges": (falling, set(range(99)), 0, 1, "zero"),

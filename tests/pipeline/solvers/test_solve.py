@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
@@ -49,6 +49,15 @@ def test_every_way_ends_at_the_same_certified_optimum(way):
     assert last.evaluations == solution.state.evaluations
     assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
     assert last.relative_gap == solution.certificate.relative_gap
+
+
+@given(seed=st.integers(0, 10**6), exponent=st.floats(-3, 1), width=st.floats(0.3, 4.0))
+def test_it_ends_certified_and_the_objective_never_rises(seed, exponent, width):
+    _, _, problem = make_kernel(seed, penalty=10**exponent, width=width)
+    solution = solve(problem.validate(), SolverOptions(tolerance=1e-4), np.random.default_rng(seed))
+    assert solution.converged
+    assert solution.certificate.relative_gap <= 1e-4
+    assert never_rises(solution)
 
 
 RESUMED = {**WAYS, "stalling": SolverOptions(tolerance=1e-18, max_sweeps=30)}
@@ -217,48 +226,6 @@ def test_exact_duplicates_keep_a_settled_face():
         assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
 
 
-@pytest.fixture(scope="module")
-def images():
-    """Pixels of unit length times 1.3, and one column of +-1 for each class."""
-    pixels, labels = load_digits(return_X_y=True)
-    X = pixels / np.linalg.norm(pixels, axis=1, keepdims=True) * 1.3
-    return X, np.where(labels[:, None] == np.arange(10), 1.0, -1.0)
-
-
-def problem_of_images(images, sigma2, penalty, label):
-    """Raw pixels stand in for the features, so that nothing but the solver is under test."""
-    X, Y = images
-    centers = X[np.random.default_rng(0).permutation(len(X))[:120]]
-    squared = (X**2).sum(1)[:, None] + (centers**2).sum(1) - 2 * X @ centers.T
-    K = np.exp(-np.maximum(squared, 0) / (2 * sigma2)).astype(np.float32).astype(np.float64)
-    gram, y = K.T @ K, Y[:, label]
-    return Problem(np.ascontiguousarray(0.5 * (gram + gram.T)), K.T @ y, float((y**2).sum()), penalty)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("sigma2", [1.0, 2.0, 4.0])
-def test_each_class_ends_certified_and_the_objective_never_rises(images, sigma2):
-    problems = [problem_of_images(images, sigma2, 1.0, label) for label in range(10)]
-    check_gram(problems[0].gram)
-    for penalty, (label, of_label) in itertools.product((10.0, 1.0, 0.1, 0.01, 0.001), enumerate(problems)):
-        problem = replace(of_label, penalty=penalty).validate()
-        solution = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(label))
-        assert solution.converged
-        assert solution.certificate.relative_gap <= 1e-4
-        assert never_rises(solution)
-
-
-@pytest.mark.parametrize("penalty", [1.0, pytest.param(0.01, marks=pytest.mark.ci)])
-def test_uniform_needs_three_times_the_evaluations(images, penalty):
-    problem = problem_of_images(images, 4.0, penalty, 0)
-    options = SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=500)
-    uniform = solve(problem, options, np.random.default_rng(0))
-    shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
-    assert shrinking.converged
-    assert 3 * shrinking.state.evaluations < uniform.state.visits
-    assert never_rises(uniform)
-
-
 def entry(array, index, value):
     array = array.copy()
     array[index] = value
@@ -270,8 +237,6 @@ REFUSED = [
     *((lambda p, v=value: replace(p, penalty=v), "penalty") for value in (0.0, -1.0, np.nan, np.inf)),
     *((lambda p, v=value: replace(p, yty=v), "yty") for value in (np.nan, np.inf)),
     (lambda p: replace(p, gram=entry(p.gram, (3, 4), np.nan)), "Gram holds NaN or infinity in row 3"),
-    (lambda p: replace(p, gram=entry(p.gram, (3, 4), np.inf)), "Gram holds NaN or infinity in row 3"),
-    (lambda p: replace(p, kty=entry(p.kty, 5, np.nan)), "kty holds NaN or infinity in row 5"),
     (lambda p: replace(p, kty=entry(p.kty, 5, np.inf)), "kty holds NaN or infinity in row 5"),
     (lambda p: replace(p, gram=entry(p.gram, (3, 4), p.gram[3, 4] * 1.001)), "symmetric"),
     (lambda p: replace(p, gram=p.gram[:5]), "Gram"),
