@@ -4,9 +4,7 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +61,6 @@ def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: st
     assert "NUMBA_CACHE_DIR" in warning
 
 
-KEPT = (
-    "import pipeline.kernels.kernel_loops as kernels;"
-    "from pipeline.kernels.jit import loops_in; from pipeline.stages.preparation import compile_loops;"
-    "from numba.core import event; told = event.RecordingListener(); event.register('numba:compile', told);"
-)
 OWN_LOOPS = """from numba import int64 as i8
 from pipeline.kernels.jit import compiled
 
@@ -100,28 +93,6 @@ def test_what_is_kept_is_known_loop_by_loop_until_its_source_changes(tmp_path: P
     assert found() == ["True False", "True False 0 2"]
     source.write_text(OWN_LOOPS.replace("x + 1", "x + 10"))
     assert found() == ["False False", "True False 1 11"]
-
-
-@pytest.mark.ci
-def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
-    code = (
-        f"import pipeline; {KEPT} (loop,) = loops_in(kernels, 'add_lower_tile'); print(loop.is_kept, flush=True);"
-        "compile_loops([loop]); print(len(told.buffer) > 0); import numpy as np;"
-        "print(kernels.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
-    )
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    with (tmp_path / "compiling.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # both have seen that the loop is missing before either begins
-        both = [
-            subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        assert [process.stdout and process.stdout.readline() for process in both] == ["False\n"] * 2
-        time.sleep(0.5)
-        assert [process.poll() for process in both] == [None, None], "they wait"
-    said = sorted(process.communicate(timeout=60)[0] for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert said == ["False\nTrue\n", "True\nTrue\n"]
 
 
 @pytest.mark.parametrize("name", ["laplace", "product-laplace"])
