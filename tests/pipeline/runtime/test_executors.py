@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import DaskExecutor, Executor, count_threads, open_executor
 from pipeline.train import main
-from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes
+from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times
 
 Key = tuple[list[str], dict[str, str]]
 LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
@@ -75,11 +75,6 @@ def prepared(executor: Executor, folder: Path, count: int) -> set[int]:
         time.sleep(0.05)
     list(executor.run(abs, range(4)))
     return {int(path.name) for path in folder.iterdir()}
-
-
-def contents(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return size and time of the last change of everything in a folder."""
-    return {path: ((found := path.stat()).st_size, found.st_mtime_ns) for path in sorted(folder.rglob("*"))}
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +134,10 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
     started = time.monotonic()
     with stopping.listening(), stopping.working(None if first == 0 else 1), pytest.raises(error, match=r"bad|limit"):
         list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "lease"))
-    before = contents(folder)
+    before = sizes_and_times(folder)
     assert time.monotonic() - started < 30  # undisturbed, they take 40 s
     time.sleep(0.3)
-    assert contents(folder) == before
+    assert sizes_and_times(folder) == before
     assert len(before) <= 2 + (first == 0)  # the error makes room for one
     assert [result.value for result in executor[1].run(abs, [-5], tmp_path / "lease")] == [5]
 
@@ -257,10 +252,10 @@ def test_workers_save_on_request_and_leave_the_run_alone(
         asking.start()
         assert main([*command, "--scheduler", cluster, "--checkpoint-every", "1h"]) == 75
         asking.join()
-        before = contents(run)
+        before = sizes_and_times(run)
         steps.append(max(path.name for path in run.glob("checkpoints/*/step-*")))
         time.sleep(1)
-        assert contents(run) == before  # the workers live on
+        assert sizes_and_times(run) == before  # the workers live on
     assert steps[0] < steps[1]
     assert main([*command, *SERIAL]) == 3
     assert model_bytes(run) == model_bytes(finished_run(*ENDLESS_SOLVE, dataset=data, code=3))

@@ -30,7 +30,6 @@ from pipeline.runtime.row_pass import (
     n_groups_of,
     session_name,
     take_over,
-    threads_together,
 )
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
@@ -358,10 +357,3 @@ def test_pieces_are_taken_in_rows_and_no_group_ends_long_after_the_others(
 def test_threads_form_groups(threads: int, together: int, n_pieces: int, threads_a_piece: int, groups: int) -> None:
     """Where pieces are few several work on each."""
     assert n_groups_of(threads, together, n_pieces, threads_a_piece) == groups
-
-
-def test_large_sums_are_shared_by_all_threads_of_a_process() -> None:
-    for sums_bytes in (0, 1, OWN_SUMS_BYTES, OWN_SUMS_BYTES + 1, 7 * OWN_SUMS_BYTES, 2 * 8 * 12_000**2):
-        for threads in (1, 4, 16, 64):
-            groups = n_groups_of(threads, threads_together(sums_bytes), 1000, 1)
-            assert groups == (1 if sums_bytes > OWN_SUMS_BYTES else threads)
