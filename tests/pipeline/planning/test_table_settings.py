@@ -152,7 +152,6 @@ def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_g
 
 
 MOVE = ("--centers", "50", "--move-centers", "3")
-ON_DEMAND = ("--set", "centers.columns=on-demand")
 TOGETHER = [
     (["--select", "greedy:501"], "there are 500 candidates"),
     (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
@@ -171,15 +170,12 @@ TOGETHER = [
     (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
     (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
-    (["--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
     (["--set", "solver.stop=paper"], "uniform"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
     ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
     ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "not a laplace kernel"),
-    ([*MOVE, "--select", "greedy:15", "--set", "statistics.hold_out=0"], "needs held-out rows"),
-    ([*ON_DEMAND, "--penalty", "auto"], "on-demand is for one penalty"),
-    ([*ON_DEMAND, "--select", "greedy:20"], "on-demand is for one penalty"),
-    ([*ON_DEMAND, "--penalty", "none"], "on-demand is for one penalty"),
+    (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
+    (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
     (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored or sheared"),
 ]
 
