@@ -9,9 +9,7 @@ from scipy.spatial.distance import cdist
 
 import runs
 from cases import SERIAL
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers.regularization_path import MOST_POINTS, STEP
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -32,13 +30,6 @@ def train(root: Path, X: np.ndarray, y: np.ndarray, *arguments: str, name: str =
     np.savez(root / f"{name}.npz", **parts)
     asked = ("--centers", "100", *SERIAL, *arguments)
     return runs.train(root / name, root / "features", *asked, dataset=root / f"{name}.npz")
-
-
-def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.ndarray:
-    """Return the kernel columns of the candidates of a run on rows of a table."""
-    found = read_arrays(layout.candidates)
-    kernel = GaussianKernel(found["X"][which], float(found["sigma2"]))
-    return np.asarray(kernel.block(load_model(layout.model).features_of(X), out_dtype=np.float64))
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", pytest.param("laplace", marks=pytest.mark.ci), "product-laplace"])
@@ -65,31 +56,6 @@ def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_p
     assert report["solves"][0]["objective"] == pytest.approx(2 * primal, rel=1e-7)
     assert gap / primal <= max(report["solves"][0]["relative_gap"], 1e-10)
     assert report["penalty"] == pytest.approx(1e-7 * np.abs(K.T @ (y - y.mean())).max() ** 2, rel=1e-7)
-
-
-@pytest.mark.parametrize("task", ["regression", pytest.param("binary", marks=pytest.mark.ci)])
-def test_auto_ends_when_nothing_is_gained(tmp_path: Path, task: str) -> None:
-    X, y = table()
-    y = y if task == "regression" else (y > 0.3).astype(int)
-    report = train(tmp_path, X, y, "--penalty", "auto", "--set", "seed=1")
-    path = report["path"]
-    assert 13 <= len(path) <= MOST_POINTS
-    assert np.allclose(np.diff(np.log([point["penalty"] for point in path])), np.log(STEP))
-    errors = [point["hold_out_error"] for point in path]
-    assert report["penalty"] == path[int(np.argmin(errors))]["penalty"]
-    assert report["hold_out"]["error"] == min(errors)
-    assert min(errors[-3:]) >= 0.99 * min(errors[:-3])
-    # The errors are those of the weights of the fit rows on the held-out rows.
-    layout, number = RunLayout(tmp_path / "run"), 6
-    found = read_arrays(layout.solution(f"fit-centred-penalty-{number:02d}-output-0000.npz"))
-    fitted = columns(layout, X[:N_TRAIN], found["active"]) @ found["weights"][0]
-    held, targets = runs.held_out_of(X[:N_TRAIN], seed=1), (y if task == "regression" else 2.0 * y - 1)[:N_TRAIN]
-    assert report["hold_out"]["n_rows"] == np.count_nonzero(held)
-    decision = fitted + (targets - fitted)[~held].mean()
-    if task == "regression":
-        assert errors[number] == pytest.approx(np.mean((decision - targets)[held] ** 2), rel=1e-4)
-    else:
-        assert errors[number] == pytest.approx(np.mean((decision >= 0)[held] != (targets > 0)[held]))
 
 
 def test_an_edge_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

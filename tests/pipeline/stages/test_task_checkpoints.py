@@ -1,10 +1,10 @@
 """Checkpoints and records of a solve, and what the stage shows while it runs."""
 
 import json
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,28 +40,11 @@ def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) ->
     assert latest_note(records(tmp_path, of_several)).startswith("penalty 2 of 3 (2), output 3")
 
 
-@dataclass
-class Counted(TaskCheckpoints):
-    """Checkpoints that are due when a stop is asked for, which happens just after the first look."""
-
-    saved: int = 0
-    looks: int = 0
-    which: str = ""
-
-    def is_due(self) -> bool:
-        """Return what a look sees, then ask for the stop."""
-        due = bool(stopping.requested())
-        self.looks += 1
-        stopping.request("a test")
-        return due
-
-    def save(self, step: int, arrays: Any, facts: Any) -> None:
-        """Count."""
-        self.saved += 1
-
-    def record(self, facts: Any) -> None:
-        """Keep which penalty it is for."""
-        self.which = facts["which"]
+def due_then_stopping() -> bool:
+    """Return what a look sees; a stop is asked for just after it."""
+    due = bool(stopping.requested())
+    stopping.request("a test")
+    return due
 
 
 @pytest.mark.parametrize(("number", "penalties", "which"), [(None, 1, ""), (13, 1, "14"), (None, 3, "1 of 3")])
@@ -69,11 +52,12 @@ def test_a_stop_between_two_looks_loses_nothing(number: int | None, penalties: i
     """The record after which a solve ends is always the one whose state was saved."""
     problem = Problem(np.diag([2.0, 1.0]), np.array([1.0, 0.7]), 1.0, 0.01)
     options, generator = SolverOptions(schedule="uniform", tolerance=1e-12), np.random.default_rng(0)
-    kept = Counted()
+    kept = Mock(TaskCheckpoints, **{"load.return_value": None, "is_due.side_effect": due_then_stopping})
     progress = SolveProgress(kept, [0.01 / (k + 1) for k in range(penalties)], {"output": 0}, number)
     with stopping.listening(()), pytest.raises(StoppedError):
         solve(problem, options, generator, on_record=partial(progress.on_record, 0.01))
-    assert (kept.looks, kept.saved, kept.which) == (2, 1, which)
+    assert (kept.is_due.call_count, kept.save.call_count) == (2, 1)
+    assert kept.record.call_args.args[0]["which"] == which
 
 
 @pytest.mark.parametrize("step", ["stat", "read_text"])

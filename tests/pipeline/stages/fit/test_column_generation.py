@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,16 +69,6 @@ def test_the_largest_violations_of_each_solve_come_in(seed: int, per_solve: int,
             assert near[np.argmax(sizes[near, column])] in found or free < 3
         if free >= 3 * per_solve and len(near) <= per_solve:
             assert set(near.tolist()) <= set(found.tolist())
-
-
-def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:
-    values, errors = np.array([0.1, -0.9, 0.0, 0.5, 0.0]), np.array([1.0, 1.0, np.inf, 1.0, np.inf])
-    found = SimpleNamespace(values=values[:, None], errors=errors[:, None])
-    run = SimpleNamespace(config=SimpleNamespace(seed=0), n_candidates=5)
-    priced: Any = SimpleNamespace(run=run, correlations=found, candidates=np.arange(5))
-    assert generation.next_block(priced, np.arange(5), 4).tolist() == [2, 4]
-    assert len(generation.next_block(priced, np.arange(5), 1)) == 1
-    assert generation.next_block(priced, np.array([0, 1, 3]), 2).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])
