@@ -20,7 +20,7 @@ from features.tables.readers import holds_words
 EXACT = 2**53  # below it, float64 tells all whole numbers apart
 MICROSECONDS_A_DAY = 86_400e6
 _NUMBER = re.compile(r"([+-]?inf(inity)?|(?!0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d:?\d\d)?)?", re.A)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
 _TRUTH = {"true": 1.0, "false": 0.0}
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 

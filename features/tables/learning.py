@@ -150,30 +150,31 @@ class Learner:
         categories = missing = False
         for column in self._columns:
             words, parts = column.words or {}, []
+            example = column.example if len(faults) < MOST_COMPLAINTS else _no_example  # some take a reading
             unusable = bool(column.n_infinite) or column.n_missing == n_rows
             all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
             if column.n_infinite:
-                parts.append(f"{column.n_infinite} infinite{column.example('infinite')}")
+                parts.append(f"{column.n_infinite} infinite{example('infinite')}")
             if len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
                 looks = "looks like an id" if not column.is_long else "looks like a text"
                 if any(map(_DECIMAL_COMMA.fullmatch, words)):
                     looks = "write numbers with a point"
-                parts.append(f"{many} different words{column.example('word')}, {looks}")
+                parts.append(f"{many} different words{example('word')}, {looks}")
                 unusable = True
             elif words and column.has_numbers and not column.named:
-                number = column.example("number").removeprefix(", such as ")
-                few = f"numbers and {len(words)} other word{'s' if len(words) > 1 else ''}{column.example('word')}"
+                number = example("number").removeprefix(", such as ")
+                few = f"numbers and {len(words)} other word{'s' if len(words) > 1 else ''}{example('word')}"
                 parts.append(few + (f", {number} is a number" if number else ""))
                 unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             elif words and self._asked.categorical is None:
-                parts.append(f"{len(words)} word{'s' if len(words) > 1 else ''}{column.example('word')}")
+                parts.append(f"{len(words)} word{'s' if len(words) > 1 else ''}{example('word')}")
                 categories = True
             if column.n_missing == n_rows:
                 parts.append("no cell is filled in")
             elif column.n_missing and self._asked.missing is None:
-                parts.append(f"{column.n_missing} of {n_rows} missing{column.example('missing') if not parts else ''}")
+                parts.append(f"{column.n_missing} of {n_rows} missing{example('missing') if not parts else ''}")
                 missing = missing or not unusable
             faults += [f"{column.name} ({'; '.join(parts)})"] if parts else []
             dropped += [column.name] if unusable else []
@@ -185,6 +186,10 @@ class Learner:
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
         raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
+
+
+def _no_example(kind: str) -> str:
+    return ""
 
 
 def _remedies(

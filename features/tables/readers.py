@@ -36,6 +36,7 @@ PAGE_BYTES = 1 << 20  # of a column of parquet, about
 MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // MOST_ROWS  # of a cell: all of a batch may be as long
 MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
+MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
 
@@ -59,9 +60,9 @@ class Batch:
         return f"{self.path}: row {self.start + row}{line}"
 
     def place(self, row: int) -> str:
-        """Return the line of a row, for people, or the row in a file without lines."""
+        """Return the line of a row, for people; the row, in a file without lines or far from its beginning."""
         line_of, row = self.line_of, self.start + row
-        return f"row {row}" if line_of is None else f"line {line_of(row)}"
+        return f"row {row}" if line_of is None or row > MOST_ROWS_READ_AGAIN else f"line {line_of(row)}"
 
 
 class TablePart(Protocol):
@@ -90,6 +91,7 @@ class CsvFile:
 
     def __init__(self, path: Path, *, header: bool) -> None:
         self.path, self._header = path, header
+        self._lines_of = dict[int, int]()
 
     def names(self) -> list[str]:
         """Return the names of the columns; see `TablePart`."""
@@ -222,12 +224,15 @@ class CsvFile:
         return DataError(f"{self.path}: cannot be read after row {start} ({words[:120]})")
 
     def _line_of(self, row: int) -> int:
-        """Return the line on which a row of the file ends; reads the file up to there."""
+        """Return the line on which a row of the file ends; reads the file up to there, once for a row."""
+        if row in self._lines_of:
+            return self._lines_of[row]
         with open_unpacked(self.path) as stream:
             lines = csv.reader(TextIOWrapper(stream, errors="replace", newline=""), delimiter=self._first[0])
             rows = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
             next(islice(rows, row + self._header, None), None)
-            return lines.line_num
+        self._lines_of[row] = lines.line_num
+        return lines.line_num
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, shown
+from features.cell_text import drop_setting, reads_as_number, setting, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -24,7 +24,7 @@ from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.encoding import EncodedRows, EncodingRequest, Places, TableEncoding, learn_encoding, unknown_words
 from features.tables.learning import CellError, CellReader, Learner
-from features.tables.readers import Batch, Frame, Table
+from features.tables.readers import Batch, CsvFile, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
 from features.targets import check_finite_targets
 
@@ -226,7 +226,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         given, digests = [*given, of_test], [*digests, sha256]
     sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
     source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
-    notes = [*_column_notes(columns), *_id_notes(found.ids, layout), *source.notes, *notes]
+    notes = [*_header_notes(table), *_column_notes(columns), *_id_notes(found.ids, layout), *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))
@@ -457,6 +457,15 @@ def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
         return []
     counts = rows.inputs.encoding.unknown(rows.inputs.codes(slice(None))[chosen])
     return [f"test part: {line}" for line in unknown_words(counts)]
+
+
+def _header_notes(table: Table) -> list[str]:
+    """Return a note of a first line that holds numbers beside words, as the first row of a table without names does."""
+    numeric = [name for name in table.names if reads_as_number(name)]
+    if 2 * len(numeric) <= len(table.names) or not isinstance(table.parts[0][0], CsvFile):
+        return []
+    remedy = setting("data.header", "false")
+    return [f"columns are called {shown(numeric)}; if these are cells of the first row, train with {remedy}"]
 
 
 def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
