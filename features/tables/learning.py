@@ -146,7 +146,7 @@ class Learner:
 
         n_distinct: how many different numbers a sample of a column has; only columns with words among them are asked.
         """
-        faults, dropped, named = [], [], []
+        faults, dropped, named = list[str](), list[str](), list[str]()
         categories = missing = False
         for column in self._columns:
             words, parts = column.words or {}, []
