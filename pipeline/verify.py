@@ -22,7 +22,6 @@ from storage.lock import holder
 from storage.records import read_record
 
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run, which may be replacing it, is called damaged
-AT_THE_TOP = {"config.toml", "env.json", "STATE.json", "report.json", "CONTENTS.json", "log.jsonl", "metrics.jsonl"}
 
 
 @dataclass
@@ -83,20 +82,21 @@ def verify_run(root: Path) -> Findings:
 
 def _look(layout: RunLayout) -> Findings:
     found, live, finished = Findings(), holder(layout.lock) is not None, layout.report.exists()
+    kept = {layout.config, layout.environment, layout.state, layout.report, layout.contents, layout.log, layout.metrics}
     for path in committed_files(layout.root):
         name = path.relative_to(layout.root).as_posix()
         if path.name == MANIFEST_NAME:
             _look_at_folder(path.parent, path.parent.relative_to(layout.root).as_posix(), found)
-        elif name in AT_THE_TOP or ("/" in name and not path.is_relative_to(layout.progress)):
+        elif path in kept or ("/" in name and not path.is_relative_to(layout.progress)):
             found.read.append(path)
             found.add(name, _problems(layout, path, torn=live or not finished) if path.exists() else [])
-    expected = ["config.toml", "env.json"]
+    expected = [layout.config.name, layout.environment.name]
     if layout.contents.exists() or (finished and not live):
-        expected.append("CONTENTS.json")
+        expected.append(layout.contents.name)
         with suppress(StorageError):  # named already
             expected += read_record(layout.contents)["files"]
     for name in dict.fromkeys(expected):  # the report is committed just after the list: a kill may come between
-        if not (layout.root / name).exists() and (finished or name != "report.json"):
+        if not (layout.root / name).exists() and (finished or name != layout.report.name):
             found.add(name, ["missing"])
     _look_at_features(layout, finished, found)
     return found
