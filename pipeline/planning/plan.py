@@ -191,7 +191,7 @@ def _prepared(
             notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
     if is_in_rounds(config, shape.n_train):
         check_rounds(config, count_candidates(config, shape.n_train))
-        notes.append(_rounds_note(config, shape))
+        notes.append(_rounds_note(RunSize(config, shape, plan.workers)))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
@@ -210,15 +210,14 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
     return config
 
 
-def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
+def _rounds_note(run: RunSize) -> str:
     """Return the note on candidates whose Gram does not fit, or that come in on demand."""
-    most = config.centers.working_set or 0
-    if config.solver.selects:
+    most = run.n_columns
+    if run.config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
-    value_bytes = 8 if config.kernel.precision == "float64" else 4
-    size = _size(value_bytes * shape.n_train * most)
+    size = _size(run.value_bytes * run.shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
-    if config.centers.on_demand:
+    if run.config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
     return f"working set: at most {most} candidates have their Gram in memory, not all; {kept}"
 
