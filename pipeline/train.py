@@ -195,7 +195,14 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     plan, resources = prepared.plan, prepared.config.resources
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
     if arguments.dry_run:
-        print("\n".join([*prepared.notes, *plan.lines(prepared.shape, prepared.store.manifest.exists())]))
+        print(
+            "\n".join(
+                [
+                    *map(configuration.in_options, prepared.notes),
+                    *plan.lines(prepared.shape, prepared.store.manifest.exists()),
+                ]
+            )
+        )
         return None
     workers = plan.workers
     memory_bytes = worker_limit_bytes(resources, workers.processes)

@@ -6,7 +6,7 @@ A batch is bounded by bytes, however many columns there are. Rows count from 0, 
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +36,7 @@ PAGE_BYTES = 1 << 20  # of a column of parquet, about
 MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // MOST_ROWS  # of a cell: all of a batch may be as long
 MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
+MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
@@ -202,11 +203,16 @@ class CsvFile:
         if "\n" in "".join(cell.as_py() or "" for cell in end):
             self._check_end(start - 1)
 
+    def _rows(self, lines: Iterable[str]) -> Any:
+        """Return the rows of lines as Python reads them, which counts lines; cells may be as long as in Arrow."""
+        csv.field_size_limit(MOST_CELL_CHARACTERS)
+        return csv.reader(lines, delimiter=self._first[0])
+
     def _check_end(self, row: int) -> None:
         """Raise DataError where the quotes of the last cell do not end: Arrow takes all that follows for its text."""
         with open_unpacked(self.path) as stream:
             text = TextIOWrapper(stream, errors="replace", newline="")
-            (cells,) = deque(csv.reader(chain(text, ['"']), delimiter=self._first[0]), maxlen=1)
+            (cells,) = deque(self._rows(chain(text, ['"'])), maxlen=1)
         if cells != [""]:  # those of the quotes that were put there
             raise DataError(f"{self.path}: row {row}: the quotes of its last cell do not end; mend them")
 
@@ -228,7 +234,7 @@ class CsvFile:
         if row in self._lines_of:
             return self._lines_of[row]
         with open_unpacked(self.path) as stream:
-            lines = csv.reader(TextIOWrapper(stream, errors="replace", newline=""), delimiter=self._first[0])
+            lines = self._rows(TextIOWrapper(stream, errors="replace", newline=""))
             rows = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
             next(islice(rows, row + self._header, None), None)
         self._lines_of[row] = lines.line_num

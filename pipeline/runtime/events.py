@@ -146,6 +146,7 @@ class Events:
 
     def log(self, message: str, **facts: Any) -> None:
         """Log a message with facts, and print it unless the run is quiet."""
+        message = in_options(message)
         self.record("message", message=message, **facts)
         if not self._quiet:
             self._print(message)
