@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "a long row": ("t.csv", ROWS + "1,2,3\n" + ROWS, r"row 40 \(line 42\) has 3 cells, expected 2"),
     "behind blank lines": ("t.csv", "\n" + ROWS.replace("\n", "\n \n\n") + "1\n", r"row 40 \(line 125\) has 1 cells"),
     "behind long cells": ("t.csv", 'a,b\n1,"2\n\n"\n' * 9 + "1\n", r"row 17 \(line 37\) has 1 cells"),
-    "a quote": ("t.csv", ROWS + '1,"2\n' + "3" * 150_000, "row 40: the quotes of its last cell do not end"),
+    "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end"),
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
     "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "its first line is not text separated by ','"),
     "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text .*; save the file as UTF-8"),

@@ -129,6 +129,7 @@ INFINITE = "age (1 infinite, such as 'inf' in line 26)"
 FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number)"
 LONG = f"a, b (2 different words, such as '{'x' * 40}' in line 2, looks like a text)"
 MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2, looks like an id)"
+LATE = "a (9 of 10 missing, the first in line 3)"
 IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 # Of a table: options, what is said of its columns, and the settings that are asked for.
@@ -140,6 +141,7 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WORDS + "24,red,inf,y\n", ENCODED, INFINITE, "`data.drop=age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"drop": ("id",)}, INFINITE, "`data.drop=id,age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, INFINITE, "`data.columns=color`"),
+    (f"t,a,y\n{'x' * 150_000},1,0\n" + "w,,1\n" * 9, {"drop": ("t",)}, LATE, MISSING),
     ("a,b,y\n" + ",1,2\n,3,4\n" * 9, {}, "a (no cell is filled in)", "`data.drop=a`"),
     (
         "a,b,y\n" + "inf,1,2\n,3,4\n" * 9,
