@@ -70,20 +70,15 @@ def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
     np.testing.assert_allclose(found.reductions[1:], -np.diff(errors), rtol=1e-5)
 
 
-def dependent(seed: int) -> GramStatistics:
-    """Statistics of 150 columns of a polynomial kernel of rank 10, of targets that are noise."""
-    draw = np.random.default_rng(seed)
-    X = draw.normal(size=(600, 3))
-    K = (1 + X @ X[:150].T) ** 2 / (1 + (X[:150] ** 2).sum(axis=1))
-    return statistics_of(K, draw.normal(size=(600, 1)))
-
-
 def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> None:
-    """The damping is never so small that it would, however far the largest column is above the mean."""
+    """The damping is never so small that it would: of a polynomial kernel of rank 10, and targets that are noise."""
     monkeypatch.setattr(greedy, "DAMPING", 0.0)
     for seed in range(20):
-        statistics = dependent(seed)
-        bits = np.triu(np.random.default_rng(seed).integers(-1, 2, (150, 150)))
+        draw = np.random.default_rng(seed)
+        X = draw.normal(size=(600, 3))
+        K = (1 + X @ X[:150].T) ** 2 / (1 + (X[:150] ** 2).sum(axis=1))
+        statistics = statistics_of(K, draw.normal(size=(600, 1)))
+        bits = np.triu(draw.integers(-1, 2, (150, 150)))
         other = statistics.gram * (1 + np.finfo(float).eps * (bits + np.triu(bits, 1).T))
         ways = (forward(s, 150, intercept=False) for s in (statistics, replace(statistics, gram=other)))
         assert len({tuple(way.chosen) for way in ways}) == 1

@@ -16,7 +16,6 @@ from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
 from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.predict import main as predict
 from pipeline.train import main
 from runs import keeping_statistics, train
 from storage.arrays import read_arrays
@@ -70,23 +69,6 @@ def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: s
     n_held_out = report["hold_out"]["n_rows"]
     assert [round(float(part)) for part in parts] == [n_train - n_held_out, n_held_out]
     assert 0 < n_held_out < n_train
-
-
-def test_a_file_to_predict_may_have_the_groups_or_not(table: dict[str, np.ndarray], tmp_path: Path) -> None:
-    data = write(tmp_path, table, "csv")
-    train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
-    lines = [line.split(",") for line in data.read_text().splitlines()]
-    names = {name: place for place, name in enumerate(lines[0])}
-    files = {"whole": "a b g c label", "no groups": "c b a label", "inputs": "a b c"}
-    found = []
-    for file, columns in files.items():
-        cells = [[row[names[name]] for name in columns.split()] for row in lines]
-        path, out = tmp_path / "some.csv", tmp_path / f"{file}.npz"
-        path.write_text("\n".join(",".join(row) for row in cells))
-        assert predict([str(tmp_path / "run"), str(path), "--out", str(out), "-q"]) == 0
-        with np.load(out) as arrays:
-            found.append(arrays["decision"])
-    assert all(np.array_equal(one, found[0]) for one in found)
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])
@@ -167,21 +149,6 @@ def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) ->
     ):
         with pytest.raises(ValueError, match=words):
             machine.fit(X, y, groups=groups)
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [("d", "'d' is no column"), ("label", "column label is both target and groups"), ("0", "row 3 (line 5), column a")],
-)
-def test_what_names_no_group_is_refused(
-    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, message: str
-) -> None:
-    data = write(tmp_path, {name: values[:9] for name, values in table.items()}, "csv")
-    lines = data.read_text().splitlines()
-    lines[4] = "," + lines[4].partition(",")[2]
-    data.write_text("\n".join(lines))
-    assert main([str(data), "--set", f"data.groups={column}", "--run-dir", str(tmp_path / "run")]) in (2, 65)
-    assert message in capsys.readouterr().err
 
 
 def test_copies_of_rows_change_no_choice() -> None:

@@ -11,7 +11,6 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers import forward_backward_selection as forwards
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages.accumulate_statistics import statistics_from_arrays
@@ -108,9 +107,9 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     tables: Path, features: Path, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was chosen is committed with every slab, here of 8 centers, and not chosen again."""
-    for module in (forwards, selection):
+    for module in (greedy, selection):
         monkeypatch.setattr(module, "SLAB_ROWS", 8)
-    monkeypatch.setattr(forwards, "BLOCK", 4)
+    monkeypatch.setattr(greedy, "BLOCK", 4)
     data = {"dataset": tables / "classes.npz"}
     train(tmp_path / "whole", features, *arguments, *SERIAL, **data)
     save, saved = checkpoints.save, list[tuple[Path, int]]()
