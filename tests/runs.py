@@ -20,13 +20,7 @@ import psutil
 
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import train as training
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime import run_folder
-from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.training_rows import RowTask, TargetFacts
-from storage.folder_layouts import FeatureLayout
-from storage.zarr_arrays import chunk_rows_for
 
 ROOT = Path(__file__).resolve().parents[1]
 # Whether this is a nightly run: tests break at every change, kill more often, and run the longest.
@@ -207,16 +201,6 @@ def model_bytes(run: Path) -> dict[str, bytes]:
     files = files_of(run / "model")
     assert {"model.json", "arrays.npz"} <= set(files), f"no model in {run}"
     return files
-
-
-def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
-    """Return how a pass reads rows of some data that are nowhere, to see how it cuts them."""
-    chunk_rows = chunk_rows_for(4 * n_features, n_train)
-    shape = FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {})
-    centers, features = StoredFile(Path("c")), FeatureLayout(Path("f"), "0")
-    return RowTask(
-        centers, features, shape, GaussianKernel, 1.0, "float32", read_rows, 0, TargetFacts(largest=(1.0, 1.0, 1.0))
-    )
 
 
 def held_out_of(inputs: np.ndarray, seed: int = 0, fraction: float = 0.1) -> np.ndarray:

@@ -67,11 +67,7 @@ def test_the_command_makes_the_same_model_of_the_same_table(case: str, tmp_path:
         ours = machine.to_model()
         for name in ("centers", "weights", "intercept", "sigma2"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
-        assert ours.standardisation is not None
-        assert theirs.standardisation is not None
         np.testing.assert_array_equal(ours.standardisation.mean, theirs.standardisation.mean)
-        assert ours.table_columns is not None
-        assert theirs.table_columns is not None
         assert ours.table_columns.encoding == theirs.table_columns.encoding
         assert machine.feature_names_in_.tolist() == list(theirs.table_columns.inputs) == list(frame.columns)
         values = (machine.predict if kind is SLKLRegressor else machine.decision_function)(make(counted))
@@ -128,7 +124,6 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     np.testing.assert_array_equal(of_frame.coef_, of_array.coef_)
     np.testing.assert_array_equal(of_frame.predict(KINDS[kind](frame)), of_array.predict(X))
     columns = of_frame.to_model().table_columns
-    assert columns is not None
     assert (columns.inputs, of_array.to_model().table_columns) == (("zip", "member", "level"), None)
     with pytest.raises(ValueError, match="Feature names must be in the same order"):
         of_frame.predict(KINDS[kind](frame[["member", "zip", "level"]]))

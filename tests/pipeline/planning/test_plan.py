@@ -86,8 +86,6 @@ def test_64_workers_find_work_in_every_pass(settings):
         assert stage(plan, "solve").pieces >= 4 * 64, "tiles of the scores, where half of them are enough"
     else:
         assert stage(plan, "solve").pieces == 10
-    told = {line.split()[0]: line for line in plan.lines(shape, built=True)[2:-1]}
-    assert f"up to {stage(plan, 'statistics').pieces} " in told["statistics"]
     assert "64 workers" in plan.lines(shape, built=True)[-1]
 
 

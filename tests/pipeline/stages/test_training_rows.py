@@ -12,11 +12,8 @@ from cases import SERIAL
 from pipeline.kernels.gram_statistics import StatisticsSums
 from pipeline.runtime import stopping
 from pipeline.stages import training_rows as rows
-from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.training_rows import row_grid
-from runs import task_for, train
-
-MNIST, SPHOG = 60_000, 2172
+from runs import train
 
 
 @given(n_rows=st.integers(0, 10**7), n_columns=st.integers(1, 10**6), sums_bytes=st.integers(0, 2**36))
@@ -31,19 +28,6 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
         assert grid.rows(range(grid.n_blocks)) == slice(0, n_rows)
         last = grid.n_blocks - 1
         assert grid.rows(range(last, grid.n_blocks)).stop - last * grid.block_rows == grid.size(last)
-
-
-@pytest.mark.parametrize("asked", [None, 1, 500, 4096, 10**6])
-def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
-    task, every = task_for(MNIST, SPHOG, asked), task_for(MNIST, SPHOG, None)
-    asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000) for each in (task, every))
-    assert asked_pass.grid == usual.grid
-    blocks: Any = usual.grid[0]
-    assert asked_pass.grid != statistics_pass(task, (FIT, HELD_OUT), 3000).grid
-    length = asked_pass.run_length
-    assert length >= 1
-    most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), blocks.block_rows)
-    assert length * blocks.block_rows <= most
 
 
 def test_a_pass_ends_between_two_blocks_that_were_read_together(
