@@ -5,7 +5,7 @@ place where it was trained on arrays without names.
 """
 
 import re
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     columns : those of the table trained on, n_inputs of them inputs; asked: the target, None as in training
     labelled : whether labels are needed
 
-    Raises DataError where columns are missing, unknown or too many, UsageError where `asked` names none.
+    Raises DataError where columns are missing, or too many without names, UsageError where `asked` names none.
     """
     path, names = table.path, table.names
     target = None if asked is None else named_column(names, asked, path, "target")
@@ -122,7 +122,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     if columns.inputs:
         if asked is None and columns.target in names:
             target = names.index(columns.target)
-        inputs, target = _by_name(names, {target, *others} - {None}, columns, path), target
+        inputs = _by_name(names, columns, path)
         unknown = set(range(len(names))) - {*inputs, target, *others}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
@@ -139,16 +139,14 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     return TableLayout(tuple(names), inputs, target, *others)
 
 
-def _by_name(names: list[str], roles: Collection[int | None], known: Columns, path: Path) -> tuple[int, ...]:
-    """Return the place of each input of a model in a table with such names; `roles`: places of what is no input."""
+def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
+    """Return the place of each input of a model in a table with such names; it may have others."""
     missing = [name for name in known.inputs if name not in names]
-    others = [name for place, name in enumerate(names) if name not in known.inputs and place not in roles]
-    unknown = [] if known.chosen or (known.target is None and len(others) == 1) else others
-    if missing or unknown:
-        faults = [f"lacks {_listed(missing)}"] if missing else []
-        faults += [f"has {_listed(unknown)}, which the model does not know"] if unknown else []
-        hint = f" (--target {unknown[0]} if it is the target)" if len(unknown) == 1 and not missing else ""
-        raise DataError(f"{path}: {' and '.join(faults)}{hint}; give the columns of the training file by their names")
+    if missing:
+        others = [name for name in names if name not in known.inputs]
+        has = f" and has {_listed(others)}" if others else ""
+        advice = "give the columns of the training file by their names"
+        raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
     return tuple(names.index(name) for name in known.inputs)
 
 

@@ -209,7 +209,8 @@ def _passes(records: Sequence[dict[str, Any]]) -> list[Figure | None]:
 
 def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
     """Return the path, the rounds of learned scales, the selection, moved centers, and how sure probabilities are."""
-    held_out, drawn = Axis("held-out mean squared error"), dict[str, list[Figure | None]]()
+    values, held_out = report["task"] == "regression", Axis("held-out mean squared error")
+    drawn = dict[str, list[Figure | None]]()
     if path := report["path"]:
         penalty = Axis("penalty", log=True)
         drawn["path"] = [
@@ -218,9 +219,11 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
         ]
     if scales := report["feature_scales"]:
         errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
-        drawn["scales"] = [plot({"": errors}, Axis("round", log=False), held_out)]
+        drawn["scales"] = [
+            plot({"": errors}, Axis("round", log=False), held_out if values else Axis("held-out log loss"))
+        ]
     if selected := report["selection"]:
-        values, size, curve = report["task"] == "regression", Axis("centers", log=True), selected["curve"]
+        size, curve = Axis("centers", log=True), selected["curve"]
         name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
         drawn["selection"] = [
             plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),

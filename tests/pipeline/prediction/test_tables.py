@@ -68,25 +68,18 @@ def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
         assert predict.main([str(prices / "model"), str(one), "--out", str(out), "-q"]) == 0
         predictions.append(out.read_bytes())
     paths = [str(prices / "model"), str(tmp_path / "cost.parquet"), "--out", str(tmp_path / "p.csv")]
-    assert predict.main([*paths, "--target", "cost"]) == 0
+    assert predict.main(paths) == 0  # a column that the model does not know may be there
     assert f"{N} rows of cost.parquet;" in capsys.readouterr().out
     assert {(tmp_path / "p.csv").read_bytes(), *predictions} == {predictions[0]}
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        (["2018", "2020", "2019", "x"], "lacks the columns 'alpha', 'beta' and has the columns '2018', '2020', 'x', w"),
-        (["alpha", "beta", "2019", "cost"], "has the column 'cost', which the model does not know (--target cost if"),
-    ],
-)
-def test_columns_that_do_not_fit_are_refused_by_name(header, words, prices, tmp_path, capsys):
-    data = write(tmp_path / "data.csv", [header, *ROWS])
+def test_columns_that_lack_are_refused_by_name(prices, tmp_path, capsys):
+    data = write(tmp_path / "data.csv", [["2018", "2020", "2019", "x"], *ROWS])
     assert predict.main([str(prices / "model"), str(data), "--out", str(tmp_path / "out.csv")]) == 65
     assert evaluate.main([str(prices / "model"), str(data)]) == 65
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
-    assert all(words in line for line in told)
+    assert all("lacks the columns 'alpha', 'beta' and has the columns '2018', '2020', 'x'; g" in line for line in told)
     assert not (tmp_path / "out.csv").exists()
 
 
