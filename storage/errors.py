@@ -9,8 +9,8 @@ from pathlib import Path
 
 AGAIN = "delete it and report.json, then resume the run: it is made again"
 ANEW = (
-    "delete the folders statistics, solutions, scores and markers, and report.json, then resume the run: it does its \
-stages again, to the same bytes"
+    "delete the folders statistics, solutions, correlations and markers, and report.json, then resume the run: it does \
+its stages again, to the same bytes"
 )
 LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
 FEATURES = "delete the folder: the features are computed again when a run needs them"
@@ -27,8 +27,8 @@ _REMEDIES = {  # by how the name begins; the first that fits
     "model": "delete the folder model and report.json, then resume the run: they are made again",
     "candidates": "delete the folder candidates and report.json, then resume the run: they are drawn again, the same",
     "scales": (
-        "delete the folders scales, candidates, statistics, solutions, scores, markers and model, and report.json, "
-        "then resume the run: it does its stages again, to the same bytes"
+        "delete the folders scales, candidates, statistics, solutions, correlations, markers and model, and "
+        "report.json, then resume the run: it does its stages again, to the same bytes"
     ),
     "passes": "delete the folder passes and resume the run: what was under way is made again",
     "markers/evaluate": AGAIN,

@@ -31,7 +31,7 @@ LATER = {
     "finalists": ["solutions"],
     "rounds": [
         f"markers/passes/{LAST}.json",
-        f"scores/{LAST}-scores.npz",
+        f"correlations/{LAST}.npz",
         "solutions/final.npz",
         SOLUTION,
     ],
@@ -100,7 +100,7 @@ MADE_AGAIN = [
     (kind, f"{CENTRED[kind]}/{name}") for kind in CENTRED for name in ("yty.npy", "gram.npy", "MANIFEST.json")
 ]
 MADE_AGAIN += [("dense", "solutions/all-centred-output-0000.npz"), ("rounds", SOLUTION)]
-MADE_AGAIN += [("rounds", f"markers/passes/{LAST}.json"), ("rounds", f"scores/{LAST}-scores.npz")]
+MADE_AGAIN += [("rounds", f"markers/passes/{LAST}.json"), ("rounds", f"correlations/{LAST}.npz")]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
@@ -135,7 +135,7 @@ REFUSED = [
     ("finalists", "statistics/finalists/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
-    ("rounds", "scores/round-002-scores.npz"),
+    ("rounds", "correlations/round-002.npz"),
     ("rounds", "markers/passes/round-000.json"),
     ("rounds", "markers/passes/round-002.json"),
 ]
@@ -162,7 +162,7 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     assert not (run / "report.json").exists()
     if damage == "flipped":
         assert [found for found in verify.verify_run(run).damaged if found.endswith(f"; {ANEW}")]
-    for folder in ("statistics", "solutions", "scores", "markers"):
+    for folder in ("statistics", "solutions", "correlations", "markers"):
         assert folder in ANEW
         remove(run / folder)
     assert resume(run, tables) == 0

@@ -138,8 +138,8 @@ REPAIRS = {
     "model/arrays.npz": ("model", "report.json"),
     "candidates/index.npy": ("candidates", "report.json"),
     "markers/evaluate/scores.json": ("markers/evaluate/scores.json", "report.json"),
-    "statistics/hold_out/kty.npy": ("statistics", "solutions", "scores", "markers", "report.json"),
-    "solutions/final.npz": ("statistics", "solutions", "scores", "markers", "report.json"),
+    "statistics/hold_out/kty.npy": ("statistics", "solutions", "correlations", "markers", "report.json"),
+    "solutions/final.npz": ("statistics", "solutions", "correlations", "markers", "report.json"),
 }
 
 

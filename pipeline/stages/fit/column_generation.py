@@ -241,7 +241,7 @@ def penalty_of(run: Run) -> float:
     def make() -> Arrays:
         return {"penalty": np.array(penalty_max(price_at_zero(run).values) or 1.0)}
 
-    return penalty_fraction(asked) * float(run.once("scores/largest-penalty.npz", make)["penalty"])
+    return penalty_fraction(asked) * float(run.once("correlations/largest-penalty.npz", make)["penalty"])
 
 
 def price_at_zero(run: Run) -> Correlations:
@@ -265,7 +265,7 @@ def price_at_zero(run: Run) -> Correlations:
 
 def stored_name(name: str) -> str:
     """Return the name under which the correlations of a round are committed."""
-    return f"scores/{name}-scores.npz"
+    return f"correlations/{name}.npz"
 
 
 def remove_passes(run: Run, name: str) -> None:
