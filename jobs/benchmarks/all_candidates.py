@@ -84,8 +84,8 @@ def main() -> None:
         "ratio": seconds / float(np.mean(bare)),
         "kernel_entries_of_n_squared": report["kernel_entries"] / report["n_train"] ** 2,
         "peak_bytes": report["peak_rss_bytes"],
-        "gaps": [max(record["relative_gaps"]) for record in report["passes"] or []],
-        "passes": report["passes"],
+        "gaps": [max(record["relative_gaps"]) for record in report["rounds"] or []],
+        "rounds": report["rounds"],
         "converged": report["converged"],
         "model_n_centers": count,
         "error": report["penalised"]["error_rate"],
@@ -96,7 +96,7 @@ def main() -> None:
     }
     (asked.out / f"all-candidates-{asked.penalty}.json").write_text(json.dumps(facts, indent=2))
     for key, value in facts.items():
-        if key != "passes":
+        if key != "rounds":
             print(f"{key:<28} {value}")
 
 

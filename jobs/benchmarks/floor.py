@@ -121,7 +121,7 @@ class WarmRuns:
         if code not in (0, 3):
             raise SystemExit(f"the run ended with exit code {code}")
         report = json.loads((folder / "report.json").read_text())
-        if report["passes"]:
+        if report["rounds"]:
             raise SystemExit(f"{n_centers} candidates do not fit this machine's memory: their run went in rounds")
         return report, seconds
 

@@ -47,7 +47,7 @@ def row_of(report: dict[str, Any], mode: str) -> dict[str, Any]:
         "columns": mode,
         "penalty": report["penalty"],
         **(report["columns"] or whole),
-        "rounds": len(report["passes"] or []),
+        "rounds": len(report["rounds"] or []),
         "kernel_entries": report["kernel_entries"],
         "relative_gap": max(solve["relative_gap"] for solve in report["solves"]),
         "objective": sum(solve["objective"] for solve in report["solves"]),

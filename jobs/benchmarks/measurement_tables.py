@@ -163,7 +163,7 @@ def all_candidates(folder: Path) -> Table:
     facts = json_of(folder / "all-candidates-1.json")
     controls = facts["errors_random_refitted"]
     return ["", "value"], [
-        ["passes", f"{len(facts['gaps'])}"],
+        ["rounds", f"{len(facts['gaps'])}"],
         ["largest relative gap", f"{facts['gaps'][-1]:.0e}"],
         ["time, in bare passes over all pairs", f"{facts['ratio']:.1f}"],
         ["peak memory", f"{facts['peak_bytes'] / 2**30:.1f} GiB"],

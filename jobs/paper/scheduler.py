@@ -41,11 +41,11 @@ def compared(asked: argparse.Namespace, name: str) -> Iterator[dict[str, Any]]:
     settings += ["--centers", str(size), "--tol", asked.tol, "--max-sweeps", "20000"]
     for way, arguments in ways.items():
         run = cells.trained(asked, name, *settings, *arguments, store=name != "sinc")
-        solves, passes = run.report["solves"], run.report["passes"]
+        solves, rounds = run.report["solves"], run.report["rounds"]
         facts: dict[str, Any] = {key: sum(one[key] for one in solves) for key in ("visits", "evaluations")}
-        facts["evaluations"] += sum(one["evaluated"] for one in passes or [])
-        facts["columns"] = max(one["working_set"] for one in passes) if passes else size
-        stages = ("statistics", "solve") if passes else ("solve",)
+        facts["evaluations"] += sum(one["evaluated"] for one in rounds or [])
+        facts["columns"] = max(one["working_set"] for one in rounds) if rounds else size
+        stages = ("statistics", "solve") if rounds else ("solve",)
         facts["seconds"] = sum(run.report["stages"][stage]["wall_seconds"] for stage in stages)
         facts["relative_gap"] = max(one["relative_gap"] for one in solves)
         yield {"dataset": name, "M": size, "schedule": way, **facts, "command": run.command}

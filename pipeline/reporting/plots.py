@@ -153,7 +153,7 @@ def of_run(
 
     labels: what the outputs are of, () where that is not known yet.
     """
-    drawn = {"solves": _solves(records, labels), "passes": _passes(records)} | (_of_report(report) if report else {})
+    drawn = {"solves": _solves(records, labels), "rounds": _rounds(records)} | (_of_report(report) if report else {})
     return {section: figures for section, plots in drawn.items() if (figures := [one for one in plots if one])}
 
 
@@ -193,12 +193,12 @@ def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.
     return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
 
 
-def _passes(records: Sequence[dict[str, Any]]) -> list[Figure | None]:
+def _rounds(records: Sequence[dict[str, Any]]) -> list[Figure | None]:
     """Return the rounds of a run whose working set grows."""
     done = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
     gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
     sampled = _points(done, "round", "sample_error")
-    rounds = Axis("batch" if sampled else "pass over all candidates", log=False)
+    rounds = Axis("batch" if sampled else "round", log=False)
     return [
         plot({"": gaps}, rounds, Axis("largest gap, all candidates", log=True)),
         plot({"": _points(done, "round", "hold_out_error")}, rounds, Axis("held-out error")),

@@ -79,10 +79,10 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "path_candidates": summary.get("path_candidates"),
         "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
-        "passes": summary["passes"],
+        "rounds": summary["rounds"],
         "columns": summary.get("columns"),
-        "kernel_entries": sum(record["kernel_entries"] for record in summary["passes"])
-        if summary["passes"]
+        "kernel_entries": sum(record["kernel_entries"] for record in summary["rounds"])
+        if summary["rounds"]
         else shape.n_train * run.n_candidates,
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),

@@ -30,7 +30,7 @@ LATER = {
     "least squares": ["solutions"],
     "finalists": ["solutions"],
     "rounds": [
-        f"markers/passes/{LAST}.json",
+        f"markers/rounds/{LAST}.json",
         f"correlations/{LAST}.npz",
         "solutions/final.npz",
         SOLUTION,
@@ -89,10 +89,10 @@ def resume(run: Path, tables: Path) -> int:
 
 
 def outcome(run: Path) -> Any:
-    """Return the bytes of the model, and what the report says of the solves and the passes beside their times."""
+    """Return the bytes of the model, and what the report says of the solves and the rounds beside their times."""
     report = json.loads((run / "report.json").read_text())
     solves = [{key: value for key, value in one.items() if "seconds" not in key} for one in report["solves"]]
-    return model_bytes(run), solves, report["passes"]
+    return model_bytes(run), solves, report["rounds"]
 
 
 CENTRED = {"dense": "statistics/all-centred", "rounds": f"statistics/{LAST}-centred"}
@@ -100,7 +100,7 @@ MADE_AGAIN = [
     (kind, f"{CENTRED[kind]}/{name}") for kind in CENTRED for name in ("yty.npy", "gram.npy", "MANIFEST.json")
 ]
 MADE_AGAIN += [("dense", "solutions/all-centred-output-0000.npz"), ("rounds", SOLUTION)]
-MADE_AGAIN += [("rounds", f"markers/passes/{LAST}.json"), ("rounds", f"correlations/{LAST}.npz")]
+MADE_AGAIN += [("rounds", f"markers/rounds/{LAST}.json"), ("rounds", f"correlations/{LAST}.npz")]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
@@ -136,8 +136,8 @@ REFUSED = [
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
     ("rounds", "correlations/round-002.npz"),
-    ("rounds", "markers/passes/round-000.json"),
-    ("rounds", "markers/passes/round-002.json"),
+    ("rounds", "markers/rounds/round-000.json"),
+    ("rounds", "markers/rounds/round-002.json"),
 ]
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     DAMAGE[damage](run / name)
     assert resume(run, tables) == 65
     (line,) = capsys.readouterr().err.splitlines()
-    assert {"markers": "passes", "statistics": Path(name).name}.get(name.split("/")[0], name) in line
+    assert {"markers": "rounds", "statistics": Path(name).name}.get(name.split("/")[0], name) in line
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
     if damage == "flipped":

@@ -153,7 +153,7 @@ ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "
     ("arguments", "heading", "title", "words"),
     [
         (PATH, "Path of penalties", "held-out error against penalty", "Before the refit:"),
-        pytest.param(ROUNDS, "Passes over all candidates", "largest gap", "all candidates", marks=pytest.mark.ci),
+        pytest.param(ROUNDS, "Working sets", "largest gap", "all candidates", marks=pytest.mark.ci),
     ],
 )
 def test_what_a_run_did_has_its_plots(

@@ -85,7 +85,7 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     weights, intercepts = prefix_weights(everything, chosen.sizes, best.ridge, intercept=work.intercept)
     prefixes = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
     work.commit("solutions/prefixes.npz", prefixes)
-    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "passes": records or None}
+    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "rounds": records or None}
     summary |= {"selection": _selection_summary(chosen, seconds)} | ridge_summary(best)
     active = chosen.chosen if asked is None else positions_of(work.candidates, columns[chosen.chosen])
     tried = best.of_fit.weights.named(columns[chosen.tried])

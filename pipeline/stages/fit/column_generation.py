@@ -43,12 +43,12 @@ RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
 MARGIN = 0.98  # of τ; candidates with a larger correlation are in the working set even if they do not violate
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
-LEAST_FREE = 0.05  # share of the capacity that must be free for another pass over all candidates to pay off
+LEAST_FREE = 0.05  # share of the capacity that must be free for another round to pay off
 BLOCKS = 10  # in which all candidates are priced for the first time, on demand
 LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
 AT_ZERO = "at-zero"  # the round before the first: candidates priced at zero weights
-MARKERS = "passes"  # the folder of the records
+ROUNDS = "rounds"  # the folder of their records
 FOLLOWED = "solutions/path.npz"  # of a penalty path that is done
 NO_ROOM = "the working set has no room for the candidates it lacks; raise --penalty, --memory-limit or its size"
 
@@ -295,10 +295,10 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
         "screened": int(np.count_nonzero(found.screened)),
         "kernel_entries": found.kernel_entries + run.shape.n_train * len(current.columns.last_group),
     }
-    write_marker(run.layout.markers(MARKERS), current.name, record)
+    write_marker(run.layout.markers(ROUNDS), current.name, record)
     run.metric(stage=SOLVE, **record)
     words = (
-        "pass {round}: gap {gap:.1e} over {n} candidates; {working_set} in the working set, {n_active} active, "
+        "round {round}: gap {gap:.1e} over {n} candidates; {working_set} in the working set, {n_active} active, "
         "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
         "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
     )
@@ -308,7 +308,7 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
 
 def earlier_records(run: Run, count: int) -> list[RoundRecord]:
     """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
-    folder = run.layout.markers(MARKERS)
+    folder = run.layout.markers(ROUNDS)
     done, names = read_markers(folder), [round_name(index) for index in range(count)]
     for name in names:
         if name not in done:

@@ -75,7 +75,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
         else:
             best = with_ridge(fit, everything, errors, intercept=work.intercept)
     summary: dict[str, Any] = {
-        **dict.fromkeys(("penalty", "path", "passes", "selection")),
+        **dict.fromkeys(("penalty", "path", "rounds", "selection")),
         "solves": [],
     } | ridge_summary(best)
     tried = CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
@@ -118,16 +118,16 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     assert isinstance(run, Run)
     setting = run.config.solver.penalty
     path = follow_path_on_subset(run, str(setting)) if is_searched(setting) else None
-    last, passes = generate_columns(run, path.penalty if path else None)
+    last, rounds = generate_columns(run, path.penalty if path else None)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
     summary = _summary(
         last.penalty,
         summaries_over_all(last),
         path.points if path else [],
-        passes=passes or None,
+        rounds=rounds or None,
         path_candidates=path.n_candidates if path else None,
-        columns=count_columns(passes, run.n_candidates) if run.config.centers.on_demand else None,
+        columns=count_columns(rounds, run.n_candidates) if run.config.centers.on_demand else None,
     )
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
     of_fit = path.of_fit if path else None
@@ -139,7 +139,7 @@ def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, 
     flat = [
         {"output": solve["output"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
     ]
-    return {"penalty": penalty, "solves": flat, "path": path or None, "passes": None, **more}
+    return {"penalty": penalty, "solves": flat, "path": path or None, "rounds": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> Parts:

@@ -89,13 +89,13 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pyte
 
 
 def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
-    report, passes = report_of(turns), report_of(turns)["passes"]
-    assert len(passes) >= 4
-    assert [one["round"] for one in passes] == list(range(len(passes)))
-    errors = [one["sample_error"] for one in passes]
+    report, rounds = report_of(turns), report_of(turns)["rounds"]
+    assert len(rounds) >= 4
+    assert [one["round"] for one in rounds] == list(range(len(rounds)))
+    errors = [one["sample_error"] for one in rounds]
     assert all(after < 1.02 * before for before, after in pairwise(errors))
     assert errors[-1] < 0.9 * errors[0]
-    assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in passes)
+    assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in rounds)
     at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
     last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
     assert last < 1.25 * best  # by 68 held-out rows
@@ -174,7 +174,7 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
         finalists, f"{data} pieces", finalists / f"{data}.npz", *line, "--set", "statistics.block_rows=7"
     )
     assert model_bytes(pieces) == model_bytes(whole)
-    assert report_of(pieces)["passes"] == report_of(whole)["passes"]
+    assert report_of(pieces)["rounds"] == report_of(whole)["rounds"]
     assert 140 < sum(sampled) < 300, "about four rows for each of 60 finalists"
-    (turn,) = report_of(whole)["passes"]
+    (turn,) = report_of(whole)["rounds"]
     assert turn["kernel_entries"] == 400 * 240

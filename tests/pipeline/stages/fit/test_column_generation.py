@@ -87,26 +87,26 @@ def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, train_cl
         assert report["hold_out"]["n_rows"] == dense["hold_out"]["n_rows"]
         assert report["hold_out"]["ridge"] == pytest.approx(dense["hold_out"]["ridge"], rel=1e-6)
         assert report["n_errors"] == dense["n_errors"]
-    passes, columns = report["passes"], report["columns"]
-    assert len(passes) > 1
-    assert dense["passes"] is dense["columns"] is None
-    assert report["kernel_entries"] == sum(one["kernel_entries"] for one in passes)
-    assert passes[-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
-    assert passes[-1]["violators"] == passes[-1]["admitted"] == 0
+    rounds, columns = report["rounds"], report["columns"]
+    assert len(rounds) > 1
+    assert dense["rounds"] is dense["columns"] is None
+    assert report["kernel_entries"] == sum(one["kernel_entries"] for one in rounds)
+    assert rounds[-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
+    assert rounds[-1]["violators"] == rounds[-1]["admitted"] == 0
     counts = ("evaluated", "skipped", "screened", "working_set")
-    seen = [sum(one[name] for name in counts) for one in passes]
+    seen = [sum(one[name] for name in counts) for one in rounds]
     assert seen[-1] >= report["n_centers"], "the last certificate is over all candidates"
     if columns is None:
-        assert all(one["working_set"] <= 150 for one in passes)
+        assert all(one["working_set"] <= 150 for one in rounds)
         assert min(seen) >= report["n_centers"]
     else:
         assert columns["active"] == report["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
-        assert columns["on_the_fly"] == sum(one["evaluated"] for one in passes)
+        assert columns["on_the_fly"] == sum(one["evaluated"] for one in rounds)
         assert report["kernel_entries"] == report["n_train"] * (columns["on_the_fly"] + columns["materialised"])
-        assert all(one["violators"] >= one["admitted"] > 0 for one in passes[:-1])
-        assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
+        assert all(one["violators"] >= one["admitted"] > 0 for one in rounds[:-1])
+        assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in rounds)
     if case == "all candidates":  # not on MNIST, whose columns are nearly alike
-        assert any(one["skipped"] + one["screened"] > 0 for one in passes)
+        assert any(one["skipped"] + one["screened"] > 0 for one in rounds)
     statistics = tmp_path / "streamed" / "statistics"
     assert list(statistics.iterdir())
     assert not list(statistics.glob("round-000"))
@@ -118,8 +118,8 @@ def test_little_room_drops_what_is_at_zero_or_says_so(train_classes: Any, capsys
     room = whole["model_n_centers"] + 20
     assert room < whole["columns"]["materialised"]
     little = train_classes("little", *CASES["on demand"], "--set", f"centers.working_set={room}")
-    assert max(one["working_set"] for one in little["passes"]) <= room
-    assert any(one["dropped"] for one in little["passes"])
+    assert max(one["working_set"] for one in little["rounds"]) <= room
+    assert any(one["dropped"] for one in little["rounds"])
     for one, other in zip(whole["solves"], little["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=2e-3)
     capsys.readouterr()
@@ -214,7 +214,7 @@ def test_the_certificate_is_over_all_candidates_at_the_penalty_chosen(
         assert proof.relative_gap <= 1e-5
     assert report["penalty"] in [point["penalty"] for point in report["path"]]
     assert (report["path_candidates"], report["n_centers"]) == (DRAWN, N)
-    assert report["kernel_entries"] == sum(one["kernel_entries"] for one in report["passes"])
+    assert report["kernel_entries"] == sum(one["kernel_entries"] for one in report["rounds"])
 
 
 @pytest.mark.ci
