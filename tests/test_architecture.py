@@ -58,11 +58,6 @@ def floor_of(module: str) -> int:
     return next(height for height, rooms in enumerate(FLOORS) if room_of(module) in rooms)
 
 
-def import_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield each import below a node."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
-
-
 def names_in(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the modules that an import names: of `from a import b` a.b where that is one of our modules, else a."""
     if isinstance(node, ast.Import):
@@ -75,7 +70,8 @@ def names_in(node: ast.Import | ast.ImportFrom) -> list[str]:
 @cache
 def imports(module: str) -> frozenset[str]:
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    return frozenset(name for node in import_nodes(tree) for name in names_in(node))
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return frozenset(name for node in nodes for name in names_in(node))
 
 
 @cache
@@ -114,20 +110,6 @@ def test_mathematics_sees_arrays_only() -> None:
         seen = [name for name in reached(module) if f"{name}.".startswith(FOREIGN_TO_MATHEMATICS)]
         assert not seen, f"{module} reaches {seen}"
         assert module == "pipeline.kernels.jit" or not imports(module) & PATHS_AND_LOGS, module
-
-
-def test_an_import_inside_a_function_says_why() -> None:
-    """By a comment on its line, or above the first of the imports that it stands among."""
-    for module, path in MODULES.items():
-        text = path.read_text(encoding="utf-8")
-        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-        lines = text.splitlines()
-        for node in (node for function in functions for node in import_nodes(function)):
-            first = node.lineno - 1
-            while not lines[first - 1].strip() or lines[first - 1].strip().startswith(("import ", "from ", ")")):
-                first -= 1
-            near = lines[first - 1 : node.end_lineno]
-            assert any("#" in line for line in near), f"{module}, {node.lineno}: a local import without a comment"
 
 
 def test_outside_libraries_have_their_place() -> None:
