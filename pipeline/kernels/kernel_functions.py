@@ -47,6 +47,8 @@ class Kernel(ABC):
 
     name: str
     has_metric = True  # distances are in the 2-norm, so that directions of all features can be learned
+    is_leading = False  # tried from the beginning, where several are; the others begin with its scales
+    can_move = False  # the gradient by its centers is known
     loops: tuple[str, ...]  # of `kernel_loops`, for columns; for `slope_sums` besides:
     slope_loops: tuple[str, ...] = ()
 
@@ -168,6 +170,7 @@ class GaussianKernel(Kernel):
     """
 
     name = "gaussian"
+    is_leading = can_move = True
     loops = ("gaussian_float32", "gaussian_float64")
 
     def _set_up(self) -> None:
@@ -262,7 +265,7 @@ class ProductLaplaceKernel(LaplaceKernel):
     """exp(-Σ_j |x_j - z_j| / σ), the product of one Laplace kernel for each feature (mathematics.md, eq. 5)."""
 
     name = "product-laplace"
-    has_metric = False
+    has_metric, is_leading = False, True
     slope_loops = ("add_squared_slopes",)
 
     def _check(self, who: str, X: Values) -> Values:

@@ -331,8 +331,8 @@ def _without_moves(config: TrainConfig) -> Iterator[str]:
     if not solver.selects and solver.refit == "none":
         way = "add `solver.select=greedy:K` or `solver.refit=ridge`"
         yield f"{asked} refits the weights wherever the centers are: {way}"
-    if config.kernel.name != "gaussian":
-        yield f"{asked} knows how a gaussian changes as its center moves, not a {config.kernel.name} kernel"
+    if not all(kernel.can_move for kernel in kernels_of(config.kernel)):
+        yield f"{asked} has no gradient for `kernel.name={config.kernel.name}`; choose gaussian"
 
 
 def _without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:

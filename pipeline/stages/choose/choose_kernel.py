@@ -38,7 +38,6 @@ from pipeline.stages.training_rows import RunSize, TargetFacts, key_blocks, labe
 from pipeline.stages.workspace import CANDIDATES, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
-LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
@@ -107,7 +106,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
     )
     n_held_out = float(sample["n_held_out"])
-    first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.name in LEADING]
+    first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.is_leading]
     of_items = _searched(work, task, first)
     found = {start.kernel: _trials(start.kernel, arrays) for start, arrays in zip(first, of_items, strict=True)}
     best = min(found.values(), key=lambda trials: trials[-1].error)[-1]

@@ -173,7 +173,7 @@ TOGETHER = [
     (["--set", "solver.stop=paper"], "uniform"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
     ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
-    ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "not a laplace kernel"),
+    ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "no gradient for --kernel laplace"),
     (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
     (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
     (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored or sheared"),
