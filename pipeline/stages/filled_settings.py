@@ -11,7 +11,7 @@ from typing import Any
 
 from features.descriptors.extraction import OWN, default_parameters
 from features.source import NAMED, Source
-from features.tables.table_paths import is_table
+from features.tables.table_paths import is_csv, is_table, table_files
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig, what_needs_held_out_rows
@@ -268,11 +268,13 @@ def _without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -
     """Yield what is said of settings that were asked for and would have no effect."""
     name, solver, kind = config.features.name, config.solver, path.suffix
     of_table = config.dataset not in NAMED and is_table(path)
+    files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
         **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
         "data.target": not of_table and kind != ".npz",
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
-        **{f"data.{key}": not of_table for key in ("test", "header", "columns", "drop", "categorical", "missing")},
+        **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing")},
+        "data.header": not any(map(is_csv, files)),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
     }

@@ -126,6 +126,8 @@ def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     )
     found = evaluated(capsys, run / "model", tmp_path / "data.parquet")
     assert (found["r2"], found["n_rows"]) == (expected["r2"], N)
+    assert training.main([str(tmp_path / "data.parquet"), *no_header, "--dry-run"]) == 2  # parquet always has one
+    assert "data.header has no effect on" in capsys.readouterr().err
 
 
 def test_one_word_against_the_rest(tmp_path, capsys):
