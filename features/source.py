@@ -74,13 +74,12 @@ class RowArray(Protocol):
 class Columns:
     """The columns of the table that a model was trained on, by their names; () where its inputs have none.
 
-    chosen: whether others may be beside them. header: whether texts begin with the names, else these are f0, f1, … .
-    encoding: how cells become inputs, None for numbers alone.
+    header: whether texts begin with the names, else these are f0, f1, … . encoding: how cells become inputs, None for
+    numbers alone.
     """
 
     inputs: tuple[str, ...]
     target: str | None = None
-    chosen: bool = False
     header: bool = True
     weights: str | None = None
     groups: str | None = None
@@ -88,7 +87,7 @@ class Columns:
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
-        described = {name: getattr(self, name) for name in ("target", "chosen", "header", "weights", "groups")}
+        described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
         encoding = None if self.encoding is None else self.encoding.described()
         return described | {"inputs": list(self.inputs), "encoding": encoding}
 
@@ -100,8 +99,8 @@ class Columns:
         are_names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
         if not are_names or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
-        if {type(described["chosen"]), type(described["header"])} != {bool}:
-            raise DataError(f"columns are {described!r:.60}, expected true or false for chosen and header")
+        if type(described["header"]) is not bool:
+            raise DataError(f"columns are {described!r:.60}, expected true or false for header")
         known = None if encoding is None else TableEncoding.from_description(encoding)
         return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
 

@@ -58,7 +58,6 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     columns = Columns(
         inputs=tuple(names[place] for place in places),
         target=names[target],
-        chosen=len(places) < len(every),
         header=spec.header,
         weights=names[others["weights"]] if "weights" in others else None,
         groups=names[others["groups"]] if "groups" in others else None,

@@ -64,6 +64,11 @@ class ColumnEncoding:
         words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
+    def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
+        """Return the place of each of some words among those of the column; None for None."""
+        known = {word: float(k) for k, word in enumerate(self.words or ())}
+        return None if words is None else np.array([known.get(word, UNKNOWN) for word in words], np.float64)
+
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""
         out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
@@ -131,7 +136,7 @@ class TableEncoding:
         return tuple(notes)
 
 
-Places = Sequence[NDArray[np.float64] | None]  # of each column: the place of a code among the sorted words
+Words = Sequence[Collection[str] | None]  # that the codes of each column stand for, in their order; None for numbers
 
 
 class Codes(Protocol):
@@ -148,12 +153,13 @@ class Codes(Protocol):
 class EncodedRows:
     """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it.
 
-    places: what the codes of words are in the encoding; None where they are places already.
+    words: what the codes stand for; None where they are places among the words of the encoding.
     """
 
-    def __init__(self, codes: Codes, encoding: TableEncoding, places: Places | None = None) -> None:
+    def __init__(self, codes: Codes, encoding: TableEncoding, words: Words | None = None) -> None:
         self._codes, self.encoding = codes, encoding
-        self._places = [None] * len(encoding.columns) if places is None else places
+        words = [None] * len(encoding.columns) if words is None else words
+        self._places = [column.places(known) for column, known in zip(encoding.columns, words, strict=True)]
         self.shape = (codes.shape[0], len(encoding.inputs))
         self.dtype, self.nbytes = np.dtype(np.float64), int(getattr(codes, "nbytes", 0))
         self.in_order, self.decoding_bytes = getattr(codes, "in_order", False), getattr(codes, "decoding_bytes", 0)
@@ -175,35 +181,30 @@ class EncodedRows:
 
 
 def learn_encoding(
-    names: Sequence[str], words: Sequence[Collection[str] | None], codes: NDArray[np.float64], asked: EncodingRequest
-) -> tuple[TableEncoding, Places]:
-    """Return the encoding that the codes (n, columns) of training rows ask for, and the places of the words in it.
+    names: Sequence[str], words: Words, codes: NDArray[np.float64], asked: EncodingRequest
+) -> TableEncoding:
+    """Return the encoding that the codes (n, columns) of training rows ask for.
 
-    words: what the codes of each column stand for, in their order, None for numbers. Raises DataError where columns
-    have nothing but missing cells.
+    words: what the codes stand for. Raises DataError where columns have nothing but missing cells.
     """
     empty = [name for name, column in zip(names, codes.T, strict=True) if np.isnan(column).all()]
     if empty:
         fault = f"columns without a cell that is filled in in the training rows: {shown(empty)}"
         raise DataError(f"{fault}; leave them out ({drop_setting(*empty)})")
-    columns, places = list[ColumnEncoding](), list[NDArray[np.float64] | None]()
+    columns = list[ColumnEncoding]()
     for name, listed, column in zip(names, words, codes.T, strict=True):
         present = column[~np.isnan(column)]
         indicator = len(present) < len(column)
         if listed is None:
             columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
-            places.append(None)
             continue
         known, counts = list(listed), np.bincount(present.astype(np.int64), minlength=len(listed))
         used = sorted(np.flatnonzero(counts).tolist(), key=lambda code: _by_value(known[code]))
-        table = np.full(len(known), UNKNOWN)
-        table[used] = np.arange(len(used))
-        places.append(table)
         onehot = asked.categorical == "onehot" or (asked.categorical == "auto" and len(used) <= MOST_ONEHOT)
         middle = np.searchsorted(np.cumsum(counts[used]), (len(present) - 1) // 2, side="right")
         fill = 0.0 if onehot else float(middle)
         columns.append(ColumnEncoding(name, tuple(known[code] for code in used), onehot, fill, indicator))
-    return TableEncoding(tuple(columns), asked.missing is not None), places
+    return TableEncoding(tuple(columns), asked.missing is not None)
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:

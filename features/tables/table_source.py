@@ -22,7 +22,7 @@ from features.row_source import LabelledRows, chosen_rows, count_rows, digest_ro
 from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.encoding import EncodedRows, EncodingRequest, Places, TableEncoding, learn_encoding, unknown_words
+from features.tables.encoding import EncodedRows, EncodingRequest, TableEncoding, learn_encoding, unknown_words
 from features.tables.learning import CellError, CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
@@ -219,7 +219,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     identity: dict[str, Any] = {"source": "csv"}
     if found.encoding is not None:
         columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
-        rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, _places(found)))
+        rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
     given, digests, notes = [rows], [found.sha256], list[str]()
     if test is not None:
         of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
@@ -269,7 +269,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     training = chosen_rows(spec, [counted], table_name(table.path), split=spec.test is None)[0]
     codes = found.codes if len(training) == len(found.labels) else found.codes[np.isin(found.sample, training)]
     try:
-        encoding, _ = learn_encoding(layout.input_names, found.words, codes, asked)
+        encoding = learn_encoding(layout.input_names, found.words, codes, asked)
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
     return replace(found, encoding=encoding)
@@ -373,16 +373,6 @@ def _labelled_rows(table: Table, layout: TableLayout, found: ReadTable, *, in_me
     return LabelledRows(codes, found.labels, found.weights, found.groups)
 
 
-def _places(found: ReadTable) -> Places:
-    """Return the places of the words that were found in the encoding."""
-    assert found.encoding is not None
-    places = list[NDArray[np.float64] | None]()
-    for words, column in zip(found.words, found.encoding.columns, strict=True):
-        known = {word: k for k, word in enumerate(column.words or ())}
-        places.append(None if words is None else np.array([float(known.get(word, -1)) for word in words]))
-    return places
-
-
 def _open_test(
     spec: SourceSpec, path: Path, columns: Columns, n_columns: int, train: ReadTable, keeper: Keeper | None
 ) -> tuple[LabelledRows, str, list[str]]:
@@ -426,7 +416,7 @@ def _sampled(source: Source, found: ReadTable) -> LearnedRows:
     rows = np.arange(source.n_train) if rows is None else rows
     inputs: RowArray = found.codes
     if found.encoding is not None:
-        inputs = EncodedRows(found.codes, found.encoding, _places(found))
+        inputs = EncodedRows(found.codes, found.encoding, found.words)
     chosen = np.flatnonzero(np.isin(found.sample, rows))
     return LearnedRows(inputs[: len(found.codes)][chosen], np.searchsorted(rows, found.sample[chosen]))
 
@@ -444,10 +434,8 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     columns = Columns(tuple(names))
     if asked == EncodingRequest():
         return codes, columns
-    encoding, places = learn_encoding(
-        names, [known and tuple(known) for known in learner.words], codes[training], asked
-    )
-    return EncodedRows(codes, encoding, places), replace(columns, encoding=encoding)
+    encoding = learn_encoding(names, learner.words, codes[training], asked)
+    return EncodedRows(codes, encoding, learner.words), replace(columns, encoding=encoding)
 
 
 def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
@@ -476,10 +464,8 @@ def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
 
 
 def _column_notes(columns: Columns) -> tuple[str, ...]:
-    """Return what the target was taken for, and which columns are encoded."""
-    encoded = columns.encoding.notes() if columns.encoding is not None else ()
-    if columns.chosen:
-        return f"target: {columns.target}; inputs: {shown(columns.inputs)}", *encoded
-    first = f"target: {columns.target}"
+    """Return what the columns were taken for, and which are encoded."""
+    taken = f"target: {columns.target}; inputs: {shown(columns.inputs)}"
     unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
-    return first, *([unnamed] if "" in columns.inputs else []), *encoded
+    encoded = columns.encoding.notes() if columns.encoding is not None else ()
+    return taken, *([unnamed] if "" in columns.inputs else []), *encoded

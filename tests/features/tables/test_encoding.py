@@ -62,16 +62,15 @@ def test_words_against_a_naive_twin(training, others, kind, span):
     learner = Learner(Path("here"), ["c"], asked)
     batches = [of_cells(cells[start : start + span]) for start in range(0, len(cells), span)]
     codes = np.concatenate([learner.codes(batch, [0]) for batch in batches])
-    learned = [tuple(words or ()) for words in learner.words]
     if all(map(is_missing, training)):
         with pytest.raises(
             DataError, match=r"without a cell that is filled in in the training rows: c; .*`data.drop=c`"
         ):
-            learn_encoding(["c"], learned, codes[: len(training)], asked)
+            learn_encoding(["c"], learner.words, codes[: len(training)], asked)
         return
-    encoding, places = learn_encoding(["c"], learned, codes[: len(training)], asked)
+    encoding = learn_encoding(["c"], learner.words, codes[: len(training)], asked)
     expected = naive(kind, training, cells)
-    assert EncodedRows(codes, encoding, places)[0:100].tolist() == expected.tolist()
+    assert EncodedRows(codes, encoding, learner.words)[0:100].tolist() == expected.tolist()
     again = TableEncoding.from_description(json.loads(json.dumps(encoding.described())))
     assert (again, again.digest()) == (encoding, encoding.digest())
 
@@ -88,7 +87,7 @@ def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells, n_rows):
     codes = np.array([[np.nan if cell is None else cell] for cell in cells])
     training = [cell for cell in cells[:n_rows] if cell is not None]
     assume(training)
-    encoding, _ = learn_encoding(["c"], [None], codes[:n_rows], EncodingRequest(missing="median"))
+    encoding = learn_encoding(["c"], [None], codes[:n_rows], EncodingRequest(missing="median"))
     inputs, marked = encoding.apply(codes), len(training) < len(cells[:n_rows])
     assert inputs[:, 0].tolist() == [np.median(training) if cell is None else cell for cell in cells]
     assert inputs[:, 1:].tolist() == [[float(cell is None)] * marked for cell in cells]
@@ -109,9 +108,7 @@ def test_kinds_of_categories(asked, names):
     learner = Learner(Path("here"), ["zip", "size"], EncodingRequest.read(asked, None))
     codes = learner.codes(Batch(Path("here"), 0, 99, cells), [0, 1])
     learner.check(SourceSpec("here", categorical=asked), 99, {})
-    encoding, _ = learn_encoding(
-        ["zip", "size"], [w and tuple(w) for w in learner.words], codes, EncodingRequest.read(asked, None)
-    )
+    encoding = learn_encoding(["zip", "size"], learner.words, codes, EncodingRequest.read(asked, None))
     assert encoding.inputs == tuple(names)
     if ":" in asked:
         assert encoding.columns[0].words == tuple(map(str, range(MOST_ONEHOT + 1)))  # numbers by their size

@@ -57,7 +57,7 @@ NUMBERED = "columns are called 2019, 2020; if these are cells of the first row, 
 # Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
 READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "with a header": (HEADER + ROWS, {}, OF_ROWS | {"inputs": ("length", "sex"), "target": "label"}),
-    "without one": (ROWS, {"header": False}, OF_ROWS | {"inputs": ("f0", "f1"), "note": "target: f2"}),
+    "without one": (ROWS, {"header": False}, OF_ROWS | {"inputs": ("f0", "f1"), "note": "target: f2; inputs: f0, f1"}),
     "numbers": (PAIRS, {"header": False, "target": "0"}, {"rows": 18, "target": "f0", "inputs": ("f1", "f2")}),
     "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
     "target by name": (NUMBERS, {"target": "b"}, TO_END),
@@ -67,7 +67,7 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "years": (YEARS, {"target": "2020", "drop": ("kind",)}, {"inputs": ("2019",), "target": "2020", "note": NUMBERED}),
     "no name": ("x,,b\n" + PAIRS, {}, {"inputs": ("x", ""), "note": UNNAMED}),
     "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
-    "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "chosen": True, "target": "y"}),
+    "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "target": "y"}),
 }
 
 
@@ -79,7 +79,7 @@ def test_header_target_and_columns_are_found(tmp_path, case):
     found = {
         **{"rows": len(rows), "targets": sorted(rows[:, -1].tolist()), "table": rows[np.argsort(rows[:, 0])].tolist()},
         **{"task": source.task, "classes": source.classes, "inputs": columns.inputs, "target": columns.target},
-        **{"chosen": columns.chosen, "note": expected.get("note") if expected.get("note") in source.notes else None},
+        **{"note": expected.get("note") if expected.get("note") in source.notes else None},
     }
     assert {key: found[key] for key in expected} == expected
     assert columns.header == options.get("header", True)
