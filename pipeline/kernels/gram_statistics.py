@@ -79,8 +79,8 @@ class GramStatistics:
         return replace(self, gram=gram, kty=self.kty[first], column_sums=self.column_sums[first])
 
     def damped(self, ridge: float) -> NDArray[np.float64]:
-        """Return the Gram with a ridge added to its diagonal, a copy (M, M)."""
-        gram = self.gram.copy()
+        """Return the Gram with a ridge added to its diagonal, a copy (M, M), in the order that LAPACK overwrites."""
+        gram = self.gram.copy(order="F")
         gram[np.diag_indices_from(gram)] += ridge
         return gram
 

@@ -130,6 +130,14 @@ def refit(
     rows, and the ridge grows with their number. start: the exponent of a fraction from which the error is followed
     downhill, in place of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
     """
+    errors, of_fractions = _tried(fit, held_out, fractions, start, intercept=intercept)
+    return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
+
+
+def _tried(
+    fit: GramStatistics, held_out: HeldOutRows, fractions: Sequence[float], start: int | None, *, intercept: bool
+) -> tuple[list[tuple[float, float]], dict[float, Weights]]:
+    """Return fractions with their held-out errors, and the weights of each; see `refit`. Keeps no centred Gram."""
     scale, of_fractions = _mean_diagonal(fit), dict[float, Weights]()
     centred = fit.centred() if intercept else None
 
@@ -146,8 +154,7 @@ def refit(
     else:
         by_exponent = search_exponents(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
         found = [(10.0**exponent, error) for exponent, error in sorted(by_exponent.items())]
-    errors = [(fraction, error) for fraction, error in found if np.isfinite(error)]
-    return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
+    return [(fraction, error) for fraction, error in found if np.isfinite(error)], of_fractions
 
 
 def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
