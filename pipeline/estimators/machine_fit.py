@@ -26,7 +26,7 @@ from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.readers import has_numbers_only, is_frame
 from features.targets import checked_weights, class_array
-from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
+from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
@@ -37,17 +37,18 @@ from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
+from pipeline.runtime.row_pass import Workers
+from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import assemble_model
 from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, is_chosen
+from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, with_candidates
 from pipeline.stages.fit.penalised_solves import REACHED
-from pipeline.stages.fit_model import fit
+from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, loops_to_compile
+from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
-LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all, centred, a factor, copies
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
@@ -195,46 +196,34 @@ def _filled_in(
     values = {
         "seed": int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max)),
         "centers.count": count,
+        "centers.working_set": None if count is None else shape.n_train,  # a Gram of all candidates, or none
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
     }
-    config, _ = fill_in(with_values(config, values), shape, explicit, MemoryBudget(n_different, limit))
+    room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
+    config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
     if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
         config = with_value(config, "solver.tolerance", 0.0)
-    _check_memory(config, shape, n_candidates, limit)
-    return with_value(config, "centers.working_set", n_candidates)
-
-
-def _check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, limit: int) -> None:
-    """Raise MemoryError where the Grams and the points of a fit do not fit `limit` bytes."""
-    needed = _fit_bytes(config, shape, n_candidates)
-    if needed > limit:
-        most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(config, shape, n))
+    config = with_value(config, "centers.working_set", n_candidates)
+    if (needed := _fit_bytes(config, shape)) > limit:
+        most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(with_candidates(config, n), shape))
         raise MemoryError(
-            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB (Gram matrices and the points), the "
-            f"memory limit is {limit / 2**20:.1f} MiB; lower n_centers to {most} or raise memory_limit, or use "
-            "pipeline.train, which needs no whole Gram"
+            f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
+            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or use pipeline.train, which needs "
+            "no whole Gram"
         )
+    return config
 
 
-def _fit_bytes(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> int:
-    """Return the bytes of the Grams and the points of a fit.
+def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
+    """Return the bytes of the most demanding pass of a fit in one thread.
 
-    Where something is chosen by held-out rows, their statistics are kept beside those of the rest and of all; with an
-    intercept, a centred copy, along a path another; a factor. A greedy choice takes up to five more of the size
-    (measured); least squares on all candidates, and trials of widths on the first of them, seven in all (measured).
+    What a path of penalties and a refit map in the folder of a run is in memory here: Grams of fit and held-out rows.
     """
-    greedy, least_squares = config.solver.selects, config.solver.penalty == NO_PENALTY
-    searched = is_searched(config.solver.penalty) and not greedy
-    chosen = config.statistics.hold_out and what_needs_held_out_rows(config)
-    grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
-    grams += 5 if greedy else 1
-    grams = max(grams, LEAST_SQUARES_GRAMS if least_squares and not greedy else 0)
-    points, n_tried, sample_rows = 16 * n_candidates * shape.n_features, 0, 0
-    if is_chosen(config.kernel):
-        n_tried, sample_rows = min(n_candidates, MOST_TRIED), min(shape.n_train, 2 * TRIAL_SIZES[-1].n_rows)
-    largest = max(grams * n_candidates**2, LEAST_SQUARES_GRAMS * n_tried**2)
-    return 8 * largest + points + 8 * sample_rows * shape.n_features
+    run = RunSize(config, shape, Workers(1, 1, 1))
+    kept = 16 * run.n_columns**2 if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
+    passes = candidates_bytes(run), statistics_bytes(run, run.n_columns), solving_bytes(run)
+    return kept + max(needed.memory for needed in passes)
 
 
 def _store(

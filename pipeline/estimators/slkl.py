@@ -174,8 +174,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     schedule : "shrinking" or "uniform"
         "uniform": the paper's random order, without Newton rounds.
     memory_limit : int, str or None
-        Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows take up to 150 MiB besides, and
-        the choice of a kernel twice its sample of rows. None: three quarters of the machine's memory.
+        Bytes, or a size such as "2GiB", that a fit may take besides the process and X, of which blocks of up to
+        150 MiB are copied. None: three quarters of the machine's memory.
     random_state : int, RandomState or None
         Draws candidates, held-out rows and the order of visits. An int draws what `--seed` does.
     callback : callable or None

@@ -12,7 +12,7 @@ from pathlib import Path
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import exists, is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
-from pipeline.config.settings import with_value, with_values
+from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
@@ -27,20 +27,20 @@ from pipeline.runtime.memory_limits import (
     worker_limit_bytes,
 )
 from pipeline.runtime.row_pass import Workers, threads_together
-from pipeline.solvers.candidate_budget import LEAST_CENTERS
+from pipeline.solvers.candidate_budget import PROCESS_BYTES
 from pipeline.solvers.greedy_choice import selection_bytes
 from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import test_bytes
 from pipeline.stages.choose.greedy_selection import finalists_bytes
 from pipeline.stages.filled_settings import (
-    by_budget,
+    WORKING_SETS,
+    MemoryBudget,
     check_rounds,
     check_used,
     count_candidates,
     fill_in,
     fill_in_features,
     is_in_rounds,
-    penalised,
     preselection_of,
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
@@ -57,9 +57,6 @@ STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-image, which computes features named hog
-_WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
-
-
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 
@@ -169,26 +166,19 @@ def _prepared(
     config = fill_in_features(config, source)
     request = request_of(config, spec)
     shape = describe(request, source)
-    notes, asked = list(source.notes), config
+    notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
         check_used(config, explicit, Path(spec.dataset))
-        config, filled_notes = fill_in(config, shape, explicit)
+        bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
+        room = MemoryBudget(
+            shape.n_train,
+            limit - PROCESS_BYTES,
+            lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit,
+        )
+        config, filled_notes = fill_in(config, shape, explicit, room)
         notes += filled_notes
-    if not frozen and by_budget(asked, config):
-        count, config = config.centers.count, _with_whole_gram(config, shape, source.memory)
-        if config.centers.count != count:
-            limit = _size(limit_bytes(config.resources))
-            notes.append(
-                f"{config.centers.count} of these {count}: more do not fit the limit of {limit} in every stage"
-            )
     workers = config.resources.workers or available_processors()
-    filled = config
-    config, plan = make_plan(filled, shape, workers, source.memory)
-    if not frozen and asked.solver.penalty is None and is_in_rounds(config, shape.n_train):
-        instead = penalised(filled, asked)
-        if instead != filled:  # neither a selection nor columns on demand
-            config, plan = make_plan(instead, shape, workers, source.memory)
-            notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
+    config, plan = make_plan(config, shape, workers, source.memory)
     if is_in_rounds(config, shape.n_train):
         check_rounds(config, count_candidates(config, shape.n_train))
         notes.append(_rounds_note(RunSize(config, shape, plan.workers)))
@@ -197,17 +187,6 @@ def _prepared(
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
     store = store_of(config, shape)
     return Prepared(config, request, shape, store, plan, tuple(notes))
-
-
-def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemory) -> TrainConfig:
-    """Return the settings with the most candidates, LEAST_CENTERS at least, whose stages fit with the Gram of all."""
-    bounds = _Bounds(shape, data, limit_bytes(config.resources), COMPILING_BYTES)
-    most = count_candidates(config, shape.n_train)
-    for count in (most, *(size for size in _WORKING_SETS if LEAST_CENTERS <= size < most)):
-        config = with_values(config, {"centers.count": count, "centers.working_set": count})
-        if _plan_of_workers(config, bounds, 1).memory_bytes <= bounds.limit:
-            break
-    return config
 
 
 def _rounds_note(run: RunSize) -> str:
@@ -262,7 +241,7 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     if asked is not None:
         choices = [(min(asked, n_candidates), 1)]
     else:  # two workers shall fit where the working set grows, lest one core idles
-        smaller = [size for size in _WORKING_SETS if size < n_candidates]
+        smaller = [size for size in WORKING_SETS if size < n_candidates]
         choices = [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
     tried = []
     for working_set, beside_each_other in choices:

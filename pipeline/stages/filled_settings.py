@@ -1,10 +1,11 @@
 """Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
-`fill_in_features` knows the data, `fill_in` also how many features there are; the plan adds how many candidates have
-their Gram in memory at once (`planning.plan`). A run keeps what was filled in; nothing is filled in when it is resumed.
+`fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
+candidates have their Gram in memory at once (`planning.plan`). A run keeps what was filled in; nothing is filled in
+when it is resumed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,12 @@ from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig,
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
-from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import (
     CENTERS,
     DEFAULT_BUDGET,
+    LEAST_CENTERS,
     LEAST_ROWS,
     MOST_TRIED,
-    PROCESS_BYTES,
     TRIAL_SIZES,
     Fit,
     TrialSizes,
@@ -40,6 +40,7 @@ IMAGE_PENALTY = 0.01
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 PENALISED = {
     "solver.tolerance": "which has no duality gap",
@@ -65,22 +66,24 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What there is to fit: different rows, and bytes for candidates and their Grams."""
+    """What there is to fit: different rows, and bytes for candidates and their Grams.
+
+    fits: whether a fit with these settings does, whose working set is all candidates.
+    """
 
     n_different: int
     memory_bytes: int
+    fits: Callable[[TrainConfig], bool]
 
 
 def fill_in(
-    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget | None = None
+    asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
     """Fill in what the data decide: penalty, width, scales, number of centers, intercept; return notes for the user.
 
-    room: what is known of the rows before a run; None: all differ, and a process takes its part of the memory limit.
     Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
-    room = room or MemoryBudget(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
-    raw = config.features.name == "raw"
+    config, raw = asked, asked.features.name == "raw"
     if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
         config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
@@ -94,7 +97,9 @@ def fill_in(
     _refuse(_without_sense(config, shape, explicit))
     # Without an intercept, centred targets would be another problem.
     centres = shape.task == "regression" and bool(config.solver.intercept)
-    return _with_precision(_with_defaults(config, {"data.centre_targets": centres})), notes
+    config = _with_precision(_with_defaults(config, {"data.centre_targets": centres}))
+    config, of_memory = _with_memory(config, shape, asked, room)
+    return config, [*notes, *of_memory]
 
 
 def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
@@ -168,12 +173,33 @@ def _with_count(
     return with_value(config, "centers.count", n), [note]
 
 
-def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
-    """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
+def _with_memory(
+    config: TrainConfig, shape: FeatureShape, asked: TrainConfig, room: MemoryBudget
+) -> tuple[TrainConfig, list[str]]:
+    """Have least squares fit, which need the Gram of all candidates.
+
+    Where a budget says how many, they are the most that fit, LEAST_CENTERS at least; else a penalty replaces none, if
+    that was not asked for.
+    """
+    most, working_set = count_candidates(config, shape.n_train), asked.centers.working_set
     if not config.solver.is_least_squares:
-        return config
+        return config, []
+    if asked.centers.count is None and working_set is None:
+        sizes = [most, *(size for size in WORKING_SETS if LEAST_CENTERS <= size < most)]
+        count = next((size for size in sizes if room.fits(with_candidates(config, size))), sizes[-1])
+        notes = [f"{count} of these {most}: more do not fit the memory limit in every stage"] if count < most else []
+        return with_candidates(config, count), notes
+    fits = room.fits(with_candidates(config, most)) if working_set is None else working_set >= most
+    if fits or asked.solver.penalty is not None:
+        return config, []
     as_asked = {key: get(asked, key) for key in ("solver.refit", "kernel.precision")}
-    return _with_precision(with_values(config, {"solver.penalty": DEFAULT_PENALTY} | as_asked))
+    config = _with_precision(with_values(config, {"solver.penalty": DEFAULT_PENALTY} | as_asked))
+    return config, [f"penalty {DEFAULT_PENALTY}, which needs no Gram of all candidates: that does not fit"]
+
+
+def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
+    """Return the settings with so many candidates, and the Gram of all in memory."""
+    return with_values(config, {"centers.count": count, "centers.working_set": count})
 
 
 # What settings that are filled in say.
@@ -187,11 +213,6 @@ def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
 def is_chosen(kernel: KernelConfig) -> bool:
     """Return whether kernel, width or scales are chosen by held-out rows."""
     return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
-
-
-def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
-    """Return whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
-    return filled.solver.is_least_squares and asked.centers.count is None and asked.centers.working_set is None
 
 
 def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:

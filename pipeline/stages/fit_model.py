@@ -130,6 +130,6 @@ def _weights_bytes(run: RunSize, asked: Preselection | None) -> int:
     if solver.selects:
         return max(choice_bytes(run, asked), scoring)
     if solver.penalty == NO_PENALTY:
-        return max(ridge_bytes(run.n_columns), scoring)
+        return ridge_bytes(run.n_columns) + scoring
     beside_each_other = min(run.workers.threads, run.shape.n_outputs) * solve_bytes(run.n_columns)
     return gram + (gram if solver.intercept else 0) + max(beside_each_other, scoring)

@@ -33,7 +33,7 @@ from pipeline.solvers.kernel_trials import (
     search_kernel,
     trial_bytes,
 )
-from pipeline.stages.filled_settings import is_chosen, kernels_of, trial_sizes
+from pipeline.stages.filled_settings import count_candidates, is_chosen, kernels_of, trial_sizes
 from pipeline.stages.training_rows import RunSize, TargetFacts, key_blocks, label_blocks
 from pipeline.stages.workspace import CANDIDATES, TaskCheckpoints, Workspace
 
@@ -141,7 +141,7 @@ def trials_bytes(run: RunSize) -> int:
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    each = trial_bytes(rows, min(sizes.most, shape.n_train), shape.n_features)
+    each = trial_bytes(rows, min(sizes.most, count_candidates(config, shape.n_train)), shape.n_features)
     beside_each_other = min(run.workers.threads, max(len(kernels_of(config.kernel)), 2))
     return 2 * 4 * rows * shape.n_features + beside_each_other * each
 

@@ -413,24 +413,32 @@ def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
         machine.to_model()
 
 
-def test_a_memory_limit_is_for_the_fit_alone_and_never_makes_a_small_model() -> None:
+@pytest.mark.parametrize(
+    "chosen", [{}, {"penalty": "max:1e-2"}, {"penalty": "auto"}, {"refit": "ridge"}, {"select": "greedy:5"}]
+)
+def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen: dict[str, Any]) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(600, 4))
+    y = X.sum(axis=1) + generator.normal(size=600)
+    plain: dict[str, Any] = {"feature_scale": None, "sigma2": 8.0, "random_state": 0, **chosen}
+    SLKLRegressor(600, memory_limit="400MiB", **plain).fit(X, y)  # which compiles the loops
+    with pytest.raises(MemoryError, match=r"600 candidates need .* lower n_centers to") as refusal:
+        SLKLRegressor(600, memory_limit="12MiB", **plain).fit(X, y)
+    most = int(str(refusal.value).split("centers to ")[1].split()[0])
+    assert 300 < most < 600
+    with largest_bytes() as largest:
+        SLKLRegressor(most, memory_limit="12MiB", **plain).fit(X, y)
+    assert largest[0] < 1.1 * 12 * 2**20
+
+
+def test_a_budget_asks_for_fewer_candidates_where_memory_is_short_but_not_for_few() -> None:
     X = np.random.default_rng(0).normal(size=(600, 4))
     y = X.sum(axis=1)
     plain: dict[str, Any] = {"feature_scale": None, "sigma2": 8.0, "random_state": 0}
-    assert len(SLKLRegressor(memory_limit="400MiB", **plain).fit(X, y).centers_) == 600
-    with pytest.raises(MemoryError, match="lower n_centers to 27"):
-        SLKLRegressor(300, memory_limit="4MiB").fit(X, y)  # of seven Grams, five fit
-    assert SLKLRegressor(270, memory_limit="4MiB", random_state=0, feature_scale=None).fit(X, y).n_iter_ == 1
-    with pytest.raises(MemoryError, match="lower n_centers to 240"):
-        SLKLRegressor(300, select="greedy:5", memory_limit="4MiB").fit(X, y)  # of nine
+    for limit, n_candidates in (("400MiB", 600), ("12MiB", 500)):
+        assert len(SLKLRegressor(memory_limit=limit, **plain).fit(X, y).centers_) == n_candidates
     with pytest.raises(MemoryError, match="500 candidates need"):
-        SLKLRegressor(memory_limit="4MiB").fit(X, y)
-    penalised: dict[str, Any] = {"penalty": "max:1e-2", "memory_limit": "1MiB"}
-    with pytest.raises(MemoryError, match="lower n_centers to") as refusal:
-        SLKLRegressor(400, **penalised).fit(X, y)
-    most = int(str(refusal.value).split("centers to ")[1].split()[0])
-    assert 100 < most < 400
-    assert SLKLRegressor(most, **penalised).fit(X, y).dual_gap_ <= 1e-3
+        SLKLRegressor(memory_limit="9MiB", **plain).fit(X, y)
 
 
 @pytest.mark.ci
