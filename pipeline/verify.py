@@ -14,7 +14,7 @@ from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
 from pipeline.runtime.run_folder import frozen_config
-from storage.errors import FEATURES, StorageError, remedy_of
+from storage.errors import FEATURES_REMEDY, StorageError, remedy_of
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout
 from storage.folders import committed_files, verify
@@ -152,9 +152,9 @@ def _look_at_features(layout: RunLayout, finished: bool, found: Findings) -> Non
     if resources.features_store != "zarr":
         return
     if store.manifest.exists():
-        _look_at_folder(store.folder, str(store.folder), found, FEATURES)
+        _look_at_folder(store.folder, str(store.folder), found, FEATURES_REMEDY)
     elif finished and store.folder.exists() and not holder(store.lock):
-        found.add(str(store.manifest), ["missing"], FEATURES)
+        found.add(str(store.manifest), ["missing"], FEATURES_REMEDY)
     else:
         words = "gone, and a finished run does not need them" if finished else "not complete"
         found.notes.append(f"{store.folder}: the features were not checked: they are {words}")

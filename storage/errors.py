@@ -13,7 +13,7 @@ ANEW = (
 its stages again, to the same bytes"
 )
 LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
-FEATURES = "delete the folder: the features are computed again when a run needs them"
+FEATURES_REMEDY = "delete the folder: the features are computed again when a run needs them"
 _RESTORE = "restore it, or start a new run"
 _REMEDIES = {  # by how the name begins; the first that fits
     "config.toml": _RESTORE,

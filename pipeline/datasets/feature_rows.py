@@ -79,7 +79,7 @@ class FeatureRows(Protocol):
 
 
 # Returns inputs and targets of the rows from a first one to before another.
-ReadRows = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
+RowReader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
 FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | FeatureRows
 
 
@@ -260,7 +260,7 @@ def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
         return LiveFeatures(request, data=data)
     source = open_data(request.source)
     release_data()  # the chunks that are read here go with this source
-    read: ReadRows = partial(source.read, "train")
+    read: RowReader = partial(source.read, "train")
     weights, n_rows = source.weights("train"), source.n_train
     if source.learned is not None:
         inputs, rows = source.learned()
@@ -281,7 +281,7 @@ def open_features(access: FeatureAccess) -> FeatureRows:
 
 
 def fit_moments(
-    read: ReadRows,
+    read: RowReader,
     shape: FeatureShape,
     weights: NDArray[np.float64] | None,
     *,

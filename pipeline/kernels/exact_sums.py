@@ -23,12 +23,12 @@ _SLACK = 1.001  # by which rounding may bring a term above its bound
 TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for BLAS, and work for several threads
 
 
-Tile = TypeVar("Tile")
+AnyTile = TypeVar("AnyTile")
 # Calls a function on every tile, in any order and by any threads; returns when all are done, or raises the first error.
 ForEach = Callable[[Callable[[Any], None], Iterable[Any]], None]
 
 
-def serially(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
+def serially(function: Callable[[AnyTile], None], tiles: Iterable[AnyTile], /) -> None:
     """Call a function on one tile after the other, in this thread."""
     for tile in tiles:
         function(tile)

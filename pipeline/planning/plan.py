@@ -237,9 +237,9 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
     n_candidates = count_candidates(config, bounds.shape.n_train)
-    asked = config.centers.working_set
-    if asked is not None:
-        choices = [(min(asked, n_candidates), 1)]
+    given = config.centers.working_set
+    if given is not None:
+        choices = [(min(given, n_candidates), 1)]
     else:  # two workers shall fit where the working set grows, lest one core idles
         smaller = [size for size in WORKING_SETS if size < n_candidates]
         choices = [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
@@ -324,10 +324,10 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
     run, data = RunSize(config, bounds.shape, workers), bounds.data
     computing, solving = _process_bytes(run, bounds)
-    asked, in_rounds = preselection_of(config, run.shape.n_train), is_in_rounds(config, run.shape.n_train)
-    if asked is not None:
-        statistics = StagePlan.of("statistics", computing, finalists_bytes(run, asked))
-    elif in_rounds:
+    preselection = preselection_of(config, run.shape.n_train)
+    if preselection is not None:
+        statistics = StagePlan.of("statistics", computing, finalists_bytes(run, preselection))
+    elif is_in_rounds(config, run.shape.n_train):
         statistics = StagePlan.of("statistics", solving, growth_bytes(run))
     else:
         statistics = StagePlan.of("statistics", computing, statistics_bytes(run, run.n_columns))

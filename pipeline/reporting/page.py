@@ -33,7 +33,7 @@ MOST_CONFUSIONS = 20  # that are listed
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
 MOST_CENTERS = 20
-MOST_DOTS = 1000  # of a plot of predictions
+MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
@@ -155,7 +155,7 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
     """Return a plot of predictions against truth, of evenly spread rows."""
-    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DOTS)).round().astype(int))
+    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DRAWN)).round().astype(int))
     dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
     log = plots.Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line

@@ -32,7 +32,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
 
-Columns = NDArray[np.int64]
+Index = NDArray[np.int64]
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
 BACK_BLOCK = 64  # centers dropped between two updates of H
 ROUNDING = 1e-9  # of what columns lower the error by: less does not tell two choices apart
@@ -193,10 +193,10 @@ def forward_size(n_candidates: int) -> int:
     return min(n_candidates, max(BACK_LEAST, min(n_candidates // BACK_SHARE, BACK_MOST)))
 
 
-def _settled(used: GramStatistics, ahead: Columns, order: Columns, damping: float) -> Columns:
+def _settled(used: GramStatistics, ahead: Index, order: Index, damping: float) -> Index:
     """Return the most settled centers that leave clearly less error than as many of `order`."""
 
-    def error(columns: Columns) -> float:
+    def error(columns: Index) -> float:
         return float(used.yty.sum() - _reductions(used, columns, damping).sum())
 
     settled = clear = order[:0]
@@ -209,13 +209,13 @@ def _settled(used: GramStatistics, ahead: Columns, order: Columns, damping: floa
     return clear
 
 
-def _reductions(used: GramStatistics, order: Columns, damping: float) -> NDArray[np.float64]:
+def _reductions(used: GramStatistics, order: Index, damping: float) -> NDArray[np.float64]:
     """Return by how much each column lowers the squared error beside those before it, (k,); mathematics.md, eq. 63."""
     beta = solve_triangular(_cholesky(used.gram[np.ix_(order, order)], damping), used.kty[order], lower=True)
     return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
 
-def _back(used: GramStatistics, kept: Columns, columns: Columns, damping: float) -> Columns:
+def _back(used: GramStatistics, kept: Index, columns: Index, damping: float) -> Index:
     """Drop the columns one by one that are not `kept`; return those kept, and the others from the last one left.
 
     H and W are made anew whenever half of the columns are gone, and H is updated by blocks in between: 2/3 p³

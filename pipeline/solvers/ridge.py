@@ -22,7 +22,7 @@ LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
 FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
-Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
+SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +232,7 @@ def finalise(
     columns: NDArray[np.int64],
     penalised: NDArray[np.float64],
     statistics: GramStatistics,
-    parts: Parts | None,
+    parts: SplitStatistics | None,
     *,
     intercept: bool,
 ) -> tuple[Weights, Refit | None]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.exact_sums import ExactSums, ForEach, Tile
+from pipeline.kernels.exact_sums import AnyTile, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
@@ -201,10 +201,10 @@ def _block_of_columns(
 def counting(each: ForEach, rows: float) -> ForEach:
     """Return an `each` that counts rows as done in equal parts, with its tiles: a block of many columns takes long."""
 
-    def counted(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
+    def counted(function: Callable[[AnyTile], None], tiles: Iterable[AnyTile], /) -> None:
         waiting = list(tiles)
 
-        def count(tile: Tile) -> None:
+        def count(tile: AnyTile) -> None:
             function(tile)
             progress.advance(rows / len(waiting))
 

@@ -114,21 +114,22 @@ def find_weights(work: Workspace) -> FinalWeights:
 
 def solving_bytes(run: RunSize) -> PassBytes:
     """Return what the weights need: solves, then moves of the centers; out of core, the pass of correlations."""
-    n_outputs, asked, moves = run.shape.n_outputs, preselection_of(run.config, run.shape.n_train), moves_bytes(run)
-    memory = max(_weights_bytes(run, asked), moves.memory)
-    if asked is None and is_in_rounds(run.config, run.shape.n_train):
+    n_outputs, moves = run.shape.n_outputs, moves_bytes(run)
+    preselection = preselection_of(run.config, run.shape.n_train)
+    memory = max(_weights_bytes(run, preselection), moves.memory)
+    if preselection is None and is_in_rounds(run.config, run.shape.n_train):
         pricing = correlation_bytes(run)
         return PassBytes(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
-    n_columns = run.n_columns if asked is None else asked.n_finalists
+    n_columns = run.n_columns if preselection is None else preselection.n_finalists
     pieces = 1 if run.config.solver.selects else n_outputs
     return PassBytes(pieces, memory, 16 * n_outputs * n_columns + moves.disk)
 
 
-def _weights_bytes(run: RunSize, asked: Preselection | None) -> int:
+def _weights_bytes(run: RunSize, preselection: Preselection | None) -> int:
     """Return the memory of the solves: the mapped Gram, a centred one, active sets; of passes that score a path."""
     solver, gram, scoring = run.config.solver, 8 * run.n_columns**2, max(path_bytes(run), temperature_bytes(run))
     if solver.selects:
-        return max(choice_bytes(run, asked), scoring)
+        return max(choice_bytes(run, preselection), scoring)
     if solver.penalty == NO_PENALTY:
         return ridge_bytes(run.n_columns) + scoring
     beside_each_other = min(run.workers.threads, run.shape.n_outputs) * solve_bytes(run.n_columns)

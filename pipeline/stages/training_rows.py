@@ -28,7 +28,7 @@ from pipeline.runtime.stored_arrays import Arrays, Stored
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
 LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every sum twice as often
-FEW_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
+ENOUGH_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
 SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
 READ_BYTES = 2**24  # of the features of blocks that are read together
 FeaturesOf = Literal["all", "held-out", "none"]
@@ -305,7 +305,7 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
     `share`: of the rows whose columns are computed; with fewer, blocks are longer.
     """
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    enough = max(enough, min(int(QUICK_ROWS / share), n_rows // FEW_PIECES))
+    enough = max(enough, min(int(QUICK_ROWS / share), n_rows // ENOUGH_PIECES))
     rows = min(enough, int(MOST_ROWS / share), int(MOST_VALUES / share) // max(n_columns, 1))
     return RowGrid(part, n_rows, max(rows - rows % 32, 32))
 

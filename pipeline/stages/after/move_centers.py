@@ -57,7 +57,7 @@ Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Fit:
+class Solution:
     """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error.
 
     ridge, fraction : ρ, and its part of the mean diagonal of the Gram where it was chosen
@@ -72,7 +72,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Moving(Fit):
+class Moving(Solution):
     """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
 
     gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
@@ -264,7 +264,7 @@ class _Mover:
     def _moved(self, state: Moving) -> Moving | None:
         """Return the state after a step; None where none lowers the objective."""
         shape, number = state.points.shape, state.step + 1
-        last: list[Fit] = []
+        last: list[Solution] = []
 
         def objective_at(x: NDArray[np.float64]) -> float:
             fit, objective = self._tried(x.reshape(shape), state, self._words(number, state))
@@ -297,7 +297,7 @@ class _Mover:
         rows = "all rows" if share == 1.0 else f"{share:.0%} of the rows"
         return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {state.lowest:.4g}"
 
-    def _tried(self, points: Points, state: Moving, words: str) -> tuple[Fit, float]:
+    def _tried(self, points: Points, state: Moving, words: str) -> tuple[Solution, float]:
         """Return the solution at some points, and the objective there with the ridge so far.
 
         The ridge is a larger one where that lowers the held-out error. What earlier trials of a step gave is kept until
@@ -312,7 +312,7 @@ class _Mover:
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
         arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
-        fit = as_dataclass({field.name: arrays[field.name] for field in fields(Fit)}, Fit)
+        fit = as_dataclass({field.name: arrays[field.name] for field in fields(Solution)}, Solution)
         return fit, float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
@@ -324,7 +324,7 @@ class _Mover:
         self._work.drop(f"passes/{name}")
         return parts
 
-    def fitted(self, parts: dict[str, GramStatistics], before: Fit) -> Fit:
+    def fitted(self, parts: dict[str, GramStatistics], before: Solution) -> Solution:
         """Return the solution with the ridge of an earlier one."""
         try:
             solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
@@ -332,19 +332,19 @@ class _Mover:
             return replace(before, objective=np.inf, held_out_error=np.inf)
         return self._fit(parts, solved, before.ridge, before.fraction)
 
-    def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Fit:
+    def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Solution:
         """Return the solution with the ridge that held-out rows want, among these and larger ones."""
         found = self.refit(parts, parts[FIT], fractions)
         fraction, _ = min(found.held_out_errors, key=lambda pair: pair[1])
         return self._fit(parts, found.weights, found.ridge, fraction)
 
-    def _fit(self, parts: dict[str, GramStatistics], solved: Weights, ridge: float, fraction: float) -> Fit:
+    def _fit(self, parts: dict[str, GramStatistics], solved: Weights, ridge: float, fraction: float) -> Solution:
         """Return a ridge solution of the fit rows with its objective (mathematics.md, eq. 87)."""
         fit, held_out = parts[FIT], parts[HELD_OUT]
         kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
         objective = 0.5 * float(yty.sum() - (solved.weights * kty).sum())
         error = float(held_out.squared_error(solved.weights, solved.intercept).sum() / held_out.weight_sum)
-        return Fit(solved.weights, solved.intercept, objective, error, ridge, fraction)
+        return Solution(solved.weights, solved.intercept, objective, error, ridge, fraction)
 
     def refit(
         self, parts: dict[str, GramStatistics], final: GramStatistics, fractions: Sequence[float] = RIDGES

@@ -10,7 +10,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
 from pipeline.solvers.candidate_budget import steps_to
 from pipeline.solvers.kernel_trials import least_gain
-from pipeline.solvers.ridge import Parts, refit
+from pipeline.solvers.ridge import SplitStatistics, refit
 from pipeline.stages.accumulate_statistics import (
     ALL,
     FIT,
@@ -24,7 +24,7 @@ from pipeline.stages.accumulate_statistics import (
 from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
 
-RIDGES = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
+RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
 Errors = list[tuple[float, float]]
 
 
@@ -36,11 +36,11 @@ def grow_candidates(work: Workspace) -> None:
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
-        if RIDGES not in work.choices:
+        if RIDGE_ERRORS not in work.choices:
             size, errors = _grown(work)
             copied = {name: np.array(values) for name, values in work.choices.items()}
             cut = {name: copied[name][:size] for name in ("index", "X")}
-            work.commit(CANDIDATES, copied | cut | {RIDGES: np.array(errors)})
+            work.commit(CANDIDATES, copied | cut | {RIDGE_ERRORS: np.array(errors)})
         if work.committed(name_of(ALL), mapped=True) is None:
             size = len(work.choices["index"])
             if work.committed(name_of(FIT), mapped=True) is None:  # a finished run has none, and solves again
@@ -77,7 +77,7 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
     return kept, errors
 
 
-def _committed(work: Workspace) -> Parts | None:
+def _committed(work: Workspace) -> SplitStatistics | None:
     """Return the parts that an earlier session has committed, of as many columns as the last whole step had."""
     if any(work.committed(name_of(part), mapped=True) is None for part in (FIT, HELD_OUT)):
         return None
@@ -85,7 +85,7 @@ def _committed(work: Workspace) -> Parts | None:
     return fit, held_out.prefix(fit.n_centers)
 
 
-def _step(work: Workspace, before: Parts | None, size: int) -> Parts:
+def _step(work: Workspace, before: SplitStatistics | None, size: int) -> SplitStatistics:
     """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
     n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
     task = statistics_pass(work.row_task, (FIT, HELD_OUT), size, n_kept=n_kept)

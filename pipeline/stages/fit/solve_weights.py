@@ -18,7 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import (
     CalibrationWeights,
-    Parts,
+    SplitStatistics,
     Weights,
     calibration_weights,
     finalise,
@@ -29,7 +29,7 @@ from pipeline.solvers.ridge import (
 )
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.choose.greedy_selection import AT_ONCE
-from pipeline.stages.choose.grow_candidates import RIDGES
+from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.fit.column_generation import (
     count_columns,
     follow_path_on_subset,
@@ -69,7 +69,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
-        errors = [(fraction, error) for fraction, error in work.choices.get(RIDGES, np.empty((0, 2))).tolist()]
+        errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
         if not errors:
             best = refit(fit, held_out, everything, intercept=work.intercept)
         else:
@@ -142,7 +142,7 @@ def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, 
     return {"penalty": penalty, "solves": flat, "path": path or None, "rounds": None, **more}
 
 
-def _parts(work: Workspace, solved: Solved) -> Parts:
+def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
     """Return the statistics of the active columns on the fit rows and on the held-out rows."""
     if work.in_rounds:
         held_out = accumulate_held_out(work, work.candidates[solved.active], "final")
