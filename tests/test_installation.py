@@ -1,4 +1,4 @@
-"""Installed with pip into an environment of its own, and used in a folder that knows no checkout; other Pythons."""
+"""Installed with pip into an environment of its own, and used in a folder that knows no checkout."""
 
 import os
 import re
@@ -111,32 +111,3 @@ def test_every_command_works_where_there_is_no_checkout(wheel: Path, tmp_path: P
     assert done([python, "-c", code], tmp_path).splitlines()[-1] == "449"
     assert (tmp_path / "labels.csv").read_text().count("\n") == 450
     assert (tmp_path / RUN / "report.html").exists()
-
-
-def found(path: Path, pyenv: Path, *versions: str) -> list[str]:
-    environment = {"PATH": f"{path}:{os.environ['PATH']}", "PYENV_ROOT": str(pyenv), "HOME": str(pyenv)}
-    command = [str(ROOT / ".ci" / "pythons"), *versions]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def script(path: Path, body: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
-
-
-def test_a_python_is_taken_from_the_path_if_it_runs_and_else_from_pyenv(tmp_path: Path) -> None:
-    """On which continuous integration tries the main commands."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    real, name = f'exec {sys.executable} "$@"', f"python{version}"
-    shim = script(tmp_path / "path" / name, "echo not installed >&2; exit 127")
-    for patch in (9, 10):
-        newest = script(tmp_path / "pyenv" / "versions" / f"{version}.{patch}" / "bin" / "python", real)
-    assert found(shim.parent, tmp_path / "pyenv", version, "3.99") == [str(newest)]
-    script(tmp_path / "path" / "python3.98", real)
-    assert found(shim.parent, tmp_path / "nothing", version, "3.98") == [], "neither runs as what it is called"
-    script(shim, real)
-    assert found(shim.parent, tmp_path / "pyenv", "3.99", version) == [str(shim)]

@@ -37,13 +37,6 @@ def found(pattern: str, text: str) -> list[float]:
     return [float(number) for number in match.groups()]
 
 
-def test_each_is_tried_here_and_says_how_to_run_it() -> None:
-    tried = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    for path in FOLDER.glob("*.py"):
-        assert path.stem in tried
-        assert f"COMMAND: python jobs/examples/{path.name}" in path.read_text()
-
-
 @pytest.mark.ci
 def test_multiclass_digits(tmp_path: Path) -> None:
     text = output_of("multiclass_digits", tmp_path)

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import importlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from features import published
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
-from runs import ROOT
 from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
@@ -65,16 +63,6 @@ HERE = SimpleNamespace(run=train_here)
 
 def written(path: Path) -> Any:
     return json.loads(path.read_text())
-
-
-def test_every_script_is_run() -> None:
-    """By a test of this folder, or by another script that a test runs."""
-    folders = [ROOT / "jobs" / name for name in ("benchmarks", "paper")]
-    scripts = [path for folder in folders for path in folder.glob("*.py") if "__main__" in path.read_text()]
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    started = "".join(path.read_text() for path in scripts)
-    for path in scripts:
-        assert re.search(rf'"{path.stem}(\.py)?"', tests) or f'with_name("{path.name}")' in started, path
 
 
 def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
@@ -128,14 +116,6 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
 def test_floor(script: Script) -> None:
     small = ("--dataset", "digits", "--rows", "300", "--centers", "20,40", "--workers", "1,2", "--repeats", "1")
     facts, text = script("floor", *small)
-    most = importlib.import_module("floor").MOST
-    told = [
-        ("yes" if turn["seconds"][what] / turn["floor"] <= times else "NO ", what)
-        for turn in facts["turns"]
-        for what, times in most.items()
-    ]
-    shown = (re.match(r"(yes|NO ) +(\w+) +[\d.]+ +\(at most", line) for line in facts["summary"])
-    assert [match.groups() for match in shown if match] == told
     assert [(turn["centers"], turn["workers"]) for turn in facts["turns"]] == [(20, 1), (20, 2), (40, 1), (40, 2)]
     for turn in facts["turns"]:
         of_run = turn["seconds"].pop("run")
@@ -195,16 +175,13 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     common = ("--dataset", "digits", "--n-train", "300", "--threads", "1", "--methods")
     found, text = script("peers", *common, "svc,greedy-100-200")
     rows = {row["name"]: row for row in found}
-    svc, greedy = rows["svc"], rows["greedy-100-200"]
-    assert greedy["size"] == 100
+    assert rows["greedy-100-200"]["size"] == 100
     for row in rows.values():
         assert row["ended"] == "done"
         assert 0 < row["error_percent"] < 15
         assert min(row[key] for key in ("fit_seconds", "predict_seconds", "model_bytes")) > 0
         assert row["peak_bytes"] > 50 * 2**20, "the memory of a process with numpy"
         assert row["name"] in text
-    near = greedy["error_percent"] <= svc["error_percent"] + 0.2 + 1e-9
-    assert (f"{svc['size'] / 100:.1f} times" if near else "NO  claim about SVC") in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
     found, text = script("peers", *common, "svc,ridge-20", "--cap", "0.001")

@@ -282,19 +282,6 @@ def test_a_browser_shows_it_without_a_network(images: Path, tmp_path: Path, sche
     assert [band for band in bands if written[band : band + 400].any()] == list(bands)
 
 
-@pytest.mark.ci
-@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine: apt-get install chromium")
-@pytest.mark.skipif(shutil.which("pdftoppm") is None, reason="no pdftoppm: apt-get install poppler-utils")
-def test_paper_is_white_and_holds_all(images: Path, tmp_path: Path) -> None:
-    assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
-    browse(tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--blink-settings=preferredColorScheme=0")
-    subprocess.run(["pdftoppm", "-r", "40", "-png", "page.pdf", "sheet"], cwd=tmp_path, check=True, timeout=120)
-    sheets = [np.asarray(Image.open(path).convert("L")) for path in sorted(tmp_path.glob("sheet*.png"))]
-    assert len(sheets) > 2
-    assert all(np.median(sheet) == 255 for sheet in sheets)
-    assert all((sheet < 128).any() for sheet in sheets), "no sheet is empty"
-
-
 def browse(folder: Path, *options: str) -> None:
     """Show `folder`/page.html in a browser without a network."""
     alone = ["unshare", "--map-root-user", "--net"]  # a network of its own, without any device; not all may make one
