@@ -69,7 +69,6 @@ SchedulerParameters=batch_sched_delay=1,sched_interval=2,defer_batch
 ReturnToService=2
 KillWait=30
 MpiDefault=none
-{extra}
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=2000 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -80,25 +79,13 @@ CGROUPS = "CgroupPlugin=autodetect\nIgnoreSystemd=yes\n"
 class Slurm:
     """A running cluster of one node with 2 processors and 2000 MB."""
 
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self.folder, self._ports, self._extra = folder, ports, ""
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-
-    def configure(self, extra: str = "") -> None:
-        """Write slurm.conf with more lines in it."""
-        self._extra = extra
         host = socket.gethostname().split(".")[0]
-        text = CONFIGURATION.format(host=host, ports=self._ports, folder=self.folder, extra=extra)
-        aside = self.folder / "slurm.conf.new"  # a daemon may be reading the file just now
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(self.folder / "slurm.conf")
-        (self.folder / "cgroup.conf").write_text(CGROUPS, encoding="utf-8")
-
-    def reconfigure(self, extra: str = "") -> None:
-        """Let the daemons read a slurm.conf with these lines."""
-        if extra != self._extra:
-            self.configure(extra)
-            self.run("scontrol", "reconfigure")
+        text = CONFIGURATION.format(host=host, ports=_free_ports(2), folder=folder)
+        (folder / "slurm.conf").write_text(text, encoding="utf-8")
+        (folder / "cgroup.conf").write_text(CGROUPS, encoding="utf-8")
 
     def run(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
         """Return what a SLURM command printed."""
@@ -140,10 +127,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if os.geteuid() != 0:
         pytest.skip("SLURM's daemons are started as root")
     folder = tmp_path_factory.mktemp("slurm", numbered=True)
-    cluster = Slurm(folder, _free_ports(2))
+    cluster = Slurm(folder)
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(mode=0o700)
-    cluster.configure()
     daemons: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         _start_munge(cluster, stack)

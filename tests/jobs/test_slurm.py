@@ -1,8 +1,8 @@
-"""The SLURM batch script on a real one-node SLURM: completes, is requeued, runs into its walltime, is cancelled.
+"""The SLURM batch script on a real one-node SLURM: is stopped and requeued, runs into its walltime, has worker jobs.
 
-And without one: signals that come while the training is being started, and keys of a cluster of worker jobs, which are
-private, and gone with their cluster or with the next start. Continuous integration stops and requeues one
-job; the others run at night (`.ci/nightly jobs`).
+And without one: what the script does with exit codes and states, signals that come while the training is being started,
+and keys of a cluster of worker jobs, which are private, and gone with their cluster or with the next start. Continuous
+integration stops and requeues one job; the others run at night (`.ci/nightly jobs`).
 """
 
 import json
@@ -69,9 +69,7 @@ class Queue:
 
 @pytest.fixture
 def queue(slurm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
-    slurm.reconfigure()
-    queue = Queue(slurm, tmp_path_factory.mktemp("queue"))
-    yield queue
+    yield Queue(slurm, tmp_path_factory.mktemp("queue"))
     slurm.run("scancel", "--user=root")
 
 
@@ -94,18 +92,10 @@ STOP = ("scancel", "--batch", "--signal=USR1")  # as SLURM warns of the end of t
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("configuration", "stop"),
-    [
-        ("", STOP),
-        pytest.param("RequeueExit=74-76", STOP, marks=nightly),
-        pytest.param("", ("scontrol", "requeue"), marks=nightly),
-    ],
-)
+@pytest.mark.parametrize("stop", [STOP, pytest.param(("scontrol", "requeue"), marks=nightly)])
 def test_a_stopped_run_puts_its_job_back(
-    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes], configuration: str, stop: tuple[str, ...]
+    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes], stop: tuple[str, ...]
 ) -> None:
-    queue.slurm.reconfigure(configuration)
     job = queue.submit(*short)
     queue.wait_until_solving(job)
     queue.slurm.run(*stop, job)
@@ -118,7 +108,6 @@ def test_a_stopped_run_puts_its_job_back(
 
 @nightly
 def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
-    queue.slurm.reconfigure("RequeueExit=75")
     images = str(write_images(tmp_path / "images.zarr", 3000, 200))
     with subprocess.Popen(command(tmp_path / "run", (images, *LONG)), cwd=ROOT) as uninterrupted:
         job = queue.submit(images, *LONG, options=("--time=1", "--signal=B:USR1@48"))
@@ -127,21 +116,6 @@ def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     assert int(found["Restarts"]) >= 1
     assert "SIGUSR1" in queue.log(job)
     assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
-
-
-@nightly
-def test_a_cancelled_job_stays_cancelled_and_its_run_can_be_continued(
-    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes]
-) -> None:
-    job = queue.submit(*short)
-    queue.wait_until_solving(job)
-    queue.slurm.run("scancel", job)
-    found = queue.slurm.wait_for(job, ENDED, 40)
-    assert (found["JobState"], found["Restarts"]) == ("CANCELLED", "0")
-    again = queue.submit(*short, "--run-dir", str(queue.run_dir(job)))
-    queue.wait_until_done(again)
-    assert queue.slurm.fields(job)["JobState"] == "CANCELLED"
-    assert model_bytes(queue.run_dir(job)) == uninterrupted
 
 
 def answers_without_key(port: int) -> bool:
@@ -214,12 +188,12 @@ exec sleep 10
 
 
 def batch_shell(
-    folder: Path, interpreter: str, *, config: str = "", restarts: int = 0, **settings: str
+    folder: Path, interpreter: str, *, config: str = "", state: str = "RUNNING", restarts: int = 0, **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script with a `scontrol` that notes what it is told, a running job and an interpreter of our own."""
+    """Run the script with a `scontrol` that notes what it is told, a job in a state and an interpreter of our own."""
     programs = {
         "scontrol": f'case $1 in show) echo "{config}";; *) echo "$*" >> {folder}/told;; esac',
-        "squeue": "echo RUNNING",
+        "squeue": f"echo {state}",
         "python": interpreter,
     }
     for name, text in programs.items():
@@ -232,7 +206,7 @@ def batch_shell(
     return subprocess.run(line, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
 
 
-@pytest.mark.parametrize("config", ["", "RequeueExit = 75"])
+@pytest.mark.parametrize("config", ["", "RequeueExit             = 75"])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_the_script_requeues_what_a_signal_ends_before_it_listens(
     tmp_path: Path, number: signal.Signals, config: str
@@ -243,9 +217,9 @@ def test_the_script_requeues_what_a_signal_ends_before_it_listens(
     assert told == ("" if config else "requeue 7\n")
 
 
-@pytest.mark.parametrize("code", [0, 2, 139])
-def test_the_script_passes_other_codes_on(tmp_path: Path, code: int) -> None:
-    done = batch_shell(tmp_path, f"exit {code}")
+@pytest.mark.parametrize(("code", "state"), [(0, "RUNNING"), (2, "RUNNING"), (139, "RUNNING"), (75, "CANCELLED")])
+def test_other_codes_and_cancelled_jobs_are_not_requeued(tmp_path: Path, code: int, state: str) -> None:
+    done = batch_shell(tmp_path, f"exit {code}", state=state)
     assert done.returncode == code
     assert not (tmp_path / "told").exists()
 
