@@ -211,25 +211,3 @@ def test_a_thread_trains_alone_and_touches_no_handler(
     assert refused
     whole = finished_run("--centers", "40", "--penalty", "0.01", dataset=classes)
     assert model_bytes(runs_in[0].folder) == model_bytes(whole)
-
-
-@pytest.mark.ci
-def test_a_notebook_shows_the_line_of_each_stage(tmp_path: Path) -> None:
-    needed = ("ipykernel", "nbclient", "nbformat.v4")
-    *_, nbclient, nbformat = [pytest.importorskip(name, reason=f"{name} is not installed") for name in needed]
-    notebook = nbformat.new_notebook()
-    cell = nbformat.new_code_cell(
-        f"import sys, threading; sys.path.insert(0, {str(runs.ROOT)!r})\n"
-        "from pipeline import train\n"
-        "run = train('digits', centers=60, run_dir='run', features_dir='features')\n"
-        "work = lambda: train('digits', centers=60, run_dir='other', features_dir='features')\n"
-        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
-        "len(run.model.predict([[[0] * 28] * 28]))"
-    )
-    notebook.cells = [cell]
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = "".join(output.text for output in cell.outputs if output.output_type == "stream")
-    lines = [line.rpartition("\r")[2] for line in shown.splitlines()]
-    assert sum(re.fullmatch(r"solve +\d+\.\d s", line) is not None for line in lines) == 2
-    assert cell.outputs[-1].data["text/plain"] == "1"
-    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "other")
