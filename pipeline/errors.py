@@ -33,9 +33,16 @@ class ExitCode(IntEnum):
 
 
 class PipelineError(Exception):
-    """A failure with one line for the user and an exit code."""
+    """A failure with one line for the user and an exit code.
+
+    for_runs : further advice, for those who have all settings: an estimator has some of them
+    """
 
     exit_code: ExitCode = ExitCode.BUG
+
+    def __init__(self, message: str = "", for_runs: str = "") -> None:
+        super().__init__(message + (for_runs and f", or {for_runs}"))
+        self.message = message
 
 
 class ConfigError(PipelineError):

@@ -1,10 +1,9 @@
 """The parameters of the estimators are settings of a run, and messages of a fit name them as such."""
 
-import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from numbers import Integral
 from typing import Any
@@ -79,15 +78,9 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
     raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
 
 
-_OTHER = rf"`(?!(?:{'|'.join(map(re.escape, _NAMES))})[=`])[a-z]+\.[a-z_0-9]+(?:=[^`]*)?`"  # a setting, no parameter
-# A piece of advice that has one: in brackets, or from "; " or ", or " to the next such.
-_ADVICE = re.compile(rf" \([^()]*{_OTHER}[^()]*\)|(?:; |, or )(?:(?!; |, or | \().)*?{_OTHER}(?:(?!; |, or ).)*")
-
-
 def in_parameters(message: str) -> str:
-    """Return a message of the steps of a fit with its settings as parameters, without those that are none."""
-    message = message.replace(" training rows are ", " samples are ")  # the word by which scikit-learn knows a refusal
-    return reworded(_ADVICE.sub("", message), _parameter)
+    """Return a message of the steps of a fit with its settings as parameters, and columns to drop as those of X."""
+    return reworded(message, _parameter)
 
 
 def _parameter(key: str, value: str | None) -> str:
@@ -95,9 +88,13 @@ def _parameter(key: str, value: str | None) -> str:
     name = _NAMES.get(key, key)
     if value is None:
         return name
+    if key == "data.drop":
+        return f"X without {value}"
     if value == NONE_MEANS.get(name):
         return f"{name}=None"
-    return f"{name}={value.title() if value in ('true', 'false') else repr(value)}"
+    with suppress(ValueError):  # of what stands for a value, such as greedy:K
+        return f"{name}={SETTINGS[key].parse(value)!r}"
+    return f"{name}={value!r}"
 
 
 @contextmanager
@@ -105,7 +102,9 @@ def as_value_error() -> Iterator[None]:
     """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
     try:
         yield
-    except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
+    except (ConfigError, InvalidDataError) as error:
+        raise ValueError(in_parameters(error.message)) from None
+    except (DataError, UsageError, LinAlgError) as error:
         raise ValueError(in_parameters(str(error))) from None
 
 

@@ -105,8 +105,8 @@ class GramStatistics:
         """Return kty (M, T) and yty (T,) of the centred statistics. Raises InvalidDataError where there are no rows."""
         if not self.weight_sum > 0:
             raise InvalidDataError(
-                "an intercept needs rows to be fitted on, these statistics have none; leave `solver.intercept` "
-                "out, or lower `statistics.hold_out`"
+                "an intercept needs rows to be fitted on, these statistics have none; leave `solver.intercept` out",
+                "lower `statistics.hold_out`",
             )
         kty = self.kty - np.outer(self.column_sums, self.target_sums) / self.weight_sum
         kty[self._constant()] = 0.0

@@ -172,13 +172,14 @@ def _held_out_limit(run: RowData) -> float:
     hold_out_none = f"`statistics.hold_out=0` without {asked}"
     if not limit:
         alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give more groups"
-        raise InvalidDataError(
-            f"{who} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or {hold_out_none}"
-        )
+        # scikit-learn looks for the word samples where it gives one row.
+        fault = f"{who} needs held-out rows, but all {run.shape.n_train} samples are {alike}"
+        raise InvalidDataError(fault, hold_out_none)
     if config.data.groups is not None and run.shape.task != "regression" and not _tells_labels_apart(run, limit):
         raise InvalidDataError(
             f"{who} chooses by held-out rows, but by groups {config.data.groups} the other rows lack their labels, or "
-            f"have one label alone; give groups of several labels, or {hold_out_none}"
+            "have one label alone; give groups of several labels",
+            hold_out_none,
         )
     return limit
 

@@ -225,7 +225,8 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     if held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
-            "`kernel.name`, `kernel.sigma2` as a number and `kernel.scale=none`, or `statistics.hold_out=0.1`"
+            "`kernel.name`, `kernel.sigma2` as a number and `kernel.scale=none`",
+            "`statistics.hold_out=0.1`",
         )
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[held_out[order] == part] for part in (False, True))

@@ -347,15 +347,13 @@ def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[st
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ("`kernel.name=auto` needs rows, or `statistics.hold_out=0`; give some", "kernel='auto' needs rows; give some"),
+        ("`kernel.name=auto` needs rows, `kernel.sigma2=4` none", "kernel='auto' needs rows, sigma2=4.0 none"),
         ("`solver.refit=none` goes with `data.standardise=true`", "refit=None goes with standardise=True"),
-        (
-            "no word; mend it (`data.drop=a (b)`), or lower `centers.count`",
-            "no word; mend it, or lower n_centers",
-        ),
+        ("no word; leave it out (`data.drop=a (b)`)", "no word; leave it out (X without a (b))"),
+        ("add `solver.select=greedy:K`", "add select='greedy:K'"),
     ],
 )
-def test_messages_name_parameters_and_leave_out_settings_that_are_none(message: str, words: str) -> None:
+def test_messages_name_parameters_with_values_as_python_has_them(message: str, words: str) -> None:
     assert in_parameters(message) == words
 
 

@@ -108,7 +108,7 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
     parts = {f"{name}_{part}": of for name, of in (("X", X), ("y", y)) for part in ("train", "test")}
     np.savez(tmp_path / "few.npz", **parts, one_train=np.zeros(300), label_train=y, half_train=y > 0)
     found = {
-        "one": "all 300 training rows are of one group; give more groups",
+        "one": "all 300 samples are of one group; give more groups",
         "label": "by groups label the other rows lack their labels",
         "half": "or have one label alone; give groups of several labels",
     }
