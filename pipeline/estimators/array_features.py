@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from features.errors import DataError
-from features.row_draws import RowKeys, first_of_equals, group_keys, row_keys
+from features.row_draws import RowKeys, group_keys, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
 from features.tables.encoding import EncodingRequest
@@ -184,11 +184,6 @@ class ArrayFeatures:
             description={},
             weighted=() if self._weights is None else ("train",),
         )
-
-    @property
-    def first_of_equals(self) -> NDArray[np.int64]:
-        """The rows (m,), ascending, that are the first of those equal to them."""
-        return first_of_equals(self._keys)
 
     def standardise(self, shape: FeatureShape, *, balanced: bool) -> None:
         """Z-score the rows from now on. Raises DataError where their moments leave float64."""

@@ -187,7 +187,8 @@ def _filled_in(
     machine: Any, config: TrainConfig, explicit: frozenset[str], features: ArrayFeatures, shape: FeatureShape
 ) -> TrainConfig:
     """Return the settings of a fit, with all that the data decide. Raises ConfigError, and MemoryError."""
-    count, n_different, limit = config.centers.count, len(features.first_of_equals), limit_bytes(config.resources)
+    count, limit = config.centers.count, limit_bytes(config.resources)
+    n_different = len(np.unique(features.keys(0, shape.n_train)[0]))
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different

@@ -102,10 +102,8 @@ def as_value_error() -> Iterator[None]:
     """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
     try:
         yield
-    except (ConfigError, InvalidDataError) as error:
-        raise ValueError(in_parameters(error.message)) from None
-    except (DataError, UsageError, LinAlgError) as error:
-        raise ValueError(in_parameters(str(error))) from None
+    except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
+        raise ValueError(in_parameters(getattr(error, "message", str(error)))) from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

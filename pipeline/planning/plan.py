@@ -35,13 +35,14 @@ from pipeline.stages.choose.greedy_selection import finalists_bytes
 from pipeline.stages.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
-    check_rounds,
-    check_used,
     count_candidates,
     fill_in,
     fill_in_features,
     is_in_rounds,
     preselection_of,
+    refuse,
+    without_effect,
+    without_room,
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
@@ -168,7 +169,7 @@ def _prepared(
     shape = describe(request, source)
     notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
-        check_used(config, explicit, Path(spec.dataset))
+        refuse(without_effect(config, explicit, Path(spec.dataset)))
         bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
         room = MemoryBudget(
             shape.n_train,
@@ -180,7 +181,7 @@ def _prepared(
     workers = config.resources.workers or available_processors()
     config, plan = make_plan(config, shape, workers, source.memory)
     if is_in_rounds(config, shape.n_train):
-        check_rounds(config, count_candidates(config, shape.n_train))
+        refuse(without_room(config, count_candidates(config, shape.n_train)))
         notes.append(_rounds_note(RunSize(config, shape, plan.workers)))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"

@@ -94,7 +94,7 @@ def fill_in(
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
     config, notes = _with_count(config, shape, explicit, room)
-    _refuse(_without_sense(config, shape, explicit))
+    refuse(_without_sense(config, shape, explicit))
     # Without an intercept, centred targets would be another problem.
     centres = shape.task == "regression" and bool(config.solver.intercept)
     config = _with_precision(_with_defaults(config, {"data.centre_targets": centres}))
@@ -270,23 +270,14 @@ def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
 # What is refused.
 
 
-def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
-    """Raise ConfigError for a setting that was asked for and would have no effect; `path`: of the data."""
-    _refuse(_without_effect(config, explicit, path))
-
-
-def check_rounds(config: TrainConfig, n_candidates: int) -> None:
-    """Raise ConfigError for what needs the Gram of all candidates, or more of it than fits."""
-    _refuse(_without_room(config, n_candidates))
-
-
-def _refuse(faults: Iterator[str]) -> None:
+def refuse(faults: Iterator[str]) -> None:
+    """Raise ConfigError of the first fault, where there is one."""
     for fault in faults:
         raise ConfigError(fault)
 
 
-def _without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
-    """Yield what is said of settings that were asked for and would have no effect."""
+def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
+    """Yield what is said of settings that were asked for and would have no effect; `path`: of the data."""
     name, solver, kind = config.features.name, config.solver, path.suffix
     of_table = config.dataset not in NAMED and is_table(path)
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
@@ -358,7 +349,7 @@ def _without_moves(config: TrainConfig) -> Iterator[str]:
         yield f"{asked} has no gradient for `kernel.name={config.kernel.name}`; choose gaussian"
 
 
-def _without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
+def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
     """Yield what is said where not all candidates have their Gram in memory."""
     solver, working_set = config.solver, config.centers.working_set or 0
     if config.centers.on_demand and (not solver.is_penalised or is_searched(solver.penalty)):
