@@ -189,6 +189,7 @@ def next_block(priced: PricedRound, waiting: NDArray[np.int64], size: int | None
 
 def _random_order(run: Run) -> NDArray[np.int64]:
     """Return the rank (M,) i8 of each candidate among those that no block has had."""
+    # The stream of `choose_kernel.read_sample` as well: the order decides what is priced first, no result.
     return np.random.default_rng([run.config.seed, 6]).permutation(run.n_candidates)
 
 
