@@ -43,14 +43,7 @@ class ReadRows(NamedTuple):
     groups: RowKeys | None
 
 
-class ReadsCodes(Protocol):
-    """A `Learner` or a `CellReader`."""
-
-    def codes(self, batch: Batch, places: Sequence[int], /) -> NDArray[np.float64]:
-        """Return the codes (rows, columns) of the columns at some places."""
-
-
-def rows_of(table: Table, layout: TableLayout, reader: ReadsCodes, *, labelled: bool) -> Iterator[ReadRows]:
+def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, labelled: bool) -> Iterator[ReadRows]:
     """Yield the rows of a table by batches; without labels, weights and groups unless they are `labelled`.
 
     Raises DataError for the first row of a batch that cannot be read.
