@@ -220,6 +220,7 @@ FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
         {},
     ),
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
+    "least squares": (["abalone", "--centers", "3000", "--sigma2", "8", "--penalty", "none"], None, {}),
     "one chunk": (["one.zarr", "--centers", "100"], None, {}),
 }
 CI = ("digits", "few rows in rounds", "one chunk")
