@@ -85,7 +85,7 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pyte
     for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
         run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-store", "none"]
         assert main([str(tmp_path / "few.npz"), *run, *more]) == 65
-        assert "rows are equal; give rows that differ" in capsys.readouterr().err
+        assert "samples are equal; give rows that differ" in capsys.readouterr().err
 
 
 def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
