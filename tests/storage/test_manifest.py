@@ -1,4 +1,4 @@
-"""Manifests: round trip, every flipped byte noticed, no name that leaves the folder."""
+"""Manifests: round trip, no name that leaves the folder."""
 
 import json
 import os
