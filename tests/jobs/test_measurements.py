@@ -17,7 +17,6 @@ import measurements
 from generated_tables import GENERATED
 
 from jobs.benchmarks.amdahl import fit
-from jobs.benchmarks.floor import Turn, add_gram, speed_up
 
 
 def test_every_table_is_what_its_entry_gives() -> None:
@@ -61,15 +60,6 @@ def test_what_was_measured_has_the_columns_of_its_reader(tmp_path: Path) -> None
             assert entry["head"] == list(asked.head or asked.table(tmp_path)[0]), name
 
 
-def test_peers_that_are_not_installed_are_no_empty_columns(tmp_path: Path) -> None:
-    rows = [
-        {"table": "arm", "method": name, "error": 0.1, "fit_seconds": 1.0} for name in ("slkl", "boosting", "CatBoost")
-    ]
-    (tmp_path / "table_peers.json").write_text(json.dumps(rows))
-    with pytest.raises(SystemExit, match="not measured: LightGBM;"):
-        measurements.MEASUREMENTS["table-peers"].table(tmp_path)
-
-
 def test_errors_and_core_seconds_stand_in_tables_alone() -> None:
     """In prose, as "12 CPU s", "0.8 % error", "error of 0.8 %" or "(12 CPU", they would stay when the code changes."""
     for page in measurements.pages():
@@ -99,22 +89,6 @@ def test_a_measurement_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
     assert "on a machine," in pages[0].read_text(encoding="utf-8")
     assert after["digits"]["rows"][0][2] in pages[1].read_text(encoding="utf-8")
-
-
-def test_the_floor_adds_one_triangle_of_the_gram() -> None:
-    K = np.random.default_rng(0).random((70, 30))
-    gram = np.zeros((30, 30))
-    add_gram(K[:40], gram)
-    add_gram(K[40:], gram)
-    np.testing.assert_allclose(gram, np.tril(K.T @ K), rtol=1e-13)
-
-
-def test_speed_ups_are_medians_of_ratios_within_a_repeat() -> None:
-    seconds = {(0, 1): 10.0, (0, 2): 5.0, (1, 1): 40.0, (1, 2): 25.0, (2, 1): 9.0, (2, 2): 5.0}
-    turns = [
-        Turn(repeat, 100, workers, 1.0, 1.0, {"statistics": took}, took) for (repeat, workers), took in seconds.items()
-    ]
-    assert speed_up(turns, "statistics", 1, 2) == pytest.approx(9 / 5)
 
 
 @pytest.mark.parametrize(

@@ -183,12 +183,6 @@ def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path: Path) -> None
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / MANIFEST_NAME])
 
 
-def test_names_written_aside_are_known_again() -> None:
-    for name in ("a", "old-a", ".tmp-a", f"a-{HEX}", "a b\n", "é" * 100):
-        assert disk.aside_of(disk.temporary_path(Path("x", name)).name) == disk.Aside(name, replaced=False)
-        assert disk.aside_of(disk.replaced_path(Path("x", name)).name) == disk.Aside(name, replaced=True)
-
-
 def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"12")
     write_file(disk.temporary_path(tmp_path / "x"), b"1")

@@ -168,7 +168,6 @@ HOSTILE = {
     "codecs no list": lambda node: node.update(codecs="bytes"),
     "format 2": lambda node: node.update(zarr_format=2),
     "format true": lambda node: node.update(zarr_format=True),
-    "format text": lambda node: node.update(zarr_format="3"),
     "node type": lambda node: node.update(node_type="pickle"),
     "negative shape": lambda node: node.update(shape=[-10, 2]),
     "text shape": lambda node: node.update(shape=["10", 2]),
