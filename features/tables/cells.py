@@ -39,8 +39,6 @@ def numbers(
         return _days(values), None
     if types.is_decimal(kind) or types.is_null(kind):
         values = values.cast(pyarrow.string())
-    if types.is_boolean(kind):
-        values = values.cast(pyarrow.int8())
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _array(values.cast(pyarrow.float64(), safe=False)), None
     if types.is_string(values.type):
@@ -111,10 +109,12 @@ def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
 def labels_of(columns: Sequence["pyarrow.Array"], where: str) -> NDArray[np.generic]:
     """Return the labels (n,) of a column in pieces: int64, uint64 or float64 where all are numbers, else texts.
 
-    Raises DataError, which begins with `where`, for numbers that no type tells apart, or words that cannot be kept.
+    Raises DataError, which begins with `where`, for labels that no type tells apart, compares or keeps.
     """
     pieces = [_micros(piece) for piece in columns]
-    if types.is_decimal(pieces[0].type) or len({piece.type for piece in pieces}) > 1:  # those of several files
+    kinds = list(dict.fromkeys(piece.type for piece in pieces))
+    _check_alike(kinds, where)
+    if len(kinds) > 1 or types.is_decimal(kinds[0]):  # the first: of several files
         pieces = [_texts(piece) for piece in pieces]
     column = pyarrow.chunked_array(pieces)
     if holds_words(column.type) and not any(_has_needless_zeros(piece) for piece in column.chunks):
@@ -138,6 +138,15 @@ def labels_of(columns: Sequence["pyarrow.Array"], where: str) -> NDArray[np.gene
     if ends is not None:
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
     return np.array(texts, dtype=str)[of_rows]
+
+
+def _check_alike(kinds: Sequence["pyarrow.DataType"], where: str) -> None:
+    """Raise DataError where values of some types may be equal and written otherwise."""
+    words = any(holds_words(kind) or types.is_dictionary(kind) for kind in kinds)
+    dates = any(map(types.is_temporal, kinds)) and len(kinds) > 1 and not all(map(types.is_timestamp, kinds))
+    if dates or (words and any(map(types.is_boolean, kinds))):
+        listed = " and ".join(str(kind)[:60] for kind in kinds[:2])
+        raise DataError(f"{where}: the files of the table hold {listed}; give labels of one type")
 
 
 def _texts(values: "pyarrow.Array") -> "pyarrow.Array":

@@ -150,7 +150,7 @@ class Learner:
         categories = missing = False
         for column in self._columns:
             words, parts = column.words or {}, []
-            example = column.example if len(faults) < MOST_COMPLAINTS else _no_example  # some take a reading
+            example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
             unusable = bool(column.n_infinite) or column.n_missing == n_rows
             all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
             if column.n_infinite:
@@ -158,7 +158,7 @@ class Learner:
             if len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
                 looks = "looks like an id" if not column.is_long else "looks like a text"
-                if any(map(_DECIMAL_COMMA.fullmatch, words)):
+                if all(map(_DECIMAL_COMMA.fullmatch, words)):
                     looks = "write numbers with a point"
                 parts.append(f"{many} different words{example('word')}, {looks}")
                 unusable = True
@@ -186,10 +186,6 @@ class Learner:
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
         raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
-
-
-def _no_example(kind: str) -> str:
-    return ""
 
 
 def _remedies(

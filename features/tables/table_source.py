@@ -242,11 +242,9 @@ def learning_bytes(spec: SourceSpec) -> int:
 
 def _decides_training_rows(spec: SourceSpec, asked: EncodingRequest) -> list[Any]:
     """Return what decides on which rows an encoding is learned; nothing where none is."""
-    return (
-        []
-        if asked == EncodingRequest()
-        else [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
-    )
+    if asked == EncodingRequest():
+        return []
+    return [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
 
 
 def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:
@@ -441,7 +439,7 @@ def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
 
 
 def _header_notes(table: Table) -> list[str]:
-    """Return a note of a first line that holds numbers beside words, as the first row of a table without names does."""
+    """Return a note of a first line that is mostly numbers, as the first row of a table without names may be."""
     numeric = [name for name in table.names if reads_as_number(name)]
     if 2 * len(numeric) <= len(table.names) or not isinstance(table.parts[0][0], CsvFile):
         return []

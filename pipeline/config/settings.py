@@ -94,6 +94,8 @@ def in_options(message: str) -> str:
 
 
 def _option(key: str, value: str | None) -> str:
+    if key not in SETTINGS:  # a column may be called so
+        return f"`{key}`" if value is None else f"`{key}={value}`"
     flag = SETTINGS[key].flag
     if flag is None:
         return key if value is None else f"--set {shlex.quote(f'{key}={value}')}"

@@ -92,7 +92,7 @@ def _parameter(key: str, value: str | None) -> str:
         return f"X without {value}"
     if value == NONE_MEANS.get(name):
         return f"{name}=None"
-    with suppress(ValueError):  # of what stands for a value, such as greedy:K
+    with suppress(ValueError, KeyError):  # of what stands for a value, such as greedy:K
         return f"{name}={SETTINGS[key].parse(value)!r}"
     return f"{name}={value!r}"
 

@@ -153,12 +153,14 @@ def test_labels_are_numbers_where_all_are_else_texts(pieces, expected):
             ["-1", str(2**63), str(2**63 + 1)],
             f"t: no type of numbers tells labels such as {2**63} and {2**63 + 1} apart",
         ),
+        ([True, "true"], "t: the files of the table hold bool and string; give labels of one type"),
+        ([date(2020, 1, 1), TIME], r"t: the files of the table hold date32.* and timestamp.*; give labels of one type"),
         (["x", "y\0"], r"t: the label 'y\\x00' ends with a NUL character"),
     ],
 )
 def test_labels_that_cannot_be_kept_are_refused(labels, message):
     with pytest.raises(DataError, match=message):
-        labels_of([of_texts(labels)], "t")
+        labels_of([pyarrow.array([label]) for label in labels], "t")
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=6), min_size=1, max_size=5))
