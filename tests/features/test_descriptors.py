@@ -35,7 +35,6 @@ def images():
         (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
         (FeatureSpec("hog", cells=(7,), orientations=9), 144),
         (FeatureSpec("raw"), 784),
-        (FeatureSpec("sphog", power=0.3), 2172),
     ],
 )
 def test_length_type_and_layout(images, spec, length):
