@@ -24,7 +24,7 @@ from pyarrow import compute, types
 from features.cell_text import drop_setting, reads_as_number, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
-from features.tables.table_paths import existing_files, is_parquet, partitions_of, suffix_of
+from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
 
 SEPARATORS = ",;\t"
 BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
@@ -454,17 +454,14 @@ class Table:
         """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
         return cls(Path(called), [(Frame(frame, called), ())])
 
-    @cached_property
+    @property
     def _first(self) -> TablePart:
-        """The first file that is not empty, if one is."""
-        return next((part for part, _ in self.parts if part.names()), self.parts[0][0])
+        return self.parts[0][0]
 
     @cached_property
     def names(self) -> list[str]:
         """Names of all columns. Raises DataError where there are none, or a name has control characters."""
-        own = self._first.names()
-        if not own:
-            raise DataError(f"{self._first.path}: is empty; rows of numbers are needed")
+        own = _names_of(self._first)
         twice = next((name for name, n in Counter([*own, *self.partitioned]).items() if n > 1), None)
         if twice is not None:
             by = "which its folders name too" if twice in self.partitioned else "which stands twice in its header"
@@ -476,7 +473,12 @@ class Table:
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
-        return sum(part.count_rows() for part, _ in self.parts if part.names())
+        return sum(part.count_rows() for part, _ in self.parts if _names_of(part))
+
+    def files_told(self) -> str:
+        """Return how many files a folder or a pattern has, for people; nothing of a table by its own name."""
+        is_one = not (is_pattern(self.path) or self.path.is_dir())
+        return "" if is_one else "1 file" if len(self.parts) == 1 else f"{len(self.parts)} files"
 
     def reading_bytes(self) -> int:
         """Return how many bytes reading one of the files takes."""
@@ -487,8 +489,8 @@ class Table:
         n_own = len(self.names) - len(self.partitioned)
         own = {place for place in places if place < n_own}
         for part, values in self.parts:
-            if part is not self._first and not self._is_alike(part, own):
-                continue
+            if part is not self._first:
+                self._check_alike(part, own)
             for batch in part.batches(own):
                 folders = {
                     n_own + k: pyarrow.array([value], pyarrow.string()).take(pyarrow.repeat(0, batch.n_rows))
@@ -497,11 +499,9 @@ class Table:
                 }
                 yield Batch(batch.path, batch.start, batch.n_rows, {**batch.columns, **folders}, batch.line_of)
 
-    def _is_alike(self, part: TablePart, places: Collection[int]) -> bool:
-        """Return whether a further file has lines. Raises DataError where its columns are not those of the first."""
-        names, known, first = part.names(), self._first.names(), self._first.path
-        if not names:
-            return False
+    def _check_alike(self, part: TablePart, places: Collection[int]) -> None:
+        """Raise DataError where the columns of a further file are not those of the first."""
+        names, known, first = _names_of(part), self._first.names(), self._first.path
         if len(names) != len(known):
             raise DataError(f"{part.path}: has {len(names)} columns, {first.name} has {len(known)}")
         if names != known:
@@ -511,7 +511,14 @@ class Table:
                 held, before = part.kinds[place], self._first.kinds[place]
                 if held != before and "gaps" not in (held, before):
                     raise DataError(f"{part.path}: column {names[place]} holds {held}, in {first.name} {before}")
-        return True
+
+
+def _names_of(part: TablePart) -> list[str]:
+    """Return the names of the columns of a file. Raises DataError where it is empty, as a copy that failed may be."""
+    names = part.names()
+    if not names:
+        raise DataError(f"{part.path}: is empty; rows of numbers are needed")
+    return names
 
 
 def kind_of(of: "pyarrow.DataType") -> str | None:

@@ -1,9 +1,12 @@
 """Which files are tables, by their names: a file, a folder of parts, or a pattern such as ``parts/*.parquet``."""
 
 import glob
+import os
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote
 
 from features.errors import DataError, MissingInputError
@@ -69,10 +72,13 @@ def table_name(path: Path) -> str:
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the files of a table in the order of their names. Raises DataError where they are of several types."""
+    """Return the files of a table in the order of their names.
+
+    Nothing that may be a part of it is passed over. Raises DataError where they are of several types, or a folder is
+    there twice, MissingInputError for a link to nothing, PermissionError for a folder that cannot be listed.
+    """
     if is_pattern(path):
-        named = glob.iglob(str(path), recursive=True)  # noqa: PTH207 -- Path.glob takes no absolute patterns
-        files = sorted(file for file in map(Path, named) if is_table_file(file.name) and file.is_file())
+        files = sorted(set(_parts_named(path)))
     elif path.is_dir():
         files = sorted(_parts_below(path))
     else:
@@ -84,6 +90,12 @@ def table_files(path: Path) -> list[Path]:
         raise DataError(f"{path}: the name of {str(bad)!r:.200} is no UTF-8 text; rename it")
     if len(files) > MOST_FILES:
         raise DataError(f"{path}: has {len(files)} files, at most {MOST_FILES} are read as one table")
+    known = dict[tuple[int, int], Path]()
+    for file in files:
+        status = file.stat()
+        other = known.setdefault((status.st_dev, status.st_ino), file)
+        if other is not file and other.resolve() == file.resolve():
+            raise DataError(f"{file}: is {other} once more, by way of a link; remove the link")
     return files
 
 
@@ -117,9 +129,46 @@ def _has_images(folder: Path) -> bool:
     return next(folder.glob("*-idx?-ubyte*"), None) is not None
 
 
-def _parts_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that are parts of a table; names that begin with . or _ are of other programs."""
-    for path in folder.rglob("*"):
-        hidden = any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        if not hidden and path.suffix and is_table_file(path.name) and path.is_file():
-            yield path
+def _parts_named(pattern: Path) -> Iterator[Path]:
+    """Yield the parts of a table that a pattern names."""
+    for place, parent in pairwise((pattern, *pattern.parents)):
+        if glob.has_magic(place.name):
+            for folder in filter(Path.is_dir, _matches(parent)):
+                os.scandir(folder).close()  # raises what glob passes over in silence
+    for path in _matches(pattern):
+        if is_table_file(path.name):
+            yield from _parts_below(path, among_others=True) if path.is_dir() else [_existing(path)]
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    return map(Path, glob.iglob(str(pattern), recursive=True))  # noqa: PTH207 -- Path.glob takes no absolute patterns
+
+
+def _parts_below(folder: Path, *, among_others: bool = False) -> Iterator[Path]:
+    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs.
+
+    Whether they can be read is seen when they are opened.
+    """
+    met = set(folder.resolve().parents)
+    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        path = Path(name)
+        if path.resolve() in met:
+            raise DataError(f"{path}: is a link to a folder that is read anyhow, or has it inside; remove the link")
+        met.add(path.resolve())
+        folders[:], files = ([one for one in names if not one.startswith((".", "_"))] for names in (folders, files))
+        is_bare = not folders and not any(map(is_table_file, files))
+        if is_bare and is_table_file(path.name) and (among_others or path != folder):
+            raise DataError(f"{path}: is a folder without tables under the name of one; restore the file, or remove it")
+        existing = [_existing(path / file) for file in files]
+        yield from (file for file in existing if is_table_file(file.name))
+
+
+def _existing(path: Path) -> Path:
+    """Return the path of a file. Raises MissingInputError where it is a link to nothing."""
+    if path.is_symlink() and not path.exists():
+        raise MissingInputError(f"{path}: is a link to what is not there; restore that, or remove the link")
+    return path
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error

@@ -219,7 +219,8 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         given, digests = [*given, of_test], [*digests, sha256]
     sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
     source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
-    notes = [*_header_notes(table), *_column_notes(columns), *_id_notes(found.ids, layout), *source.notes, *notes]
+    read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_id_notes(found.ids, layout))
+    notes = [*read, *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))
@@ -387,7 +388,8 @@ def _open_test(
     rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
     if columns.encoding is not None:
         rows = rows._replace(inputs=EncodedRows(rows.inputs, columns.encoding))
-    return rows, found.sha256, [f"test part: {line}" for line in unknown_words(found.unknown)]
+    notes = [*_file_notes(table, found), *unknown_words(found.unknown)]
+    return rows, found.sha256, [f"test part: {line}" for line in notes]
 
 
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
@@ -436,6 +438,12 @@ def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
         return []
     counts = rows.inputs.encoding.unknown(rows.inputs.codes(slice(None))[chosen])
     return [f"test part: {line}" for line in unknown_words(counts)]
+
+
+def _file_notes(table: Table, found: ReadTable) -> list[str]:
+    """Return a note of the files of a folder or a pattern, and of the rows that they have."""
+    told = table.files_told()
+    return [f"{told}, {len(found.labels)} rows"] if told else []
 
 
 def _header_notes(table: Table) -> list[str]:

@@ -205,7 +205,8 @@ def _table_examples(
         return inputs, labels[0] if labels else None
 
     piece = ExamplePart(n_rows, (n_inputs,), read, str(table.path))
-    return Examples(table.path.name, None, (piece,), reader.unknown)
+    told = table.files_told()
+    return Examples(f"{table.path.name} ({told})" if told else table.path.name, None, (piece,), reader.unknown)
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:

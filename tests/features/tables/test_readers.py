@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -232,8 +233,8 @@ def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
 def test_files_of_a_folder_are_one_table_in_the_order_of_their_names(tmp_path, small_blocks, form):
     folder = tmp_path / "parts"
     folder.mkdir()
-    for name in ("_SUCCESS", ".part-0.csv.crc", "notes.txt", "part-00.csv"):
-        (folder / name).write_text("")  # no part, or an empty one
+    for name in ("_SUCCESS", ".part-0.csv.crc", "notes.txt", ".part-00.csv"):
+        (folder / name).write_text("")
     (folder / "part-3.csv").write_text(LINES[0])
     for k, (first, stop) in enumerate(((1, 8), (8, 41), (41, 61))):
         text = (LINES[0] + "".join(LINES[first:stop])).encode()
@@ -242,6 +243,48 @@ def test_files_of_a_folder_are_one_table_in_the_order_of_their_names(tmp_path, s
     parts = Table.in_files(folder / "part-*.csv" if form == "pattern" else folder)
     assert parts.names == ["a", "b", "y"]
     assert cells_of(parts) == read(tmp_path / "whole.csv", WHOLE)
+
+
+BY_LINK = "a link; remove|is a link to a folder that is read anyhow"
+HARMS: dict[str, tuple[str, Callable[[Path], object], type[Exception], str]] = {
+    "a link to no file": ("b.csv", lambda path: path.symlink_to("none"), MissingInputError, "b.csv: is a link to what"),
+    "a link to itself": ("b.csv", lambda path: path.symlink_to(path), MissingInputError, "b.csv: is a link to what"),
+    "a link to a part": ("b.csv", lambda path: path.symlink_to("c/a.csv"), DataError, BY_LINK),
+    "a link to its folder": ("k", lambda path: path.symlink_to(path.parent), DataError, BY_LINK),
+    "a link beside": ("k", lambda path: path.symlink_to("c"), DataError, BY_LINK),
+    "a pipe": ("b.csv", os.mkfifo, DataError, "b.csv: is a pipe, a device or a socket"),
+    "an empty part": ("b.csv", Path.touch, DataError, "b.csv: is empty"),
+    "an empty folder": ("b.csv", Path.mkdir, DataError, "b.csv: is a folder without tables"),
+    "a folder that is not listed": ("k=2", Path.mkdir, PermissionError, "k=2"),
+}
+
+
+@pytest.mark.parametrize("named", ["", "**/*.csv"])
+@pytest.mark.parametrize("case", HARMS)
+def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, case, named):
+    name, harm, error, message = HARMS[case]
+    folder, real = tmp_path / "d", os.scandir
+    (folder / "c").mkdir(parents=True)
+    for place in (folder, folder / "c"):
+        (place / "a.csv").write_text(LINES[0] + "1,2,3\n")
+    assert len(cells_of(Table.in_files(folder / named))) == 2
+    harm(folder / name)
+
+    def refusing(place: Any) -> Any:  # root may list every folder
+        if Path(place).name == "k=2":
+            raise PermissionError(13, "Permission denied", str(place))
+        return real(place)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(error, match=message):
+        cells_of(Table.in_files(folder / named))
+
+
+def test_a_link_to_no_folder_is_no_empty_folder(tmp_path):
+    (tmp_path / "a.csv").write_text(WHOLE)
+    (tmp_path / "k=2").symlink_to("none")
+    with pytest.raises(MissingInputError, match="k=2: is a link to what is not there"):
+        Table.in_files(tmp_path)
 
 
 def hive(folder: Path, *parts: str, table: dict[str, Any]) -> None:
