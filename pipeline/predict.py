@@ -12,6 +12,7 @@ from pipeline.config.command_line import add_data_options, command_parser, data_
 from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
+from pipeline.runtime.console import Console
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.output_files import Write
@@ -73,6 +74,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     def write_all(write: "Write") -> None:
         nonlocal n_far
         for block in predictions(model, examples):
+            if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
+                return
             more = [model.probabilities_of(block.decision)] if classes else []
             write(model.labels_of(block.decision), block.decision, *more)
             n_far += block.n_far

@@ -25,6 +25,7 @@ from pipeline.config.settings import resumed
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered, describe
+from pipeline.runtime.console import Console
 from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
@@ -157,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run = _train(arguments)
         return ExitCode.DONE if run is None else _tell(run, arguments.quiet)
 
-    return answered(work, resumable=True)
+    return answered(work, is_run=True)
 
 
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
@@ -298,10 +299,11 @@ def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
 
     report = run.report
     if not quiet:
-        print("\n".join(["", *table(report), f"model and report: {run.folder}"]))
+        lines = ["", *table(report), f"model and report: {run.folder}"]
+        print("\n".join(lines), file=Console(sys.stdout), flush=True)
     else:
         for line in not_converged(report) + warnings(report):
-            print(line, file=sys.stderr)
+            print(line, file=Console(sys.stderr))
     return ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED
 
 

@@ -5,34 +5,39 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from io import TextIOWrapper
 
 from pipeline.config.settings import in_options
 from pipeline.errors import ExitCode
+from pipeline.runtime.console import of_command
 
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 
-def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
+def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug comes with its traceback unless a log has it; a stop of `resumable` work is no error.
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error, and nor is a standard output that
+    takes nothing: its result lies in files. Of others it is one, unless whoever read it has seen enough.
     """
-    if isinstance(sys.stdout, TextIOWrapper):  # letters that its encoding lacks, as of labels, are no error
-        sys.stdout.reconfigure(errors="backslashreplace")
+    with of_command() as (output, _):
+        code = _answer(work, is_run=is_run)
+        output.flush()
+        is_full = isinstance(output.lost, OSError) and output.lost.errno not in (errno.EPIPE, errno.EIO)
+        if is_full and code == ExitCode.DONE and not is_run:
+            print(f"error: standard output: {output.lost}; print into a file on another disk", file=sys.stderr)
+            return int(ExitCode.CANNOT_CREATE)
+        return code
+
+
+def _answer(work: Callable[[], int | None], *, is_run: bool) -> int:
     try:
-        code = work()
-        sys.stdout.flush()
-        return int(code or ExitCode.DONE)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.DONE)
+        return int(work() or ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:
         number, line = describe(error)
         notes = getattr(error, "__notes__", [])
         if number is ExitCode.BUG and not notes:
             traceback.print_exc()
-        prefix = "" if resumable and number is ExitCode.STOPPED else "error: "
+        prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
         print(prefix + " ".join([line, *notes]), file=sys.stderr)
         return int(number)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipeline.config.settings import in_options
+from pipeline.runtime.console import Console
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import repeating
 from storage.files import LineFile
@@ -33,9 +34,11 @@ class StageLine:
     last : tells what stays beside the time when the stage is done
     """
 
-    def __init__(self, stream: TextIO, stage: str, words: Callable[[], str], last: Callable[[], str] = str) -> None:
-        self._stream, self._stage, self._words, self._last = stream, stage, words, last
-        self._in_place = stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
+    def __init__(
+        self, stream: TextIO | Console | None, stage: str, words: Callable[[], str], last: Callable[[], str] = str
+    ) -> None:
+        self._stream, self._stage, self._words, self._last = Console(stream), stage, words, last
+        self._in_place = self._stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
         self._lock, self._inside = threading.RLock(), ExitStack()
         self._drawn, self._torn = 0, False  # characters of the line; whether others have begun a line and not ended it
 
@@ -44,7 +47,7 @@ class StageLine:
         self._started = time.monotonic()
         if self._in_place:
             for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
-                if other.isatty():
+                if Console(other).isatty():
                     self._inside.enter_context(redirect(_Above(other, self)))
         self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
         return self
@@ -60,7 +63,7 @@ class StageLine:
             else:
                 self._write(f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s\n")
 
-    def write_above(self, stream: TextIO, text: str) -> int:
+    def write_above(self, stream: TextIO | Console, text: str) -> int:
         """Write text of others to a stream, in place of the line, which is drawn again below a line that they end."""
         with self._lock:
             self._write(self._erased())
@@ -86,7 +89,7 @@ class StageLine:
         """Return the line, cut to the width of the terminal: what wraps cannot be drawn again in place."""
         line = f"{self._stage:<10}{self._seconds():>8.1f} s  {words}".rstrip()
         columns = 0
-        with suppress(OSError):
+        with suppress(OSError, ValueError, AttributeError):  # no terminal, or none any more
             columns = os.get_terminal_size(self._stream.fileno()).columns
         room = (columns or shutil.get_terminal_size().columns) - 1
         return line if len(line) <= room else f"{line[: room - 1]}…"
@@ -102,7 +105,7 @@ class StageLine:
 class _Above:
     """A stream whose text goes above the line of a stage."""
 
-    def __init__(self, stream: TextIO, line: StageLine) -> None:
+    def __init__(self, stream: TextIO | Console, line: StageLine) -> None:
         self._stream, self._line = stream, line
 
     def write(self, text: str) -> int:
@@ -129,7 +132,7 @@ class Events:
         callback: Callback | None = None,
     ) -> None:
         self.meter = meter
-        self._stream = stream or sys.stderr
+        self._stream = Console(stream or sys.stderr)
         self._quiet, self._callback, self._lock = quiet, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells

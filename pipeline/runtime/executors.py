@@ -44,7 +44,7 @@ _RESTART_SECONDS = 60  # for a worker process to come back after all of them die
 _IGNORE_SIGNALS = """\
 import signal, threading
 if threading.current_thread() is threading.main_thread():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 """
 _KEY_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]

@@ -22,6 +22,7 @@ from pipeline.config.settings import flag_of, from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
+from pipeline.runtime.console import Console
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, make_folder, remove_file, write_file
 from storage.folder_layouts import RunLayout
@@ -168,7 +169,8 @@ def taken(
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)  # the log cannot be written to before the lock is held
+    """Print a warning: the log cannot be written to before the lock is held."""
+    print(f"warning: {message}", file=Console(sys.stderr), flush=True)
 
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from types import FrameType
 from pipeline.errors import StoppedError
 from storage.files import write_file
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 
 _reason: str | None = None
@@ -93,12 +93,13 @@ def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
     """Take signals as requests to stop; does nothing outside the main thread.
 
     Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
-    through.
+    through; a hangup that is ignored, as under `nohup`, stays so.
     """
     global _reason
     _reason = None
     on_main_thread = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, _request) for number in signals} if on_main_thread else {}
+    asked = [number for number in signals if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _request) for number in asked} if on_main_thread else {}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         if on_main_thread:

@@ -59,7 +59,7 @@ def test_an_error_is_one_line_and_a_code(
 def test_a_stop_is_no_error_of_what_can_go_on(
     error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answered(raising(error), resumable=True) == 75
+    assert answered(raising(error), is_run=True) == 75
     assert capsys.readouterr().err == f"{line}\n"
 
 
