@@ -191,33 +191,34 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
-    with preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
-        prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
-    plan, resources = prepared.plan, prepared.config.resources
-    planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
+
+    def prepare() -> "Prepared":
+        with preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
+            prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
+        planning.check_disk(prepared.plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
+        return prepared
+
     if arguments.dry_run:
-        print(
-            "\n".join(
-                [
-                    *map(configuration.in_options, prepared.notes),
-                    *plan.lines(prepared.shape, prepared.store.manifest.exists()),
-                ]
-            )
-        )
+        prepared = prepare()
+        lines = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
+        print("\n".join([*map(configuration.in_options, prepared.notes), *lines]))
         return None
-    workers = plan.workers
-    memory_bytes = worker_limit_bytes(resources, workers.processes)
-    with (
-        stopping.working(resources.time_limit),
-        open_executor(resources.scheduler, workers.threads, workers.processes, memory_bytes) as executor,
-        run_folder.taken(root, prepared.config, prepared.shape.digest, stored, arguments.words) as layout,
-    ):
+    with stopping.limited(config.resources.time_limit), run_folder.held(root, stored) as layout:
         try:
-            _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
+            prepared = prepare()
+            resources, workers = prepared.config.resources, prepared.plan.workers
+            memory_bytes = worker_limit_bytes(resources, workers.processes)
+            with (
+                stopping.working(),
+                open_executor(resources.scheduler, workers.threads, workers.processes, memory_bytes) as executor,
+            ):
+                run_folder.freeze(layout, prepared.config, prepared.shape.digest, arguments.words)
+                _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
-            command = run_folder.resume_command(arguments.dataset, root, resources.scheduler)
-            raise StoppedError(f"{error}; continue with: {command}") from None
-    return TrainedRun(layout.root, run_folder.finished_report(layout))
+            command = run_folder.resume_command(arguments.dataset, root, config.resources.scheduler)
+            again = f"continue with: {command}" if layout.config.exists() else "nothing was saved, give it more time"
+            raise StoppedError(f"{error}; {again}") from None
+        return TrainedRun(layout.root, run_folder.finished_report(layout))
 
 
 def _run(

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, 
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from storage.errors import CorruptDataError, UnavailableStoreError
-from storage.files import aside_of, make_folder, remove_file, write_file
+from storage.files import aside_of, remove_file, write_file
 from storage.folder_layouts import RunLayout
 from storage.folders import committed_files, digest_file, remove_folder, remove_stale, verify
 from storage.lock import hold_lock
@@ -136,36 +136,49 @@ def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
 
 
 @contextmanager
-def taken(
-    root: Path, config: TrainConfig, features_digest: str, stored: TrainConfig | None, words: Sequence[str]
-) -> Iterator[RunLayout]:
-    """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
+def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
+    """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed.
 
-    The time limit and the address of a scheduler hold for one start and are not frozen. `stored` is the configuration
-    read before the lock, None for a new run; `words` of the command are kept in env.json. Raises LockedError naming the
-    process that holds the folder, FolderInUseError where another run came between, ConfigMismatchError where the data
-    have changed, CannotWriteError.
+    `stored` is the configuration read before the lock, None for a new run. Raises LockedError naming the process that
+    holds the folder, FolderInUseError where another run came between, CannotWriteError.
     """
     layout = RunLayout(root.absolute())
-    make_folder(layout.root)
+    made = [folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]
     with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=_warn):
-        remove_stale(layout.root, recursive=True)
-        frozen = frozen_config(layout) if layout.config.exists() else None
-        if frozen != stored:
-            raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
-        if frozen is None:
-            text = to_toml(config).encode()
-            facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
-            digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
-            write_record(layout.environment, {"environment": environment()} | facts | digests)
-            write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
-        elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
-            raise ConfigMismatchError(
-                f"the data or features are no longer those that the run in {root} was started with; "
-                "restore them, or start a new run"
-            )
-        remove_file(layout.contents)  # it tells of a finished run
-        yield layout
+        try:
+            frozen = frozen_config(layout) if layout.config.exists() else None
+            if frozen != stored:
+                raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
+            yield layout
+        finally:
+            if made and not layout.config.exists():
+                with suppress(OSError):
+                    remove_stale(layout.root, recursive=True)
+                    layout.environment.unlink(missing_ok=True)
+                    layout.lock.unlink()  # whoever waits for it sees that it is gone, and makes another
+                    for folder in made:
+                        folder.rmdir()
+
+
+def freeze(layout: RunLayout, config: TrainConfig, features_digest: str, words: Sequence[str]) -> None:
+    """Keep configuration, environment and the digest of the features at the first start; compare the digest later.
+
+    The lock is held. The time limit and the address of a scheduler hold for one start and are not kept; `words` of the
+    command are, in env.json. Raises ConfigMismatchError where the data have changed, CannotWriteError.
+    """
+    remove_stale(layout.root, recursive=True)
+    if not layout.config.exists():
+        text = to_toml(config).encode()
+        facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
+        digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
+        write_record(layout.environment, {"environment": environment()} | facts | digests)
+        write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
+    elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
+        raise ConfigMismatchError(
+            f"the data or features are no longer those that the run in {layout.root} was started with; "
+            "restore them, or start a new run"
+        )
+    remove_file(layout.contents)  # it tells of a finished run
 
 
 def _warn(message: str) -> None:

@@ -21,6 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 
 _reason: str | None = None
+_began = 0.0  # when somebody began to listen
 _deadline: float | None = None
 _working = False
 
@@ -95,8 +96,8 @@ def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
     Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
     through; a hangup that is ignored, as under `nohup`, stays so.
     """
-    global _reason
-    _reason = None
+    global _reason, _began
+    _reason, _began = None, time.monotonic()
     on_main_thread = threading.current_thread() is threading.main_thread()
     asked = [number for number in signals if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _request) for number in asked} if on_main_thread else {}
@@ -121,14 +122,33 @@ def unclaimed() -> list[signal.Signals]:
 
 
 @contextmanager
-def working(time_limit: float | None = None) -> Iterator[None]:
-    """Let requests wait until the work looks, since there is something to save; the time limit starts here."""
-    global _working, _deadline
-    _working, _deadline = True, None if time_limit is None else time.monotonic() + time_limit
+def limited(seconds: float | None) -> Iterator[None]:
+    """Ask for a stop so many seconds after `listening` began, before `working` at once; None: never."""
+    global _deadline
+    _deadline = None if seconds is None else _began + seconds
+    is_timed = seconds is not None and threading.current_thread() is threading.main_thread()
+    is_timed &= signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is somebody else's
+    try:
+        if is_timed:
+            signal.signal(signal.SIGALRM, lambda *_: None if _working else check())
+            signal.setitimer(signal.ITIMER_REAL, max(_began + (seconds or 0.0) - time.monotonic(), 1e-3))
+        yield
+    finally:
+        _deadline = None
+        if is_timed:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Let requests wait until the work looks, since there is something to save."""
+    global _working
+    _working = True
     try:
         yield
     finally:
-        _working, _deadline = False, None
+        _working = False
 
 
 def requested() -> str | None:

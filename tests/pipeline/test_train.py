@@ -20,6 +20,7 @@ from pipeline import predict, verify
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
+from storage.lock import hold_lock
 from storage.zarr_arrays import open_arrays
 
 SMALL = ("--centers", "40", "--penalty", "0.01", "--scheduler", "serial")
@@ -237,6 +238,17 @@ def test_a_link_in_a_run_is_refused_at_the_start(
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes, code=73)
     assert f"{run / name}: is a symbolic link" in the_error(capsys)
     assert files_of(tmp_path) == before
+
+
+def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path: Path, capsys: Capture) -> None:
+    run, nowhere = tmp_path / "new" / "run", tmp_path / "nowhere.csv"
+    train(run, tmp_path / "features", dataset=nowhere, code=66)
+    assert not list(tmp_path.iterdir()), "nothing is left of a run that cannot start"
+    capsys.readouterr()
+    with hold_lock(run / "run.lock", "training"):
+        for resume in ("auto", "never"):
+            train(run, tmp_path / "features", "--resume", resume, dataset=nowhere, code=73)
+            assert f"locked by process {os.getpid()}" in the_error(capsys)
 
 
 @pytest.mark.parametrize(("scale", "word"), [(1e160, "large"), (1e300, "large"), (1e-170, "small")])

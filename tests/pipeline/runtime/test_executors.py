@@ -132,7 +132,8 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
         pytest.skip("one after the other: there is no other task")
     error = ValueError if first == 0 else StoppedError
     started = time.monotonic()
-    with stopping.listening(), stopping.working(None if first == 0 else 1), pytest.raises(error, match=r"bad|limit"):
+    limited = stopping.limited(None if first == 0 else 1)
+    with stopping.listening(), limited, stopping.working(), pytest.raises(error, match=r"bad|limit"):
         list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "lease"))
     before = sizes_and_times(folder)
     assert time.monotonic() - started < 30  # undisturbed, they take 40 s
@@ -144,10 +145,10 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
 
 @pytest.mark.nightly
 def test_a_task_that_does_not_look_is_not_waited_for_too_long(tmp_path: Path) -> None:
-    with stopping.listening(), open_executor("processes", 2, 2, 2**30) as opened:
+    with open_executor("processes", 2, 2, 2**30) as opened:
         list(opened.run(look, range(8)))  # the imports of a worker take a moment
         started = time.monotonic()
-        with stopping.working(1), pytest.raises(StoppedError):
+        with stopping.listening(), stopping.limited(1), stopping.working(), pytest.raises(StoppedError):
             list(opened.run(sleep, range(4), tmp_path / "lease"))
     assert 20 <= time.monotonic() - (started + 1) < 50
 

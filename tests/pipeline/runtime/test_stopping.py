@@ -101,12 +101,16 @@ def test_looking_again_at_once_reads_no_file(tmp_path: Path, monkeypatch: pytest
     assert len(reads) == 1
 
 
-def test_the_time_limit_asks_once_it_is_over() -> None:
-    with stopping.listening(), stopping.working(0.05):
+def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once() -> None:
+    with stopping.listening(), stopping.limited(0.05), stopping.working():
         stopping.check()
         time.sleep(0.06)
         with pytest.raises(StoppedError, match="time limit"):
             stopping.check()
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with stopping.listening(), pytest.raises(StoppedError, match="time limit"), stopping.limited(0.05):
+        time.sleep(1)
+    assert signal.signal(signal.SIGALRM, before) == signal.SIG_DFL
 
 
 def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
