@@ -210,14 +210,17 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
             memory_bytes = worker_limit_bytes(resources, workers.processes)
             with (
                 stopping.working(),
-                open_executor(resources.scheduler, workers.threads, workers.processes, memory_bytes) as executor,
+                open_executor(
+                    resources.scheduler, workers.threads, workers.processes, memory_bytes, resources.worker_timeout
+                ) as executor,
             ):
                 run_folder.freeze(layout, prepared.config, prepared.shape.digest, arguments.words)
                 _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root, config.resources.scheduler)
-            again = f"continue with: {command}" if layout.config.exists() else "nothing was saved, give it more time"
-            raise StoppedError(f"{error}; {again}") from None
+            if layout.config.exists():
+                raise StoppedError(f"{error}; continue with: {command}") from None
+            raise StoppedError(f"{error} before anything was saved; start it again, with more time") from None
         return TrainedRun(layout.root, run_folder.finished_report(layout))
 
 
@@ -257,6 +260,7 @@ def _run(
     ):
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
+            executor.report_to(events.warn)
             events.log(f"run folder {layout.root}")
             for note in (*read.notes, *prepared.notes):
                 events.log(note)

@@ -159,19 +159,26 @@ def workers_of(driver: subprocess.Popen[Any]) -> list[psutil.Process]:
 
 
 @contextmanager
-def loopback_cluster(place: Path, options: list[str], variables: dict[str, str], workers: int = 2) -> Iterator[str]:
+def loopback_cluster(
+    place: Path, options: list[str], variables: dict[str, str], workers: int = 2, *, scheduler: bool = True
+) -> Iterator[str]:
     """Yield the address of a dask cluster on loopback, behind TLS: a scheduler, and so many workers of one thread.
 
     options : of dask's commands, which name the key; variables : of the workers
+    scheduler : whether one is started; else workers join that of the place
     """
     file, quiet = place / "scheduler.json", subprocess.DEVNULL
     common = [*options, "--scheduler-file", str(file), "--protocol", "tls", "--host", "127.0.0.1", "--no-dashboard"]
     of_worker = [*common, "--nthreads", "1", "--no-nanny", "--local-directory", str(place)]
-    lines = [["dask_scheduler", *common, "--port", "0"]] + [["dask_worker", *of_worker]] * workers
+    lines = [["dask_scheduler", *common, "--port", "0"]] * scheduler + [["dask_worker", *of_worker]] * workers
     environment = {"PYTHONPATH": str(ROOT)} | os.environ | variables
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", f"distributed.cli.{line[0]}", *line[1:]], env=environment, stdout=quiet, stderr=quiet
+            [sys.executable, "-m", f"distributed.cli.{line[0]}", *line[1:]],
+            cwd=place,  # which Python looks into first
+            env=environment,
+            stdout=quiet,
+            stderr=quiet,
         )
         for line in lines
     ]

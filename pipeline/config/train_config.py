@@ -338,6 +338,9 @@ class Resources:
     time_limit: float | None = optional(
         duration, "none", "time after which the run stops and can be resumed, such as 55m or 12h", "--time-limit"
     )
+    worker_timeout: float = option(
+        300.0, duration, "time to wait for a worker of a cluster, or an answer of its scheduler", "--worker-timeout"
+    )
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError as PoolCancelledError
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from hashlib import blake2b
+from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +35,7 @@ from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import processor_limit
+from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:
@@ -37,10 +44,13 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
+PATIENCE_SECONDS = 300  # for a worker, or an answer of the scheduler
 ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 _POLL_SECONDS = 0.01
-_STOP_SECONDS = 20  # for tasks to save what they have and end; the command has 25 in all
-_RESTART_SECONDS = 60  # for a worker process to come back after all of them died
+_STOP_SECONDS = 18  # for tasks to save what they have and end; the command has 25 in all
+_PARTING_SECONDS = 2  # for each answer while a run ends
+_LOOK_SECONDS = 2  # between two looks at who works
+TOLD_SECONDS = 30  # without a worker, before it is said
 _IGNORE_SIGNALS = """\
 import signal, threading
 if threading.current_thread() is threading.main_thread():
@@ -103,17 +113,35 @@ class Executor:
     def prepare(self, function: Callable[[], object]) -> None:
         """Call a function in every other process that works for this one, without waiting for it."""
 
+    def report_to(self, warn: Callable[[str], None]) -> None:
+        """Tell from now on where no worker is left."""
+
 
 class DaskExecutor(Executor):
-    """Items as dask tasks, at most two for each worker thread on their way at once."""
+    """Items as dask tasks, at most two for each worker thread on their way at once.
 
-    def __init__(self, client: Client, workers: int, *, in_threads: bool = False) -> None:
-        self.workers, self._in_threads = workers, in_threads
+    patience : seconds to wait for a worker, or for an answer of the scheduler
+    """
+
+    def __init__(
+        self, client: Client, workers: int, *, in_threads: bool = False, patience: float = PATIENCE_SECONDS
+    ) -> None:
+        self.workers, self._in_threads, self._patience = workers, in_threads, patience
         self._client = client
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
         self._preparing: list[Future] = []  # a task ends when nobody keeps its future
+        self._warn: Callable[[str], None] = lambda message: None
+        self._code = None if in_threads else own_code()
+        self._paths: list[str] = []  # that every worker must see
+        self._known: set[str] = set()  # addresses of the workers that were checked
+        self._looked = -math.inf  # when
         self._alone_since: float | None = None
+        self._has_told = False
+
+    def report_to(self, warn: Callable[[str], None]) -> None:
+        """Tell from now on where no worker is left."""
+        self._warn = warn
 
     def run(
         self,
@@ -133,15 +161,14 @@ class DaskExecutor(Executor):
         try:
             while not running.is_empty():
                 stopping.check()
-                with asking():
-                    self._let_move()
+                self._let_move()
                 if not running.has_ready():
-                    self._check_own_workers()
+                    self._look()
                     time.sleep(_POLL_SECONDS)
                     continue
                 future = next(running)
                 self._bound.discard(future.key)
-                result: ItemResult[Item, Value] = _result_of(future)
+                result: ItemResult[Item, Value] = self._result_of(future)
                 under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
@@ -155,48 +182,98 @@ class DaskExecutor(Executor):
         """Return the worker processes of this moment; this process where its own threads are the workers."""
         if self._in_threads:
             return [WorkerProcess(None, self.workers)]
-        with asking():
-            with suppress(TimeoutError):
-                self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first to come back
-            there = self._client.nthreads()
-        if not there:
-            raise _none_left()
-        return [WorkerProcess(address, int(threads)) for address, threads in sorted(there.items())]
+        while not (there := self._check_workers()):  # where all died, for the first to come back
+            stopping.check()
+            time.sleep(_POLL_SECONDS)
+        return [WorkerProcess(address, threads) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that some worker does not see."""
-        for path in paths:
-            with asking():
-                answers = self._client.run(_sees, str(path))
-            for worker, seen in answers.items():
-                if not seen:
-                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+        self._paths = list(map(str, paths))
+        self._known.clear()
+        if not self._in_threads:
+            self._check_workers()
 
     def prepare(self, function: Callable[[], object]) -> None:
         """Call a function in every worker process, without waiting for it."""
         if self._in_threads:
             return
-        with asking():
-            for address in self._client.nthreads():
-                place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
-                key = f"prepare-{os.getpid()}-{id(self)}-{address}"
+        for address in self._ask(self._client.nthreads):
+            place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
+            key = f"prepare-{os.getpid()}-{id(self)}-{address}"
+            with asking():
                 self._preparing.append(self._client.submit(function, key=key, pure=False, **place))
 
-    def _check_own_workers(self) -> None:
-        """Raise SchedulerError where the processes of this machine died and none has come back for long."""
-        if self._client.cluster is None or self._client.cluster.scheduler.workers:
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = time.monotonic()
-        elif time.monotonic() - self._alone_since > _RESTART_SECONDS:
-            raise _none_left()
+    def _ask(self, question: Callable[[], Value]) -> Value:
+        return ask(question, self._patience)
+
+    def _look(self) -> None:
+        """Look now and again who works, and whether the run shall stop."""
+        stopping.check()
+        if not self._in_threads and time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._check_workers()
+            self._looked = time.monotonic()
+
+    def _check_workers(self) -> dict[str, int]:
+        """Return the threads of each worker that there is; check those that came meanwhile.
+
+        Raises SchedulerError where one of them has other code or does not see the paths, or where there has been none
+        for too long, of which it tells earlier.
+        """
+        there: dict[str, int] = self._ask(self._client.nthreads)
+        new = sorted(there.keys() - self._known)
+        if new:
+            self._ask(partial(check_code, self._client, new))
+            self._check_sight(new)
+            self._known |= set(new)
+        now = time.monotonic()
+        self._alone_since = None if there else self._alone_since or now
+        alone = now - (self._alone_since or now)
+        if alone > self._patience:
+            raise SchedulerError(
+                f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; start one and run again with "
+                "--resume auto, or use --scheduler threads"
+            )
+        if alone > TOLD_SECONDS and not self._has_told:
+            self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
+        self._has_told = alone > TOLD_SECONDS
+        return there
+
+    def _check_sight(self, workers: list[str]) -> None:
+        for path in self._paths:
+            asked = partial(self._client.run, _sees, path, workers=workers, on_error="return")
+            for worker, seen in self._ask(asked).items():
+                if seen is False:  # an error is returned by one that died meanwhile
+                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+
+    def _result_of(self, future: Future) -> ItemResult[Item, Value]:
+        """Return a future's result, or raise its error in words a user can act on."""
+        # Slow to import, and there by now.
+        from distributed import KilledWorker
+
+        error: BaseException | None = self._ask(future.exception)
+        if error is None:
+            # What a worker held that died is computed again, by the next one: it may take long.
+            result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
+            return result
+        if isinstance(error, KilledWorker):
+            raise PlanError(
+                f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
+                "memory: lower --workers or --centers, or raise --memory-limit"
+            )
+        if isinstance(error, (ImportError, AttributeError, TypeError)) and not self._in_threads:
+            self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
+        raise error
 
     def _let_move(self) -> None:
         """Let tasks that are bound to a process run elsewhere if it dies, in which case dask might forget them."""
-        placed = self._bound and self._bound.intersection(chain.from_iterable(self._client.processing().values()))
+        if not self._bound:
+            return
+        placed = self._bound.intersection(chain.from_iterable(self._ask(self._client.processing).values()))
         for key in placed:
             with suppress(KeyError):  # it has ended meanwhile
-                self._client.sync(self._client.scheduler.set_restrictions, worker={key: None})
+                restrict = partial(self._client.scheduler.set_restrictions, worker={key: None})
+                self._ask(partial(self._client.sync, restrict))
         self._bound -= placed
 
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
@@ -204,12 +281,15 @@ class DaskExecutor(Executor):
         if futures and lease_file is not None:
             with suppress(CannotWriteError):  # a full disk ends them as well
                 stopping.Lease.next(lease_file)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        with suppress(OSError):  # of a scheduler that is lost nothing runs any more
-            self._client.cancel(futures)  # of one that runs this stops nothing, it only gives up the result
         self._bound.clear()
+        deadline = time.monotonic() + _STOP_SECONDS
+        with stopping.unconcerned(), suppress(SchedulerError):  # of a scheduler that is lost nobody hears any more
+            while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
+                if not self._in_threads and not ask(self._client.nthreads, _PARTING_SECONDS):
+                    break  # nobody runs them
+                time.sleep(20 * _POLL_SECONDS)
+            # Of one that runs this stops nothing, it only gives up the result.
+            ask(partial(self._client.cancel, futures), _PARTING_SECONDS)
 
     def _submit(
         self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, address: str | None
@@ -219,16 +299,19 @@ class DaskExecutor(Executor):
         if address is not None:
             self._bound.add(key)
         workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
-        return self._client.submit(_run_item, function, item, lease, key=key, pure=False, **workers)
+        with asking():
+            return self._client.submit(_run_item, function, item, lease, self._code, key=key, pure=False, **workers)
 
 
 @contextmanager
-def open_executor(scheduler: str, workers: int, processes: int, worker_memory_bytes: int) -> Iterator[Executor]:
+def open_executor(
+    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = PATIENCE_SECONDS
+) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
     scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here, each
-    process bounded by worker_memory_bytes. Raises SchedulerError where a cluster does not answer or has another version
-    of this package, ConfigError where it needs a key and none is named.
+    process bounded by worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a
+    cluster does not answer or has another version of this package, ConfigError where it needs a key and none is named.
     """
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
@@ -237,11 +320,11 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
             yield Executor()
         elif is_address(scheduler):
             with open_remote_client(scheduler) as client:
-                yield DaskExecutor(client, count_threads(client))
+                yield DaskExecutor(client, count_threads(client), patience=patience)
         else:
             in_threads = scheduler == "threads"
             with open_local_client(0 if in_threads else processes, workers, worker_memory_bytes) as client:
-                yield DaskExecutor(client, workers, in_threads=in_threads)
+                yield DaskExecutor(client, workers, in_threads=in_threads, patience=patience)
 
 
 def available_processors() -> int:
@@ -252,8 +335,12 @@ def available_processors() -> int:
 
 
 def _run_item(
-    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None
+    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None, code: str | None = None
 ) -> ItemResult[Item, Value]:
+    if code is not None and code != own_code():
+        from distributed import get_worker  # there by now
+
+        raise _other_code(get_worker().address, own_code(), code)
     _pin_blas()
     cpu = time.thread_time()
     with stopping.obeying(lease):
@@ -275,33 +362,35 @@ def _pin_blas() -> None:
     threadpool_limits(1)
 
 
-def _none_left() -> SchedulerError:
-    return SchedulerError(
-        f"all worker processes died, and none started again within {_RESTART_SECONDS} s; run again with --resume auto, "
-        "or --scheduler threads"
-    )
+@cache
+def own_code() -> str:
+    """Return what the numbers of this process come from: the versions of slkl and of its libraries, and our sources."""
+    digest = blake2b(digest_size=8)
+    for package in ("pipeline", "features", "storage"):
+        folder = Path(__file__).parents[2] / package
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder.parent).as_posix()} {path.stat().st_size} ".encode())
+            digest.update(path.read_bytes())
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba"))
+    return f"slkl {__version__} with sources {digest.hexdigest()}, {libraries}"
+
+
+def check_code(client: Client, workers: list[str] | None) -> None:
+    """Raise SchedulerError where some of the workers (None: any) have other code than this process."""
+    found = client.run(own_code, workers=workers, on_error="return")
+    for worker, code in found.items():
+        if isinstance(code, Exception) and not isinstance(code, OSError):  # OSError: it died meanwhile
+            raise SchedulerError(f"worker {worker} cannot import slkl ({code}); install version {__version__} there")
+        if isinstance(code, str) and code != own_code():
+            raise _other_code(worker, code, own_code())
+
+
+def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:
+    return SchedulerError(f"worker {worker} has {theirs}; this run has {ours}; start it from the same installation")
 
 
 def _sees(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110  (which Path.exists raises where a folder is closed to us)
-
-
-def _result_of(future: Future) -> ItemResult[Item, Value]:
-    """Return a future's result, or raise its error in words a user can act on."""
-    # Slow to import, and there by now.
-    from distributed import CancelledError, KilledWorker
-    from distributed.comm import CommClosedError
-
-    try:
-        result: ItemResult[Item, Value] = future.result()
-        return result
-    except KilledWorker as error:
-        raise PlanError(
-            f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-            "memory: lower --workers or --centers, or raise --memory-limit"
-        ) from None
-    except (CancelledError, PoolCancelledError, CommClosedError, TimeoutError) as error:
-        raise lost(error) from None
 
 
 @contextmanager
@@ -413,14 +502,23 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
     _silence_dask()
     security = _key() if address.startswith("tls://") else None
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
-    except (OSError, TimeoutError, ValueError) as error:
+
+    def connect() -> Client | Exception:
+        try:
+            return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
+        except (OSError, ValueError) as error:
+            return error
+
+    client = ask(connect, 2 * CONNECT_SECONDS)
+    if isinstance(client, Exception):
         raise SchedulerError(
-            f"dask scheduler {address} does not answer ({error}); start it, or use --scheduler threads"
-        ) from None
-    with client:
+            f"dask scheduler {address} does not answer ({client}); start it, or use --scheduler threads"
+        )
+    try:
         yield client
+    finally:
+        with stopping.unconcerned(), suppress(SchedulerError):  # of one that is lost there is nothing to close
+            ask(client.close, _PARTING_SECONDS)
 
 
 def _key() -> Security:
@@ -445,49 +543,56 @@ def _key() -> Security:
     raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
 
 
+def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
+    """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
+
+    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost, or does not answer within
+    so many seconds; StoppedError.
+    """
+    answer: ThreadFuture[Value] = ThreadFuture()
+
+    def wait_for_answer() -> None:
+        try:
+            with asking():
+                answer.set_result(question())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=wait_for_answer, name="asking", daemon=True).start()
+    deadline = time.monotonic() + seconds
+    while not wait([answer], 5 * _POLL_SECONDS).done:
+        meanwhile()
+        if time.monotonic() > deadline:
+            raise SchedulerError(
+                f"the dask scheduler has not answered for {seconds:.0f} s; see whether it runs, and run again with "
+                "--resume auto"
+            )
+    return answer.result()
+
+
 @contextmanager
 def asking() -> Iterator[None]:
-    """Ask the scheduler something: raise SchedulerError where it is lost meanwhile."""
+    """Raise SchedulerError where the scheduler is lost meanwhile, however that shows."""
     # Slow to import, and there by now.
     from distributed import CancelledError
+    from distributed.client import ClosedClientError
 
     try:
         yield
-    except (CancelledError, PoolCancelledError, OSError) as error:
-        raise lost(error) from None
-
-
-def lost(error: BaseException) -> SchedulerError:
-    """Return the message for a scheduler that is lost."""
-    return SchedulerError(
-        f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
-        "again, give its address too"
-    )
+    except (CancelledError, PoolCancelledError, ClosedClientError, OSError) as error:
+        raise SchedulerError(
+            f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
+            "again, give its address too"
+        ) from None
 
 
 def count_threads(client: Client) -> int:
-    """Return the number of worker threads; every worker must have our version."""
-    with asking():
-        try:
-            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-        except TimeoutError:
-            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one") from None
-        try:
-            versions = client.run(_version)
-        except OSError:
-            raise
-        except Exception as error:
-            raise SchedulerError(
-                f"the workers cannot import slkl ({error}); install version {__version__} where they run"
-            ) from None
-        threads = client.nthreads().values()
-    for worker, version in versions.items():
-        if version != __version__:
-            raise SchedulerError(f"worker {worker} has slkl {version}, this is {__version__}; install the same on both")
-    return sum(map(int, threads))
-
-
-def _version() -> str:
-    import pipeline  # on the worker that answers
-
-    return pipeline.__version__
+    """Return the number of worker threads that there are once a worker has come; all must have our code."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not (there := ask(client.nthreads, CONNECT_SECONDS)):
+        if time.monotonic() > deadline:
+            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one")
+        stopping.check()
+        time.sleep(10 * _POLL_SECONDS)
+    ask(partial(check_code, client, None), CONNECT_SECONDS)
+    return sum(map(int, there.values()))

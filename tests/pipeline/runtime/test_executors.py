@@ -1,6 +1,7 @@
 """Every executor runs the same items to the same values, and says in words when it cannot."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import DaskExecutor, Executor, count_threads, open_executor
 from pipeline.train import main
-from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times
+from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
 
 Key = tuple[list[str], dict[str, str]]
 LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
@@ -182,7 +183,7 @@ def test_the_key_of_a_cluster_elsewhere_does_not_matter_here(cluster_key: Key, t
 
 
 @pytest.mark.ci
-def test_a_scheduler_that_dies_amid_a_question_or_has_another_key_is_told(
+def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_told(
     cluster_key: Key, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, variables = cluster_key
@@ -215,6 +216,10 @@ def test_a_scheduler_that_dies_amid_a_question_or_has_another_key_is_told(
                 if str(place / "scheduler.json") in one.cmdline() and "distributed.cli.dask_scheduler" in one.cmdline()
             )
             scheduler.suspend()
+            with stopping.listening(), stopping.working():
+                threading.Timer(0.5, stopping.request, ["a test"]).start()
+                with pytest.raises(StoppedError):
+                    question(executor)
             threading.Timer(0.5, scheduler.kill).start()
             with pytest.raises(SchedulerError, match=r"scheduler was lost.*--resume auto"):
                 question(executor)
@@ -226,10 +231,45 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
         assert executor.workers == 2
         assert sorted(result.value for result in executor.run(abs, range(20))) == list(range(20))
         executor.check_paths([tmp_path])
-        with pytest.raises(SchedulerError, match="does not see"):
-            executor.check_paths([tmp_path / "absent"])
         with open_executor(cluster, 1, 1, 2**30) as another:
             assert prepared(executor, tmp_path / "first", 2) == prepared(another, tmp_path / "second", 2)
+        with pytest.raises(SchedulerError, match="does not see"):
+            executor.check_paths([tmp_path / "absent"])
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("file", "words", "told"),
+    [
+        ("pipeline/__init__.py", ('"1.0.0"', '"0.9.0"'), "slkl 0.9.0 with sources"),
+        ("features/descriptors/sphog.py", ("", "\n"), "slkl 1.0.0 with sources"),
+        ("pipeline/runtime/executors.py", ("def own_code", "def its_code"), "cannot import slkl"),
+    ],
+)
+def test_a_worker_with_other_code_is_told(
+    cluster_key: Key, tmp_path: Path, file: str, words: tuple[str, str], told: str
+) -> None:
+    """One that is there from the start, and one that comes later, to be asked or to be sent items at once."""
+    options, variables = cluster_key
+    for package in ("pipeline", "features", "storage"):
+        shutil.copytree(ROOT / package, tmp_path / "other" / package)
+    changed = tmp_path / "other" / file
+    changed.write_text(changed.read_text().replace(*words, 1))
+    theirs = variables | {"PYTHONPATH": str(tmp_path / "other")}
+    with (
+        dask.config.set(key_settings(variables)),
+        loopback_cluster(tmp_path, options, variables, workers=1) as address,
+        open_executor(address, 1, 1, 2**30) as executor,
+        loopback_cluster(tmp_path, options, theirs, workers=1, scheduler=False),
+    ):
+        wait_until(lambda: len(executor._client.nthreads()) == 2, 60)
+        for question in (
+            lambda: list(executor.run(abs, range(40))),
+            lambda: executor.processes(),
+            lambda: open_executor(address, 1, 1, 2**30).__enter__(),
+        ):
+            with pytest.raises(SchedulerError, match=told):
+                question()
 
 
 def stop_at_a_record(solutions: Path) -> None:

@@ -147,9 +147,11 @@ def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_workers_die(monkeypatch, tmp_path, "os._exit(1)")
-    monkeypatch.setattr(executors, "_RESTART_SECONDS", 1)
-    monkeypatch.setattr(executors, "_STOP_SECONDS", 1)
-    with open_executor("processes", 1, 1, 2**30) as opened:
+    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(executors, "TOLD_SECONDS", 0.5)
+    told: list[str] = []
+    with open_executor("processes", 1, 1, 2**30, patience=1) as opened:
+        opened.report_to(told.append)
         (nanny,) = opened._client.cluster.workers.values()
         private = next(path for path in Path(nanny.worker_dir).parents if path.name.startswith("slkl-workers-"))
         assert private.stat().st_mode & 0o077 == 0, "the folder of the workers is their owner's alone"
@@ -158,6 +160,8 @@ def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
         for child in psutil.Process().children(recursive=True):
             if "spawn_main" in " ".join(child.cmdline()):
                 child.kill()
-        with pytest.raises(SchedulerError, match=r"none started again within 1 s.*--resume auto"):
+        with pytest.raises(SchedulerError, match=r"no worker for . s, .*--resume auto"):
             list(opened.run(abs, [-2]))
+        assert len(told) == 1
+        assert "the run waits for one, 1 s at most" in told[0]
     assert not private.exists()
