@@ -25,6 +25,7 @@ from hashlib import blake2b
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
+from platform import python_version
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -33,7 +34,7 @@ from threadpoolctl import threadpool_limits
 from pipeline import __version__
 from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
-from pipeline.runtime import stopping
+from pipeline.runtime import progress, stopping
 from pipeline.runtime.memory_limits import processor_limit
 from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
@@ -51,6 +52,8 @@ _STOP_SECONDS = 18  # for tasks to save what they have and end; the command has 
 _PARTING_SECONDS = 2  # for each answer while a run ends
 _LOOK_SECONDS = 2  # between two looks at who works
 TOLD_SECONDS = 30  # without a worker, before it is said
+# How dask's client fails that has closed itself: parts of it are gone.
+_CLOSED = (RuntimeError, AttributeError, AssertionError)
 _IGNORE_SIGNALS = """\
 import signal, threading
 if threading.current_thread() is threading.main_thread():
@@ -237,6 +240,7 @@ class DaskExecutor(Executor):
         if alone > TOLD_SECONDS and not self._has_told:
             self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
+        progress.wait_for("no worker; waiting for one" if self._has_told else "")
         return there
 
     def _check_sight(self, workers: list[str]) -> None:
@@ -263,6 +267,8 @@ class DaskExecutor(Executor):
             )
         if isinstance(error, (ImportError, AttributeError, TypeError)) and not self._in_threads:
             self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
+        if isinstance(error, Exception) and not isinstance(error, PipelineError) and not self._in_threads:
+            self._check_workers()  # one that has just come may not see the paths
         raise error
 
     def _let_move(self) -> None:
@@ -315,6 +321,7 @@ def open_executor(
     """
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
+    progress.wait_for("")  # as an earlier run of this process may have said
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
         if scheduler == "serial":
             yield Executor()
@@ -372,7 +379,7 @@ def own_code() -> str:
             digest.update(f"{path.relative_to(folder.parent).as_posix()} {path.stat().st_size} ".encode())
             digest.update(path.read_bytes())
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba"))
-    return f"slkl {__version__} with sources {digest.hexdigest()}, {libraries}"
+    return f"slkl {__version__} with sources {digest.hexdigest()}, {libraries}, Python {python_version()}"
 
 
 def check_code(client: Client, workers: list[str] | None) -> None:
@@ -579,7 +586,7 @@ def asking() -> Iterator[None]:
 
     try:
         yield
-    except (CancelledError, PoolCancelledError, ClosedClientError, OSError) as error:
+    except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
         raise SchedulerError(
             f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
             "again, give its address too"

@@ -221,8 +221,10 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
                 with pytest.raises(StoppedError):
                     question(executor)
             threading.Timer(0.5, scheduler.kill).start()
-            with pytest.raises(SchedulerError, match=r"scheduler was lost.*--resume auto"):
-                question(executor)
+            for _ in range(2):  # the second time of a client that has given up
+                with pytest.raises(SchedulerError, match=r"scheduler was lost.*--resume auto"):
+                    question(executor)
+                executor._client.close()
 
 
 @pytest.mark.ci
@@ -231,8 +233,6 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
         assert executor.workers == 2
         assert sorted(result.value for result in executor.run(abs, range(20))) == list(range(20))
         executor.check_paths([tmp_path])
-        with open_executor(cluster, 1, 1, 2**30) as another:
-            assert prepared(executor, tmp_path / "first", 2) == prepared(another, tmp_path / "second", 2)
         with pytest.raises(SchedulerError, match="does not see"):
             executor.check_paths([tmp_path / "absent"])
 
