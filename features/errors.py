@@ -1,5 +1,7 @@
 """What can be wrong with an input; `exit_code` is the exit status of the process."""
 
+CHANGED = "changed while it was read; leave it alone meanwhile, and run again"
+
 
 class UsageError(ValueError):
     """An option has a value that cannot be used; the message names the option and what to give."""

@@ -15,7 +15,7 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.row_source import LabelledRows, source_of
+from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
 
 # The four files of MNIST's layout, without ".gz", and their dimensions.
@@ -75,11 +75,12 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
     arrays, digests = {}, {}
     for key, path in paths.items():
         with open_plain(path) as stream:
-            digests[key] = hashlib.file_digest(stream, "sha256").hexdigest()
             if are_published:
-                published.check_digest(path, digests[key], published.PUBLISHED[name].files[path.name])
-            stream.seek(0)
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+                published.check_digest(path, found, published.PUBLISHED[name].files[path.name])
+                stream.seek(0)
             arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
+        digests[key] = digest_rows(arrays[key])
     given = []
     for part in ("train", "t10k"):
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]

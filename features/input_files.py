@@ -29,6 +29,15 @@ def open_plain(path: Path) -> BufferedReader:
     return path.open("rb")
 
 
+def stamp(path: Path) -> tuple[str, int, int, int]:
+    """Return what tells whether a file was written to since: path, size, times of its content and of its entry.
+
+    Programs set the first time back, as `cp -p` and `tar` do, but not the second. Raises OSError.
+    """
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def check_promise(path: Path, promised: int) -> None:
     """Raise DataError where a file says that it holds more bytes, or cells, than its size makes plausible."""
     size = path.stat().st_size

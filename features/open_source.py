@@ -13,7 +13,8 @@ import numpy as np
 
 from features import images, paper_tables
 from features.array_sources import open_arrays, open_npz
-from features.errors import DataError, MissingInputError, UsageError
+from features.errors import CHANGED, DataError, MissingInputError, UsageError
+from features.input_files import stamp
 from features.source import NAMED, RowArray, Source, SourceSpec
 from features.tables.table_paths import KNOWN, exists, is_table, table_files
 
@@ -37,7 +38,7 @@ def open_source(
     digests: Mapping[str, str] | None = None,
     keeper: "Keeper | None" = None,
 ) -> Source:
-    """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamp.
+    """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamps.
 
     arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
         `spec.dataset` names; X is never read whole, and nothing kept open
@@ -54,8 +55,16 @@ def open_source(
 
 
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
-def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple, keeper: "Keeper | None") -> Source:
-    return viewed(_open(spec, keeper), spec)
+def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: "Keeper | None") -> Source:
+    source = viewed(_open(spec, keeper), spec)
+    if spec.dataset not in NAMED and stamp_of(spec) != stamps:  # each file of those has its sha256
+        raise changed(spec)
+    return source
+
+
+def changed(spec: SourceSpec) -> DataError:
+    """Return the error for data that do not stay as they were."""
+    return DataError(f"{' or '.join(filter(None, (spec.dataset, spec.test)))}: {CHANGED}")
 
 
 def close_files() -> None:
@@ -111,20 +120,21 @@ def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
 
 
 def stamp_of(spec: SourceSpec) -> tuple:
-    """Return sizes and modification times of the files, so that the same process reads a changed file again."""
+    """Return sizes and times of the files, so that the same process reads a changed file again."""
     path, stamps = Path(spec.dataset), []
     if spec.dataset in NAMED:
         place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
         if not place or spec.dataset in ("digits", "sinc"):
             return ()  # generated; or in the cache, where a file has its sha256 or is replaced
         files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
-    elif path.is_dir() and (path.suffix == ".zarr" or not is_table(path)):
-        files = sorted(path.rglob("*") if path.suffix == ".zarr" else path.glob("*"))
+    elif path.is_dir() and path.suffix == ".zarr":
+        files = sorted(path.rglob("*"))
+    elif path.is_dir() and not is_table(path):
+        files = [file for file in (images.idx_file(path, name) for name in images.IDX_FILES) if file is not None]
     else:
         tables = [path, *([Path(spec.test)] if spec.test else [])]
         files = [file for table in tables for file in (table_files(table) if is_table(table) else [table])]
     for file in files:
         with suppress(OSError):  # of a dangling link; opening it will say so
-            status = file.stat()
-            stamps.append((str(file), status.st_size, status.st_mtime_ns))
+            stamps.append(stamp(file))
     return tuple(stamps)

@@ -26,7 +26,7 @@ from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered, describe
 from pipeline.runtime.console import Console
-from storage.errors import StorageError
+from storage.errors import CorruptDataError, MissingDataError, StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from pipeline.planning.plan import Prepared
@@ -243,7 +243,7 @@ def _run(
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.after.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit_model import fit
-    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
+    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers, repair_features
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
@@ -268,7 +268,11 @@ def _run(
                 events.warn(warning)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
-            features = prepared.store if prepared.stores_features else live(prepared.request, prepared.shape)
+            features = (
+                prepared.store
+                if prepared.stores_features
+                else live(prepared.request, prepared.shape, layout.data_chunks)
+            )
             run = Run(
                 layout=layout,
                 feature_layout=prepared.store,
@@ -286,8 +290,14 @@ def _run(
             compile_needed(run)
             prepare_workers(run)
             build_features(run)
-            fit(run)
-            scores = evaluate_model(run)
+            try:
+                fit(run)
+                scores = evaluate_model(run)
+            except (CorruptDataError, MissingDataError):
+                if not repair_features(run):
+                    raise
+                fit(run)  # goes on from what is committed
+                scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
             remove_file(layout.lease)
             run_folder.finish(layout, report)

@@ -57,6 +57,7 @@ class RunLayout:
     candidates = _Path("candidates")  # their rows in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
+    data_chunks = _Path("statistics/data.npz")  # of zarr data: the checksums of their chunks, for whoever reads them
     passes = _Path("passes")  # the passes over the rows that are under way
     row_pass = _Named("passes/{}")  # the folder of one: what it reads, and the sums that it has committed
     progress = _Path("progress")  # how far the items are that run in other processes

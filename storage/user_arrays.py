@@ -4,7 +4,7 @@ zarr 3.1 reads a missing chunk as the fill value without a warning, so a lost fi
 chunk that a read touches must exist; a store written without its empty chunks looks the same as a damaged one and is
 refused. blosc reads past the end of a truncated chunk, so its header is checked first. Bit flips under zstd or blosc
 go unnoticed unless crc32c is among the codecs. What shape and dtype of chunks promise is not believed where it is far
-beyond their stored bytes; what is in them is decoded by zarr.
+beyond their stored bytes; what is in them is decoded by zarr, and must be the same whenever it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +34,9 @@ class UserArray:
     """A read-only array, sliced by rows: `array[start:stop]`.
 
     Each thread caches the last run of chunks that it decoded; threads that read the same chunks share them.
+
+    checksums: crc32c of each run of chunks as it was first decoded, or as whoever opened the array knows it; 0 where it
+    was not read yet.
     """
 
     def __init__(self, root: Path, path: str, array: Any) -> None:
@@ -46,6 +50,7 @@ class UserArray:
         self._is_blosc = "blosc" in codecs
         self._trailer_bytes = 4 if codecs[-1] == "crc32c" else 0
         self._is_compressed = not set(zarr_metadata.COMPRESSORS).isdisjoint(codecs)
+        self.checksums = np.zeros(-(-self.shape[0] // self.chunk_rows), np.uint32)
         self._array = array
         self._kept: dict[int, tuple[int, NDArray[Any]]] = {}  # by thread: number and rows of a run of chunks
         self._decoding = threading.Lock()
@@ -70,7 +75,7 @@ class UserArray:
         """Return the rows of a slice (step 1) as a new array.
 
         Raises ValueError where `rows` is no slice, CorruptDataError naming array, rows and chunk file where a chunk is
-        missing or cannot be decoded.
+        missing, cannot be decoded, or does not hold what it held when it was read first.
         """
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows!r:.60}")
@@ -107,10 +112,24 @@ class UserArray:
             reason = f"promise {decoded_bytes} bytes from {stored_bytes} stored ones; rewrite it without compression"
             raise self._corrupt(next(self._chunk_names(start, stop)), start, stop, f"and those after it {reason}")
         try:
-            return np.asarray(self._array[start:stop])
+            values = np.asarray(self._array[start:stop])
         except Exception as error:  # codecs raise whatever they like on damaged bytes
             names = ", ".join(itertools.islice(self._chunk_names(start, stop), 3))
             raise self._corrupt(names, start, stop, f"cannot be decoded ({str(error)[:120]}); restore it") from error
+        for low in range(start, stop, self.chunk_rows):
+            self._check_same(low, values[low - start : low - start + self.chunk_rows])
+        return values
+
+    def _check_same(self, start: int, rows: NDArray[Any]) -> None:
+        """Keep the checksum of a run of chunks that is read first; raise CorruptDataError where it was another."""
+        form = google_crc32c.value(f"{self.dtype.str} {self.shape}".encode())
+        found = google_crc32c.extend(form, np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+        number = start // self.chunk_rows
+        if len(self.checksums) <= number or int(self.checksums[number]) not in (0, found):
+            name = next(self._chunk_names(start, start + 1))
+            reason = "changed while it was read; leave it alone meanwhile, and run again"
+            raise self._corrupt(name, start, start + len(rows), reason)
+        self.checksums[number] = found
 
     def _check_chunk(self, name: str, start: int, stop: int) -> int:
         """Return the size of a chunk file, which must be a plain one, and as long as a blosc header claims."""

@@ -16,7 +16,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from features.cell_text import drop_setting, reads_as_number, setting, shown
-from features.errors import DataError, MissingInputError, UsageError
+from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
@@ -176,7 +176,7 @@ class CodesInOrder:
             if n_rows >= self.shape[0] and digest.hexdigest() != self._sha256:
                 break
             yield (rows.codes,)
-        raise DataError(f"{self._table.path}: changed while it was read; leave it alone meanwhile, and run again")
+        raise DataError(f"{self._table.path}: {CHANGED}")
 
 
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
@@ -229,7 +229,10 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     kept = [found] if found.sample is not None else []  # until it was used once: it is large
 
     def learned() -> LearnedRows:
-        return _sampled(source, kept.pop() if kept else read_now(lambda n_rows: None))
+        again = kept.pop() if kept else read_now(lambda n_rows: None)
+        if again.sha256 != found.sha256:
+            raise DataError(f"{path}: {CHANGED}")
+        return _sampled(source, again)
 
     return replace(source, learned=learned)
 

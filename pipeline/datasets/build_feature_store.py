@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,33 +50,40 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
 
 
 def build_in_order(task: BlockTask, items: list[FeatureItem], source: Source, item_rows: int) -> Iterator[int]:
-    """Store the features of the items from a source that is read front to back; yield the rows of each as it is done.
+    """Store the features of all items from a source that is read front to back; yield the rows of each as it is done.
 
-    Both parts are written as their rows come; those of items that are done already are passed over.
+    Both parts are written as their rows come. The last item is done when the source was read to its end, where it is
+    known whether these are the rows that were planned.
     """
     assert source.in_order is not None
     waiting = {(item.part, item.block.start): item for item in items}
     held: dict[Part, list[NDArray[Any]]] = {part: [] for part in PARTS}
-    begun = dict.fromkeys(PARTS, 0)
+    begun, done = dict.fromkeys(PARTS, 0), list[int]()
     for part, start, inputs in source.in_order():
         stopping.check()
         held[part].append(inputs)
         n_rows = source.n_train if part == "train" else source.n_test
         while begun[part] < n_rows and start + len(inputs) >= (stop := min(begun[part] + item_rows, n_rows)):
             rows = held[part][0] if len(held[part]) == 1 else np.concatenate(held[part])
-            item = waiting.get((part, begun[part]))
-            if item is not None:
-                yield build_item(task, item, rows[: stop - begun[part]])
+            yield from done
+            done = [build_item(task, waiting[part, begun[part]], rows[: stop - begun[part]])]
             held[part], begun[part] = [rows[stop - begun[part] :]], stop
+    yield from done
 
 
-def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:
-    """Create the arrays of a store, or take up a half-built one, and return what is left to build, or lost a file.
+def prepare(
+    layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest, place: Path | None = None
+) -> tuple[BlockTask, list[FeatureItem]]:
+    """Create the arrays of a store, or take up a half-built or damaged one, and return what is left to build.
 
-    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs.
+    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs. `place`: see
+    `open_data.planned`. Of a table all is left: an earlier run that did not read it to its end may have met another.
     """
-    arrays = _begun_arrays(layout, _array_specs(shape, open_data(request.source)), shape)
-    features = live(request, shape)
+    features = live(request, shape, place)
+    source = open_data(request.source, features.data)
+    if source.columns is not None:
+        remove_folder(layout.markers)
+    arrays = _begun_arrays(layout, _array_specs(shape, source), shape)
     n_inputs = arrays["standardisation/mean"].n_rows
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
@@ -83,7 +91,7 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
     done = {
         name
         for name, marker in read_markers(layout.markers).items()
-        if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=False)
+        if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=True)
     }
     return (layout, features), [item for item in items if item.name not in done]
 
@@ -103,6 +111,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
         arrays = open_arrays(layout.arrays)
         forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
         if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
+            create_arrays(layout.arrays, specs, {"description": shape.description})  # what is damaged but has a form
             return arrays
     make_folder(layout.folder)
     remove_file(layout.manifest)  # of a store that is damaged

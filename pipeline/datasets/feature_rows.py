@@ -20,7 +20,7 @@ from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
-from pipeline.datasets.open_data import DataIdentity, identify, open_data, release_data
+from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
@@ -38,12 +38,12 @@ TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gat
 
 @dataclass(frozen=True)
 class LiveFeatures:
-    """What a worker needs to compute any features: the request, the fitted z-scoring, the identity of zarr data."""
+    """What a worker needs to compute any features: the request, the data that were planned, the fitted z-scoring."""
 
     request: FeatureRequest
+    data: PlannedData
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
-    data: DataIdentity | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,9 @@ class _Store:
         files = read_manifest(layout.folder).files
         self._digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
         metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
-        _refuse(layout, compare(layout.folder, metadata, contents=True))
+        problems = compare(layout.folder, metadata, contents=True)
+        if problems:
+            raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
         self._arrays = open_arrays(layout.arrays)
 
     def _stored(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -143,20 +145,22 @@ def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureRow
     return _Store(layout)
 
 
-def is_built(layout: FeatureLayout) -> bool:
-    """Return whether a complete store is there: manifest whole, every file present with its size."""
+def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
+    """Return whether a complete store is there: manifest whole, every file with its size, and with its `contents`.
+
+    A damaged one is warned of, and counts as none.
+    """
     if not layout.manifest.exists():
         return False
-    _refuse(layout, verify_manifest(layout.folder, contents=False))
-    return True
-
-
-def _refuse(layout: FeatureLayout, problems: list[str]) -> None:
-    """Raise CorruptDataError where there are problems of a store."""
+    problems = verify_manifest(layout.folder, contents=contents)
     if problems:
-        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        fault = f"feature store {layout.folder} is damaged: {problems[0]}{more}"
-        raise CorruptDataError(f"{fault}; delete the folder to build it again")
+        warn(f"{_fault(layout, problems)}; it is made again")
+    return not problems
+
+
+def _fault(layout: FeatureLayout, problems: list[str]) -> str:
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"feature store {layout.folder} is damaged: {problems[0].partition(';')[0]}{more}"
 
 
 class _LiveRows:
@@ -250,15 +254,15 @@ class _ScaledRows:
         return scaled(self._rows.take(rows), self._scales.read()["scales"])
 
 
-def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
-    """Return the access to features that are computed on the fly.
+def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None) -> LiveFeatures:
+    """Return the access to features that are computed on the fly; `place`: see `open_data.planned`.
 
     Z-scoring is fitted to the first training inputs in one pass, if asked for. Raises StoppedError where it shall stop.
     """
-    data = identify(request.source)
+    data = planned(request.source, shape.description["source"], place)
     if not request.standardise:
-        return LiveFeatures(request, data=data)
-    source = open_data(request.source)
+        return LiveFeatures(request, data)
+    source = open_data(request.source, data)
     release_data()  # the chunks that are read here go with this source
     read: RowReader = partial(source.read, "train")
     weights, n_rows = source.weights("train"), source.n_train
@@ -268,7 +272,7 @@ def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
         read, n_rows = (lambda start, stop: (inputs[start:stop], targets[start:stop])), len(rows)
         weights = None if weights is None else weights[rows]
     fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced)
-    return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
+    return LiveFeatures(request, data, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
 
 
 def open_features(access: FeatureAccess) -> FeatureRows:

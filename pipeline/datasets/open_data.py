@@ -1,37 +1,73 @@
-"""Data of the user, opened: zarr data by `storage`, all else by `features` alone."""
+"""Data of the user, opened as a plan has seen them: zarr data by `storage`, all else by `features` alone."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from features.array_sources import digest_arrays, open_npz
-from features.open_source import close_files, open_source, stamp_of, viewed
+from features.open_source import changed, close_files, open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_table
 from pipeline.datasets.table_records import TableRecords
+from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
+from storage.arrays import write_arrays
+from storage.files import make_folder
 from storage.records import digest_of
 from storage.user_arrays import open_user_arrays
 
 _opening = Lock()
 
-# Of zarr data: the digest of names, sizes and time stamps of their files, and the sha256 of each array.
-DataIdentity = tuple[str, tuple[tuple[str, str], ...]]
+
+@dataclass(frozen=True)
+class ZarrDigests:
+    """The sha256 of each array by its name, and in the same order the checksums of their chunks, named by numbers."""
+
+    arrays: tuple[tuple[str, str], ...]
+    chunks: Stored
 
 
-def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
+@dataclass(frozen=True)
+class PlannedData:
+    """The digest of the identity of planned data, and of zarr data the digests of what is in them."""
+
+    identity: str
+    zarr: ZarrDigests | None = None
+
+
+def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = None) -> PlannedData:
+    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`.
+
+    Zarr data are read once for that, while their files do not change.
+    """
+    zarr = _digests_of(spec) if _is_zarr(spec) else None
+    if zarr is not None and place is not None:
+        make_folder(place.parent)
+        write_arrays(place, zarr.chunks.read())
+        zarr = replace(zarr, chunks=StoredFile(place))
+    return PlannedData(digest_of(identity), zarr)
+
+
+def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
     """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
 
-    Those are digested once while their files do not change, and not at all where their identity is `known`. Raises
-    CorruptDataError where they are damaged.
+    Raises DataError where they are not the planned `data`, CorruptDataError where they are damaged, or where rows of
+    zarr data that are read later are others.
     """
-    known = known or identify(spec)
-    if known is None:
+    if _is_zarr(spec):
+        digests = (data and data.zarr) or _digests_of(spec)
+        with _opening:  # threads that come together must not each keep chunks of their own
+            source = _open_zarr(spec, digests)
+    else:
         kept = spec.kept if is_table(Path(spec.dataset)) else None
         if kept is not None and not any(Path(kept).glob("*")):
             close_files()  # of tables that were deleted
-        return open_source(spec, keeper=None if kept is None else TableRecords(Path(kept)))
-    with _opening:  # threads that come together must not each keep chunks of their own
-        return _open_zarr(spec, known)
+        source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept)))
+    if data is not None and digest_of(source.identity) != data.identity:
+        raise changed(spec)
+    return source
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
@@ -52,12 +88,10 @@ def release_data() -> None:
     _open_zarr.cache_clear()
 
 
-def identify(spec: SourceSpec) -> DataIdentity | None:
-    """Return the identity of zarr data, None for others; one pass over their bytes, or their stamps where known."""
-    if not _is_zarr(spec):
-        return None
+def _digests_of(spec: SourceSpec) -> ZarrDigests:
+    """Return the digests of zarr data; one pass over their bytes, or their stamps where known."""
     of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
-    return _identity(of_arrays, digest_of(repr(stamp_of(spec))))
+    return _read_digests(of_arrays, digest_of(repr(stamp_of(spec))))
 
 
 def _is_zarr(spec: SourceSpec) -> bool:
@@ -65,10 +99,18 @@ def _is_zarr(spec: SourceSpec) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
-    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known[1]))
+def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
+    arrays, chunks = open_user_arrays(Path(spec.dataset)), digests.chunks.read()
+    for number, (name, _) in enumerate(digests.arrays):
+        if name not in arrays:
+            raise changed(spec)
+        arrays[name].checksums = chunks[str(number)]
+    return open_source(spec, arrays, dict(digests.arrays))
 
 
 @lru_cache(maxsize=4)
-def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
-    return stamp, tuple(digest_arrays(spec, open_user_arrays(Path(spec.dataset))).items())
+def _read_digests(spec: SourceSpec, stamp: str) -> ZarrDigests:
+    arrays = open_user_arrays(Path(spec.dataset))
+    found = digest_arrays(spec, arrays)
+    chunks = {str(number): arrays[name].checksums for number, name in enumerate(found)}
+    return ZarrDigests(tuple(found.items()), StoredInMemory({"chunks": chunks}, "chunks"))

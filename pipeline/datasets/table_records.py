@@ -1,7 +1,7 @@
 """What reading tables found and took: labels, weights, groups and encoding are kept, seconds and memory counted.
 
 What was found stands beside the feature stores, without inputs. A table is found by the paths of its files and by what
-was asked of it. It is read again where a file has another size or time.
+was asked of it. It is read again where a file has another size or other times.
 """
 
 import json
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from features.errors import DataError
+from features.errors import CHANGED, DataError
+from features.input_files import stamp
 from features.tables.encoding import TableEncoding
 from features.tables.table_paths import table_files
 from pipeline.runtime import stopping
@@ -120,7 +121,7 @@ class TableRecords:
         with _counted(path) as count:
             found = read(count)
         if _stamps(path) != stamps:
-            raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
+            raise DataError(f"{path}: {CHANGED}")
         if self.writes:
             make_folder(self.folder)
             for old in earlier:
@@ -130,7 +131,7 @@ class TableRecords:
 
 
 def write_frame(frame: Any, folder: Path) -> Path:
-    """Write a data frame as FOLDER/frame-<sha256>.parquet, unless it is there; return the path.
+    """Write a data frame as FOLDER/frame-<sha256>.parquet, unless it is there undamaged; return the path.
 
     Raises DataError where it cannot be read as a table, CannotWriteError.
     """
@@ -141,8 +142,9 @@ def write_frame(frame: Any, folder: Path) -> Path:
     try:
         with write_errors(aside):
             Frame(frame, "data frame").write_parquet(aside)
-        path = folder / f"frame-{digest_file(aside).sha256[:16]}.parquet"
-        if not path.exists():
+        digest = digest_file(aside)
+        path = folder / f"frame-{digest.sha256[:16]}.parquet"
+        if not path.exists() or digest_file(path) != digest:
             rename_file(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -187,5 +189,5 @@ def _as_arrays(found: "ReadTable") -> dict[str, np.ndarray]:
 
 
 def _stamps(path: Path) -> list[list[Any]]:
-    """Return name, size and time of each file of a table."""
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in table_files(path)]
+    """Return the stamp of each file of a table."""
+    return [list(stamp(file)) for file in table_files(path)]

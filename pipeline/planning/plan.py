@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from features.open_source import changed
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import exists, is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
@@ -158,6 +159,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
         return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
     prepared = _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
     shape = describe(prepared.request)
+    if replace(shape, digest="", description={}) != replace(prepared.shape, digest="", description={}):
+        raise changed(spec)
     return replace(prepared, shape=shape, store=store_of(prepared.config, shape))
 
 

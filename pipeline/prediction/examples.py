@@ -47,13 +47,15 @@ class ExamplePart:
 class Examples:
     """What to predict: a name for people, the part (None: a whole file), and its pieces.
 
-    unknown: how many cells read so far of each column held a category that the model does not know.
+    unknown: how many cells read so far of each column held a category that the model does not know. check: raises
+    DataError where files are no longer as they were when they were opened.
     """
 
     name: str
     part: str | None
     pieces: tuple[ExamplePart, ...]
     unknown: Counter[str] = field(default_factory=Counter)
+    check: Callable[[], None] = lambda: None
 
     @property
     def n_rows(self) -> int:

@@ -6,7 +6,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.descriptors.extraction import feature_length
 from features.errors import DataError
+from features.open_source import changed, stamp_of
 from features.row_source import check_finite, input_dtype
-from features.source import NAMED, Source
+from features.source import NAMED, Source, SourceSpec
 from features.tables.encoding import unknown_words
 from features.targets import class_positions
 from pipeline.config import settings as configuration
@@ -113,6 +114,8 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     named = data is None or data in NAMED
     place = None if data is None else configuration.absolute_path(data)
     of_the_run = config is not None and place in (None, config.dataset)
+    spec = source_spec(config) if config is not None and of_the_run else SourceSpec(data or "")
+    stamps = stamp_of(spec)
     as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
     if config is not None and of_the_run and as_trained:
         if asked.data_dir:
@@ -126,7 +129,12 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
         examples = open_file(Path(data), asked, predictor.model)
     for piece in examples.pieces:
         check_shape(piece, predictor.model)
-    return examples
+
+    def check() -> None:
+        if spec.dataset not in NAMED and stamp_of(spec) != stamps:
+            raise changed(spec)
+
+    return replace(examples, check=check)
 
 
 def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
@@ -195,6 +203,7 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
             decision, far = _decide(model, stored, piece.name, block.start)
             weights = None if piece.weights is None else piece.weights[block.start : block.stop]
             yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
+    examples.check()
 
 
 def _decide(

@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from features.descriptors import deskew, soft_hog, sphog
-from features.errors import DataError, MissingInputError, UsageError
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
 from pipeline.datasets.build_feature_store import FeatureItem
-from pipeline.datasets.feature_request import FeatureShape, describe
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.kernels import kernel_loops
@@ -29,7 +28,6 @@ from pipeline.stages.fit.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.errors import CannotWriteError, LockedError
-from storage.folders import remove_folder
 from storage.lock import hold_lock, holder
 
 SILENT_SECONDS = 2.0  # of compiling, before it is told where nobody asked to be told
@@ -121,16 +119,16 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     return loops
 
 
-def build_features(run: Run) -> None:
-    """Build the feature store of a run unless a verified one is there.
+def build_features(run: Run, *, contents: bool = False) -> None:
+    """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
 
-    Raises CorruptDataError where the store is damaged, LockedError where another run builds it for too long.
+    Raises LockedError where another run builds it for too long.
     """
     layout, shape = run.feature_layout, run.shape
     with run.stage(FEATURES):
         if run.config.resources.features_store == "none":
             return  # computed on the fly by whoever reads them
-        if feature_rows.is_built(layout):
+        if feature_rows.is_built(layout, run.events.warn, contents=contents):
             run.events.record("features reused", digest=layout.digest)
             return
         held_by = holder(layout.lock)
@@ -144,25 +142,27 @@ def build_features(run: Run) -> None:
             warn=run.events.warn,
         )
         with lock:
-            if not feature_rows.is_built(layout):
+            if not feature_rows.is_built(layout, contents=contents):
                 with run.status(FEATURES, "preparing the store"):
-                    task, items = build_feature_store.prepare(layout, shape, run.request)
+                    task, items = build_feature_store.prepare(layout, shape, run.request, run.layout.data_chunks)
                 build: Callable[[FeatureItem], int] = partial(build_feature_store.build_item, task)
-                executor = run.executor
-                source = open_data(run.request.source)
-                if source.in_order is not None:  # a table, which one process reads from its begin to its end
+                source, executor = open_data(run.request.source, task[1].data), run.executor
+                if source.in_order is not None:
                     built = build_feature_store.build_in_order(task, items, source, shape.item_rows)
                     build, executor = (lambda item: next(built)), Executor()
-                try:
-                    run.run_items(
-                        FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
-                    )
-                    if describe(run.request).digest != layout.digest:
-                        fault = "changed while it was read; leave it alone meanwhile, and run again"
-                        raise DataError(f"{run.request.source.dataset}: {fault}")
-                except (DataError, MissingInputError, UsageError):
-                    remove_folder(layout.markers)  # some blocks may have other rows, those of a file that changed
-                    raise
+                elif source.columns is not None:  # a small table: other processes do not have what this one has read
+                    executor = Executor()
+                run.run_items(
+                    FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
+                )
                 with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()
+
+
+def repair_features(run: Run) -> bool:
+    """Make again what is damaged in the feature store of a run; return whether anything was."""
+    if run.config.resources.features_store == "none" or feature_rows.is_built(run.feature_layout, contents=True):
+        return False
+    build_features(run, contents=True)
+    return True

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
-from pipeline.datasets.open_data import open_data
+from pipeline.datasets.open_data import open_data, planned
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import (
@@ -125,7 +125,7 @@ def assemble_model(
 
 
 def _model_of_run(run: Run) -> SparseKernelModel:
-    source = open_data(run.request.source)
+    source = open_data(run.request.source, planned(run.request.source, run.shape.description["source"]))
     is_image = len(source.input_shape) > 1
     return assemble_model(
         run,

@@ -2,10 +2,10 @@
 
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,15 +16,15 @@ from features import array_sources
 from features import row_source as rows
 from features.descriptors.extraction import FeatureSpec
 from features.source import SourceSpec
-from pipeline import verify
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.stored_arrays import StoredFile
+from pipeline.stages import fit_model
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
-from pipeline.train import main
-from runs import train
+from runs import files_of, model_bytes, train
 from storage.arrays import write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
@@ -54,7 +54,7 @@ def rewrite(data: Path) -> None:
 
 
 def forget_data() -> None:
-    open_data._identity.cache_clear()
+    open_data._read_digests.cache_clear()
     open_data._open_zarr.cache_clear()
 
 
@@ -248,23 +248,49 @@ def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(data,
         build_feature_store.finish(layout, shape)
 
 
-def test_damage_of_a_half_built_store_is_refused_with_advice_that_makes_it_whole(data, tmp_path, capsys, monkeypatch):
+def swap(layout: FeatureLayout) -> None:
+    one, other = (layout.arrays / f"train/X/c/{k}/0" for k in (1, 2))
+    first = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(first)
+
+
+HARMED = {
+    "flipped": lambda layout: flip(layout.arrays / "train/X/c/1/0"),
+    "swapped": swap,
+    "cut": LOST["end"],
+    "lost": LOST["chunk"],
+    "no metadata": LOST["metadata"],
+    "other metadata": lambda layout: flip(layout.arrays / "zarr.json"),
+    "the manifest": lambda layout: flip(layout.manifest),
+}
+
+
+@pytest.mark.parametrize("moment", ["before", "within", "half-built"])
+@pytest.mark.parametrize("harm", [*HARMED, "everything"])
+def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, monkeypatch, harm, moment):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
-    run = tmp_path / "run"
-    command = [str(data), "--run-dir", str(run), "--features-dir", str(tmp_path / "features"), "--scheduler", "serial"]
-    command += ["--resume", "auto", "--centers", "20", "-q"]
-    with monkeypatch.context() as during:
-        during.setattr(build_feature_store, "finish", Mock(side_effect=KeyboardInterrupt))
-        assert main(command) == 75
-    (store,) = (path.parent for path in (tmp_path / "features").glob("*/arrays.zarr"))
-    chunk = store / "arrays.zarr/train/X/c/1/0"
-    kept = chunk.read_bytes()
-    chunk.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-    assert main(command) == 65
-    told = capsys.readouterr().err
-    assert "train/X/c/1/0" in told
-    assert "remove the store and build it again" in told
-    shutil.rmtree(store)
-    assert main(command) == 0
-    assert chunk.read_bytes() == kept
-    assert verify.main([str(run), "-q"]) == 0
+    line, features = ("--centers", "20", "--scheduler", "serial", "--resume", "auto"), tmp_path / "features"
+    train(tmp_path / "whole", features, *line, dataset=data)
+    (manifest,) = features.glob("*/MANIFEST.json")
+    layout, kept = FeatureLayout(features, manifest.parent.name), files_of(features)
+    harms = {**HARMED, "everything": lambda layout: shutil.rmtree(layout.folder)}
+    fit, waiting = fit_model.fit, [harms[harm]]
+    feature_rows._open_version.cache_clear()
+
+    def harming(run: Run) -> None:
+        if waiting:
+            waiting.pop()(layout)
+        fit(run)
+
+    if moment == "within":
+        monkeypatch.setattr(fit_model, "fit", harming)
+    else:
+        harms[harm](layout)
+    if moment == "half-built":
+        layout.manifest.unlink(missing_ok=True)
+    train(tmp_path / "run", features, *line, dataset=data)
+    told = re.search(r"warning: feature store .* is damaged: .*; it is made again", capsys.readouterr().err)
+    assert (told is not None) == (moment != "half-built" and harm != "everything")
+    assert files_of(features) == kept
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")

@@ -1,0 +1,107 @@
+"""Data that change after they were planned, and are as before later: no store and no model has rows of both."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import zarr
+
+from features import open_source
+from features.tables import readers, table_source
+from pipeline import train as training
+from pipeline.datasets import feature_request, open_data, table_records
+from pipeline.planning import plan
+from pipeline.stages.after import evaluate_model
+from runs import model_bytes, train
+from sources import write_idx_folder
+
+N = 300
+LINE = ("--centers", "10", "--penalty", "1", "--sigma2", "2", "--workers", "2", "--set", "features.name=raw")
+CHANGED = "changed while it was read; leave it alone meanwhile, and run again"
+
+
+def write_data(folder: Path, kind: str, X: np.ndarray) -> Path:
+    """Write rows in one of the forms that are read; return the path."""
+    folder.mkdir()
+    y, path = np.arange(N) % 7 / 7, folder / f"d.{kind}"
+    frame = pandas.DataFrame(X, columns=list("abcd")).assign(y=y)
+    if kind == "npz":
+        np.savez(path, X=X, y=y)
+    elif kind == "zarr":
+        group = zarr.open_group(path, mode="w")
+        for name, values in (("X", X), ("y", y)):
+            group.create_array(name, data=values, chunks=(64, *values.shape[1:]), compressors=None)
+    elif kind == "idx":
+        images = (40 * X + 128).clip(0, 255).reshape(N, 2, 2), np.arange(N) % 3
+        write_idx_folder(path := folder / "idx", compressed=False, train=images, t10k=images)
+    elif kind == "parts":
+        (path := folder / "parts").mkdir()
+        for k in range(3):
+            frame[k * 100 : k * 100 + 100].to_parquet(path / f"{k}.parquet", compression=None)
+    else:
+        np.savetxt(path, frame, "%+.6f", ",", header="a,b,c,d,y", comments="")
+    return path
+
+
+def put(data: Path, place: Path) -> None:
+    """Write data over others of the same size, in place and with the times of those."""
+    for file in (path for path in data.rglob("*") if path.is_file()):
+        status = (place / file.relative_to(data)).stat()
+        assert file.stat().st_size == status.st_size
+        (place / file.relative_to(data)).write_bytes(file.read_bytes())
+        os.utime(place / file.relative_to(data), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def forget() -> None:
+    """Forget what was opened, as another process does."""
+    open_source.close_files()
+    open_data._open_zarr.cache_clear()
+    open_data._read_digests.cache_clear()
+
+
+@pytest.mark.parametrize("times", ["times that do not tell", pytest.param("times that tell", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("scheduler", ["serial", pytest.param("processes", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("store", ["zarr", "none"])
+@pytest.mark.parametrize("kind", ["npz", "zarr", "idx", "csv", "parts", "csv in order", "parts in order"])
+def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, capsys, kind, store, scheduler, times):
+    if kind.endswith("in order"):
+        for module, name, value in ((table_source, "SAMPLE_CELLS", 30), (readers, "BLOCK_BYTES", 256)):
+            monkeypatch.setattr(module, name, value)
+    if times == "times that do not tell":
+        for module in (open_source, table_records):
+            monkeypatch.setattr(module, "stamp", lambda path: (str(path),))
+    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    X, form = np.random.default_rng(0).normal(size=(N, 4)), kind.split()[0]
+    path = write_data(tmp_path / "data", form, X)
+    write_data(tmp_path / "as it was", form, X)
+    X[N // 2 :] += 1
+    write_data(tmp_path / "other", form, X)
+    line = (*LINE, "--scheduler", scheduler, "--features-store", store)
+    train(tmp_path / "whole", tmp_path / "f", *line, dataset=path)
+    prepare, evaluate = plan.prepare, evaluate_model.evaluate_model
+
+    def prepare_and_change(*words: Any, **named: Any) -> plan.Prepared:
+        prepared = prepare(*words, **named)
+        put(tmp_path / "other", tmp_path / "data")
+        return prepared
+
+    def restore_and_evaluate(run: Any) -> Any:
+        put(tmp_path / "as it was", tmp_path / "data")
+        return evaluate(run)
+
+    forget()
+    with monkeypatch.context() as during:
+        during.setattr(plan, "prepare", prepare_and_change)
+        during.setattr(evaluate_model, "evaluate_model", restore_and_evaluate)
+        folders = ("--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "g"))
+        code = training.main([str(path), "-q", *folders, *line])
+    assert code in (0, 65)
+    assert (CHANGED in capsys.readouterr().err) == (code == 65)
+    assert code == 65 or model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+    put(tmp_path / "as it was", tmp_path / "data")
+    forget()
+    train(tmp_path / "again", tmp_path / "g", *line, dataset=path)
+    assert model_bytes(tmp_path / "again") == model_bytes(tmp_path / "whole")
