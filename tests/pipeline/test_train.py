@@ -5,13 +5,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from commands import FEWER, IMAGES, TARGETS, Capture, Patch, Trained, X, flip, the_error
+from commands import FEWER, IMAGES, TARGETS, Capture, Patch, Trained, X, the_error
 from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -303,13 +302,3 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> Non
     shutil.rmtree(features)
     train(tmp_path / "again", features, *asked, dataset=data)
     assert model_bytes(tmp_path / "again") == expected
-
-
-@pytest.mark.parametrize("damage", [flip, Path.unlink])
-def test_damaged_features_are_never_trained_on(
-    serial: Path, features: Path, classes: Path, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    store = tmp_path / "features" / stored(serial, features).parent.name
-    shutil.copytree(features / store.name, store)  # which no process has open
-    damage(next(store.glob("arrays.zarr/train/X/c/*/*")))
-    train(tmp_path / "run", tmp_path / "features", *SMALL, dataset=classes, code=65)
