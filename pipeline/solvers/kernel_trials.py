@@ -9,7 +9,9 @@ whether it does depends on its width: rounds begin at several, and are judged by
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import floor, log2
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,7 @@ MOST_OF_METRIC = 200  # features that may have a metric
 LEARNED = "learned"
 PLAIN, COMMON = "plain", "common"  # features as they are; inputs on one common scale, in place of z-scores
 SCALE_KINDS = (PLAIN, COMMON, DIAGONAL, METRIC)  # of scales, the simple ones first
+Found = dict[str, NDArray[Any]]  # what a step of a search has found
 _LEAST = float(np.finfo(np.float64).tiny)
 
 
@@ -87,6 +90,7 @@ class Search:
     """How kernels are tried: on how many candidates, with which kinds of learned scales, in how many rounds at most.
 
     sigma2: the width where it is given; None: it is chosen as well. on_round: called with the best width of each round.
+    once: returns the arrays that a function makes, or has made at this place in an earlier session.
     """
 
     n_centers: int
@@ -94,6 +98,26 @@ class Search:
     most_rounds: int = 0
     sigma2: float | None = None
     on_round: Callable[[Trial], None] = lambda trial: None
+    once: Callable[[Callable[[], Found]], Found] = lambda make: make()
+
+    def tried(self, sample: Sample, trial: Trial) -> Trial:
+        """Return a trial with its error, ridge and weights: see `try_kernel`."""
+        found = self.once(lambda: _result_of(try_kernel(sample, trial)))
+        ridge, weights = found["ridge"], found["weights"]
+        return replace(
+            trial,
+            error=float(found["error"]),
+            ridge=int(ridge[0]) if ridge.size else None,
+            weights=weights if weights.size else None,
+        )
+
+
+def _result_of(trial: Trial) -> Found:
+    return {
+        "error": np.array(trial.error),
+        "ridge": np.array([] if trial.ridge is None else [trial.ridge], np.int64),
+        "weights": np.zeros((0, 0)) if trial.weights is None else trial.weights,
+    }
 
 
 def kinds_of(scale: str | None, kernel: type[Kernel], n_features: int, n_rows: float) -> tuple[str, ...]:
@@ -139,7 +163,7 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     try:
         best = refit(fit, held_out, fit, intercept=True, start=trial.ridge)
     except LinAlgError:
-        return trial
+        return replace(trial, error=float("inf"), weights=None)
     fraction, _ = min(best.held_out_errors, key=lambda pair: pair[1])
     found = best.weights
     error = held_out.error(found.weights, found.intercept)
@@ -212,7 +236,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
         nonlocal ridge
         trial = replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge)
         try:
-            trials[step] = try_kernel(sample, trial)
+            trials[step] = search.tried(sample, trial)
         except InvalidDataError:  # too small for float32
             if not step:
                 raise
@@ -273,7 +297,7 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
             lines = [[min([base, *best], key=lambda trial: trial.error)]]
         else:
             widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
-            lines = [[try_kernel(sample, replace(base, sigma2=width))] for width in widths]
+            lines = [[search.tried(sample, replace(base, sigma2=width))] for width in widths]
         lines = [[line[0], *_rounds(sample, line[0], kind, JUDGED_AFTER, search)] for line in lines]
         line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
         while len(line) <= search.most_rounds and _still_gains(line):
@@ -292,10 +316,15 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search)
     trials = [trial]
     for _ in range(min(count, search.most_rounds)):
         last = trials[-1]
-        scales = next_scales(last, slopes(sample, last, kind), sample.points)
+        found = search.once(partial(_slopes, sample, last, kind))
+        scales = next_scales(last, found["slopes"], sample.points)
         trials.append(best_width(sample, replace(last, kind=kind, scales=scales), search)[0])
         search.on_round(trials[-1])
     return trials[1:]
+
+
+def _slopes(sample: Sample, trial: Trial, kind: str) -> Found:
+    return {"slopes": slopes(sample, trial, kind)}
 
 
 def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:

@@ -54,11 +54,13 @@ class KernelTask:
     scale_rounds: int
     sigma2: float | str | None  # the width, "median", or None where it is chosen as well
 
-    def search(self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None]) -> Search:
+    def search(
+        self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None], steps: "_Steps"
+    ) -> Search:
         """Return the search of a kernel on few candidates."""
         n_rows = float(np.count_nonzero(~sample.held_out))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
-        return Search(self.few, kinds, self.scale_rounds, self.given, on_round)
+        return Search(self.few, kinds, self.scale_rounds, self.given, on_round, steps.once)
 
     @property
     def given(self) -> float | None:
@@ -267,16 +269,40 @@ def _targets(
     return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
-def search_item(task: KernelTask, start: Start, _: TaskCheckpoints) -> Arrays:
+class _Steps:
+    """The steps of a search: those that an earlier session has made are taken from its checkpoint.
+
+    A search takes its next step by what the steps before have found: it is the same in every session.
+    """
+
+    def __init__(self, checkpoints: TaskCheckpoints) -> None:
+        earlier = checkpoints.load()
+        self._checkpoints, self._n_taken = checkpoints, 0
+        self._arrays = {} if earlier is None else dict(earlier.arrays)
+
+    def once(self, make: Callable[[], Arrays]) -> Arrays:
+        """Return what a step has found, or find it. Raises StoppedError between steps, when what was found is kept."""
+        step = f"{self._n_taken}-"
+        self._n_taken += 1
+        found = {name.removeprefix(step): values for name, values in self._arrays.items() if name.startswith(step)}
+        if not found:
+            found = make()
+            self._arrays |= {f"{step}{name}": values for name, values in found.items()}
+            if self._checkpoints.is_due():
+                self._checkpoints.save(self._n_taken, self._arrays, {})
+        stopping.check()
+        return found
+
+
+def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
-    sample, rounds = _sample_of(task), list[Trial]()
+    sample, rounds, steps = _sample_of(task), list[Trial](), _Steps(checkpoints)
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
-        stopping.check()
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    search = task.search(start.kernel, sample, on_round)
+    search = task.search(start.kernel, sample, on_round, steps)
     if start.scales is None:
         kept = search_kernel(sample, start.kernel, search)
     else:
@@ -284,13 +310,13 @@ def search_item(task: KernelTask, start: Start, _: TaskCheckpoints) -> Arrays:
     return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
 
 
-def try_again(task: KernelTask, n_centers: int, trial: Trial, _: TaskCheckpoints) -> Arrays:
+def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trial with the best width on more candidates, or with the one asked for, and records of all widths."""
     sample, sigma2 = _sample_of(task), task.given
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
-    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2))
+    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 
