@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -52,6 +53,7 @@ for record in (record for record in records if record["output"] == 0):  # of the
 np.save(folder / "X.npy", X)
 mapped = np.load(folder / "X.npy", mmap_mode="r")
 stored = zarr.create_array(folder / "X.zarr", data=X, chunks=(256, X.shape[1]), overwrite=True)
+model = SLKLClassifier(300, sigma2=64.0, random_state=0).fit(X, y)
 for name, rows in {"memory map": mapped, "zarr array": stored}.items():
-    same = SLKLClassifier(300, sigma2=64.0, random_state=0).fit(rows, y)
-    print(f"{name}: same weights {np.array_equal(same.coef_, SLKLClassifier(**same.get_params()).fit(X, y).coef_)}")
+    same = clone(model).fit(rows, y)
+    print(f"{name}: same weights {np.array_equal(same.dual_coef_, model.dual_coef_)}")

@@ -40,8 +40,8 @@ print(f"relative duality gap {model.dual_gap_:.1e} after {model.n_iter_} iterati
 
 candidates = X[np.random.default_rng([0, 1]).permutation(len(X))[:500]]  # as random_state=0 draws them
 K, tau = rbf_kernel(X, candidates, gamma=0.5), 1.0  # gamma = 1 / (2 σ²)
-residual = y - rbf_kernel(X, model.centers_, gamma=0.5) @ model.coef_
-primal = residual @ residual / 2 + tau * np.abs(model.coef_).sum()
+residual = y - rbf_kernel(X, model.centers_, gamma=0.5) @ model.dual_coef_
+primal = residual @ residual / 2 + tau * np.abs(model.dual_coef_).sum()
 v = residual * min(1.0, tau / np.abs(K.T @ residual).max())
 dual = y @ y / 2 - (y - v) @ (y - v) / 2
 print(f"by hand: P = {primal:.9f}, D = {dual:.9f}, relative gap {(primal - dual) / primal:.1e}")

@@ -269,7 +269,7 @@ def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> No
     scales = model.feature_scales
     machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()
     machine.feature_scales_ = None if scales is None else scales.copy()
-    machine.coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
+    machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
     machine.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
     machine.kernel_ = model.kernel.name
     machine.sigma2_ = model.sigma2

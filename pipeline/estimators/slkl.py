@@ -193,12 +193,13 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         kernel sees them, standardised and scaled.
     center_index_ : (m,) int64
         Their rows in X, -1 for moved ones.
-    coef_ : (m,) float64
-        The weights w; (T, m) in the classifier, with one row for two classes.
+    dual_coef_ : (m,) float64
+        The weights w of the centers, as in KernelRidge; (T, m) in the classifier, with one row for two classes, as in
+        SVC.
     intercept_ : float
         b; (T,) in the classifier.
     mu_ : (m,) float64 or None
-        The conical weights μ_m = |w_m| / √penalty of the paper before a refit, shaped as `coef_`;
+        The conical weights μ_m = |w_m| / √penalty of the paper before a refit, shaped as `dual_coef_`;
         None after a greedy choice or without a penalty.
     dual_gap_ : float
         Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice

@@ -121,7 +121,7 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     frame = frame[["zip", "member"]].assign(level=np.arange(ROWS) * 0.7)
     X = frame.to_numpy(dtype=np.float64)
     of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, y) for rows in (X, KINDS[kind](frame)))
-    np.testing.assert_array_equal(of_frame.coef_, of_array.coef_)
+    np.testing.assert_array_equal(of_frame.dual_coef_, of_array.dual_coef_)
     np.testing.assert_array_equal(of_frame.predict(KINDS[kind](frame)), of_array.predict(X))
     columns = of_frame.to_model().table_columns
     assert (columns.inputs, of_array.to_model().table_columns) == (("zip", "member", "level"), None)

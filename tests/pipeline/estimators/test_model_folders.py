@@ -127,10 +127,10 @@ def test_a_killed_save_leaves_the_model_before_or_the_new_one(tmp_path: Path, mo
                 patch.setattr(disk, name, partial(counted, function))
             after.save(folder)
         ended = next(calls) <= fatal
-        found = SLKLRegressor.load(folder).coef_.tolist()
-        assert found in (before.coef_.tolist(), after.coef_.tolist())
+        found = SLKLRegressor.load(folder).dual_coef_.tolist()
+        assert found in (before.dual_coef_.tolist(), after.dual_coef_.tolist())
         after.save(folder)
-        assert SLKLRegressor.load(folder).coef_.tolist() == after.coef_.tolist()
+        assert SLKLRegressor.load(folder).dual_coef_.tolist() == after.dual_coef_.tolist()
         assert [path.name for path in folder.parent.iterdir()] == ["model"]
         if ended:
             break

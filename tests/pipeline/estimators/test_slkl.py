@@ -13,6 +13,8 @@ import pytest
 import zarr
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_selection import RFE, SelectFromModel
+from sklearn.inspection import permutation_importance
 from sklearn.linear_model import Lasso
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
@@ -69,7 +71,7 @@ def test_mu_is_the_kernel_of_the_paper(diabetes: Table) -> None:
     machine = SLKLRegressor(50, **options).fit(X, y)
     C = rbf_kernel(X, machine.centers_, gamma=1 / 8)
     low_rank = (C * machine.mu_) @ C.T
-    np.testing.assert_allclose(machine.mu_, np.abs(machine.coef_) / np.sqrt(0.25), rtol=1e-6)
+    np.testing.assert_allclose(machine.mu_, np.abs(machine.dual_coef_) / np.sqrt(0.25), rtol=1e-6)
     expected = low_rank @ np.linalg.solve(np.eye(len(y)) + low_rank, y)
     np.testing.assert_allclose(machine.predict(X), expected, atol=1e-7)
     np.testing.assert_allclose(SLKLRegressor(50, refit="ridge", **options).fit(X, y).mu_, machine.mu_, rtol=1e-6)
@@ -124,7 +126,7 @@ def test_float32_stays_float32(diabetes: Table) -> None:
     X, y = diabetes[0].astype(np.float32), diabetes[1].astype(np.float32)
     machine = SLKLRegressor(30, penalty=1.0, random_state=0).fit(X, y)
     assert machine.centers_.dtype == machine.predict(X).dtype == np.float32
-    assert machine.predict(X.astype(np.float64)).dtype == machine.coef_.dtype == np.float64
+    assert machine.predict(X.astype(np.float64)).dtype == machine.dual_coef_.dtype == np.float64
     classifier = SLKLClassifier(30, penalty=1.0, random_state=0).fit(X, y > 0)
     assert classifier.decision_function(X).dtype == np.float32
     assert classifier.predict(X).dtype == bool
@@ -154,7 +156,7 @@ def test_class_weight_is_a_factor_of_the_row_weights(digits: Table) -> None:
     factors = {label: 1.0 + label for label in range(10)}
     by_class = SLKLClassifier(40, class_weight=factors, **options).fit(X, y, sample_weight=np.full(200, 2.0))
     by_row = SLKLClassifier(40, **options).fit(X, y, sample_weight=2.0 * (1 + y))
-    np.testing.assert_array_equal(by_class.coef_, by_row.coef_)
+    np.testing.assert_array_equal(by_class.dual_coef_, by_row.dual_coef_)
 
 
 def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
@@ -163,10 +165,10 @@ def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
     many = SLKLClassifier(40, penalty="max:1e-7", random_state=0).fit(X, names)
     assert many.classes_.tolist() == [f"digit {label}" for label in range(10)]
     assert many.score(X, names) > 0.9
-    assert many.coef_.shape == many.mu_.shape == (10, len(many.centers_))
+    assert many.dual_coef_.shape == many.mu_.shape == (10, len(many.centers_))
     assert many.intercept_.shape == (10,)
     two = SLKLClassifier(40, penalty=1.0, random_state=0).fit(X, np.where(y < 5, "low", "high"))
-    assert two.coef_.shape == (1, len(two.centers_))
+    assert two.dual_coef_.shape == (1, len(two.centers_))
     np.testing.assert_array_equal(two.predict(X) == "low", two.decision_function(X) >= 0)
 
 
@@ -220,6 +222,18 @@ def test_scales_are_of_the_rows_that_count_however_they_are_read() -> None:
     machine.set_params(feature_scale=None).fit(X, y, weights)
     assert machine.feature_scales_ is None
     assert not hasattr(machine, "feature_importances_")
+
+
+@pytest.mark.parametrize("kind", [SLKLRegressor, SLKLClassifier])
+def test_scikit_learn_selects_the_features_that_matter(kind: type) -> None:
+    X = np.random.default_rng(0).normal(size=(400, 40))
+    y = X[:, 37] + X[:, 38] if kind is SLKLRegressor else X[:, 37] + X[:, 38] > 0
+    machine = kind(40, random_state=0)
+    by_model, by_steps = SelectFromModel(machine, max_features=2, threshold=-np.inf), RFE(machine, step=0.5)
+    for selector in (by_model.fit(X, y), by_steps.set_params(n_features_to_select=2).fit(X, y)):
+        assert selector.get_support(indices=True).tolist() == [37, 38]
+    by_shuffling = permutation_importance(machine.fit(X, y), X, y, n_repeats=2, random_state=0)
+    assert set(np.argsort(-by_shuffling.importances_mean)[:2]) == {37, 38}
 
 
 @pytest.mark.usefixtures("default_interrupt")
