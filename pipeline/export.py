@@ -51,7 +51,7 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
         built = to_onnx(model)
     except ImportError:
         raise UnavailableError("onnx is not installed; pip install onnx") from None
-    write_file(path, built.SerializeToString(deterministic=True))
+    write_file(path, built.SerializeToString(deterministic=True), replace=replace)
     columns = model.table_columns
     if columns is None or columns.encoding is None:
         return [str(path)]

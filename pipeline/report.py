@@ -34,15 +34,18 @@ def write(root: Path, out: Path | None) -> Path:
     from pipeline.reporting.page import page
     from storage.files import write_file
     from storage.folder_layouts import RunLayout
+    from storage.output_files import check_output
 
     layout = RunLayout(root)
     path = out or layout.report_html
     if path.resolve() != layout.report_html.resolve() and path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"--out {path}: lies in the run's folder, which only has room for {layout.report_html.name}")
+    check_output(path, replace=True)
+    replaces = path == layout.report_html or path.exists()
     if path.is_file() and not _is_page(path):
         raise ConfigError(f"--out {path}: exists and is no report; choose another name")
     text = page(layout)
-    write_file(path, text.encode("utf-8"))
+    write_file(path, text.encode("utf-8"), replace=replaces)
     return path
 
 

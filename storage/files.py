@@ -67,6 +67,11 @@ def low_rename(source: Path, target: Path) -> None:
     source.rename(target)
 
 
+def low_link(source: Path, target: Path) -> None:
+    """Give a file a second name, which nothing may have."""
+    target.hardlink_to(source)
+
+
 def low_mkdir(path: Path) -> None:
     """Create one folder."""
     path.mkdir()
@@ -171,12 +176,18 @@ class _AsideFile(io.FileIO):
 
 @contextlib.contextmanager
 def replacing(
-    path: Path, wanted_bytes: int | None = None, *, sync_folder: bool = True, sync_file: bool = True
+    path: Path,
+    wanted_bytes: int | None = None,
+    *,
+    replace: bool = True,
+    sync_folder: bool = True,
+    sync_file: bool = True,
 ) -> Iterator[_AsideFile]:
     """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
 
-    `sync_folder=False` leaves the fsync of the folder to the caller; `sync_file=False` is for what may be lost with the
-    power, but never be half there after a kill. Raises CannotWriteError naming path, bytes wanted and cause.
+    Without `replace`, what others have put there meanwhile stays. `sync_folder=False` leaves the fsync of the folder to
+    the caller; `sync_file=False` is for what may be lost with the power, but never be half there after a kill. Raises
+    CannotWriteError naming path, bytes wanted and cause.
     """
     aside = temporary_path(path)
     with write_errors(path, wanted_bytes):
@@ -186,7 +197,7 @@ def replacing(
                 yield stream
                 if sync_file:
                     low_fsync(stream.fileno(), aside)
-            low_rename(aside, path)
+            (low_rename if replace else _name_new)(aside, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 low_unlink(aside)
@@ -195,9 +206,27 @@ def replacing(
             fsync_folder(path.parent)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file durably, replacing an older one in one step. Raises CannotWriteError as `replacing`."""
-    with replacing(path, len(data)) as stream:
+def _name_new(aside: Path, path: Path) -> None:
+    """Rename a file to a name that nothing may have. Raises CannotWriteError where something has it, OSError."""
+    try:
+        low_link(aside, path)
+    except OSError:  # the name is taken, or the file system has no links
+        if not os.path.lexists(path):
+            low_rename(aside, path)
+        elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
+            raise taken(path) from None
+    with contextlib.suppress(OSError):  # it has its name, and `output_files.sweep_output` removes this one
+        low_unlink(aside)
+
+
+def taken(path: Path) -> CannotWriteError:
+    """Return the error for a name that somebody else took while its content was written."""
+    return CannotWriteError(f"{path}: somebody else made it meanwhile, and it stays; choose another name")
+
+
+def write_file(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a whole file durably, in one step. Raises CannotWriteError as `replacing`."""
+    with replacing(path, len(data), replace=replace) as stream:
         stream.write(data)
 
 

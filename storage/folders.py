@@ -8,6 +8,7 @@ its manifest is there and every file is as it says.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -173,13 +174,14 @@ def new_folder(
     *,
     kind: str = "folder",
     metadata: Mapping[str, Any] | None = None,
+    replace: bool = True,
 ) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
-    moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. On any
-    exception the temporary folder is removed and `final` is as before. Raises CannotWriteError naming the path and the
-    cause.
+    moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. Without
+    `replace`, what others have put there meanwhile stays. On any exception the temporary folder is removed and `final`
+    is as before. Raises CannotWriteError naming the path and the cause.
     """
     make_folder(final.parent)
     aside = disk.temporary_path(final)
@@ -191,26 +193,31 @@ def new_folder(
             yield aside
             seal(aside, kind=kind, metadata=metadata)
             with write_errors(final):
-                _move_in(aside, final)
+                _move_in(aside, final, replace=replace)
     except BaseException:
         with contextlib.suppress(OSError):
             disk.low_remove_tree(aside)
         raise
 
 
-def _move_in(aside: Path, final: Path) -> None:
-    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError."""
+def _move_in(aside: Path, final: Path, *, replace: bool) -> None:
+    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last.
+
+    Raises OSError; CannotWriteError where something is there without `replace`: a rename replaces an empty folder only.
+    """
     old = disk.replaced_path(final)
-    replaces = final.exists()
+    replaces = replace and final.exists()
     if replaces:
         if old.exists():
             _remove_replaced(old, final)  # left by a killed run whose new folder did arrive
         disk.low_rename(final, old)
     try:
         disk.low_rename(aside, final)
-    except OSError:
+    except OSError as error:
         if replaces:
             disk.low_rename(old, final)
+        if not replace and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise disk.taken(final) from None
         raise
     fsync_folder(final.parent)
     if replaces:

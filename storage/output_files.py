@@ -41,11 +41,13 @@ Write = Callable[..., None]
 
 
 def check_output(path: Path, *, replace: bool) -> None:
-    """Raise CannotWriteError where a file may not be written: a folder is there, or a file without `replace`."""
+    """Raise CannotWriteError where a file may not be written: no plain file is there, or one without `replace`."""
     if not (path.exists() or path.is_symlink()):
         return
     if path.is_dir():
         raise CannotWriteError(f"{path}: is a folder; choose another name")
+    if path.exists() and not path.is_file():
+        raise CannotWriteError(f"{path}: is a pipe, a device or a socket; choose another name")
     if not replace:
         raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
 
@@ -114,7 +116,7 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
     form = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix]
     rows = 0
 
-    with form(path, spec) as write:
+    with form(path, spec, replace) as write:
 
         def counted(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
             nonlocal rows
@@ -152,27 +154,27 @@ def _csv_text(rows: list[list[object]]) -> str:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, wanted_bytes: int | None = None) -> Iterator[Any]:
+def _replacing(path: Path, replace: bool, wanted_bytes: int | None = None) -> Iterator[Any]:
     """Yield a stream as `files.replacing`, locked until it has its name."""
-    with contextlib.ExitStack() as held, disk.replacing(path, wanted_bytes) as stream:
+    with contextlib.ExitStack() as held, disk.replacing(path, wanted_bytes, replace=replace) as stream:
         held.enter_context(locked(os.dup(stream.fileno())))
         yield stream
 
 
 @contextlib.contextmanager
-def _csv(path: Path, spec: OutputSpec) -> Iterator[Write]:
-    with _replacing(path) as stream:
+def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
+    with _replacing(path, replace) as stream:
         names = (*spec.names, *spec.probability_names)
         regression = spec.label_dtype.kind == "f" and not spec.classes
         yield csv_writer(lambda text: stream.write(text.encode()), names, regression=regression)
 
 
 @contextlib.contextmanager
-def _npz(path: Path, spec: OutputSpec) -> Iterator[Write]:
+def _npz(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     number = np.dtype("<f8")
     shape, wide = (spec.n_rows, len(spec.names)), (spec.n_rows, len(spec.probability_names))
     with (
-        _replacing(path, 8 * shape[0] * (shape[1] + wide[1])) as stream,
+        _replacing(path, replace, 8 * shape[0] * (shape[1] + wide[1])) as stream,
         tempfile.TemporaryFile(dir=path.parent) as labels,
         tempfile.TemporaryFile(dir=path.parent) as probabilities,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive,
@@ -220,7 +222,7 @@ def _in_groups(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterat
 
 
 @contextlib.contextmanager
-def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
+def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     import pyarrow  # takes 0.1 s, and other files need none
     from pyarrow.parquet import ParquetWriter
 
@@ -237,7 +239,7 @@ def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
     size = max(chunk_rows_for(8 * len(spec.names + spec.probability_names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
     with (
-        _replacing(path) as stream,
+        _replacing(path, replace) as stream,
         ParquetWriter(stream, schema, **options) as writer,
         _in_groups(spec, size, emit) as write,
     ):

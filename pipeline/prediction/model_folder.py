@@ -22,18 +22,17 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
     """
     model.check()
     sweep_output(folder)
-    if not in_run:
-        _check_replaced(folder)
-    with new_folder(folder, kind="model") as aside:
+    replace = in_run or _is_replaced(folder)
+    with new_folder(folder, kind="model", replace=replace) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())
 
 
-def _check_replaced(folder: Path) -> None:
-    """Raise CannotWriteError where a model would take the place of what is not wholly one."""
+def _is_replaced(folder: Path) -> bool:
+    """Return whether a model would replace another. Raises CannotWriteError where something else is there."""
     if not (folder.exists() or folder.is_symlink()):
-        return
+        return False
     is_model = False
     with suppress(LookupError, TypeError, AttributeError, StorageError):
         named = all((folder / name).is_file() for name in _PARTS)
@@ -46,6 +45,7 @@ def _check_replaced(folder: Path) -> None:
             raise CannotWriteError(
                 f"{folder}: holds {name}, which is no part of a model; move it away, or choose another name"
             )
+    return True
 
 
 def load_model(folder: Path) -> SparseKernelModel:

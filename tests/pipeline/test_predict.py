@@ -22,12 +22,13 @@ from scipy.special import softmax
 from commands import TARGETS, WORDS, Capture, Patch, Runs, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
-from pipeline import evaluate
+from pipeline import evaluate, export, report
 from pipeline.predict import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.model_folder import load_model, save_model
 from runs import ROOT, files_of, largest_bytes, python, train_beside
+from storage import files as disk
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, OutputSpec, writing
 
@@ -269,8 +270,31 @@ def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path,
         assert predict(rings["binary"], data, out, "-q", "--force") == 0
         assert loaded(out)[1].shape == (len(X), 1)
     (tmp_path / "mine.npz").mkdir()
-    assert predict(rings["words"], data, tmp_path / "mine.npz", "-q", "--force") == 73
-    assert {path.name for path in tmp_path.iterdir()} == {data.name, "mine.npz", "out.csv", "out.npz", "out.parquet"}
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name in ("mine", "pipe"):
+        assert predict(rings["words"], data, tmp_path / f"{name}.npz", "-q", "--force") == 73
+    left = {data.name, "mine.npz", "pipe.npz", "out.csv", "out.npz", "out.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+@pytest.mark.parametrize(
+    ("command", "suffix"), [*((main, one) for one in SUFFIXES), (export.main, ".onnx"), (report.main, ".html")]
+)
+def test_a_file_that_appears_while_an_output_is_written_stays(
+    command: Any, suffix: str, rings: Runs, ring_data: Runs, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    out, sync = tmp_path / f"out{suffix}", disk.low_fsync
+
+    def interfere(descriptor: int, path: Path) -> None:
+        out.write_text("theirs")
+        sync(descriptor, path)
+
+    monkeypatch.setattr(disk, "low_fsync", interfere)
+    data = [str(ring_data["words"])] * (command is main)
+    assert command([str(rings["words"]), *data, "--out", str(out)]) == 73
+    assert the_error(capsys) == f"error: {out}: somebody else made it meanwhile, and it stays; choose another name\n"
+    assert out.read_text() == "theirs"
+    assert os.listdir(tmp_path) == [out.name]  # noqa: PTH208 - nothing is left aside
 
 
 def put(data: Any, folder: Path) -> Path:

@@ -101,6 +101,8 @@ class Disk:
             target, _, new_name = call[2].rpartition("/")
             assert target == parent, "all our renames stay in one folder"
             self.at(parent).change(("rename", name, new_name))
+        elif kind == "link":
+            self.at(parent).change(("link", call[2].rpartition("/")[2], self.at(path)))
         elif kind == "remove":
             self.at(parent).change(("unlink", name, None))
 
@@ -191,7 +193,7 @@ class Recording:
         assert {"low_write", "low_remove_tree", *KINDS} == set(real), "a change of the disk that is not recorded"
 
 
-KINDS = {f"low_{kind}": kind for kind in ("create", "fsync", "rename", "mkdir")} | {"low_unlink": "remove"}
+KINDS = {f"low_{kind}": kind for kind in ("create", "fsync", "rename", "link", "mkdir")} | {"low_unlink": "remove"}
 
 
 def values(number: int) -> dict[str, np.ndarray]:

@@ -114,6 +114,29 @@ def test_an_error_of_any_change_is_73_and_leaves_the_old(
     assert at >= 5
 
 
+@pytest.mark.parametrize("form", ["file", "file, no links", "folder"])
+@pytest.mark.parametrize("theirs", ["file", "folder", "link"])
+def test_a_name_that_is_taken_meanwhile_stays_whose_it_is(
+    tmp_path: Path, form: str, theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final, write = tmp_path / "final", new_folder if form == "folder" else disk.replacing
+    if form == "file, no links":
+        monkeypatch.setattr(Path, "hardlink_to", lambda *_: os.open(tmp_path / "none" / "such", os.O_RDONLY))
+    with write(final, replace=False):
+        assert not final.exists()
+    final.rename(tmp_path / "ours")
+    with pytest.raises(CannotWriteError, match="final: somebody else made it meanwhile"), write(final, replace=False):  # noqa: PT012
+        if theirs == "folder":
+            (final / "mine").mkdir(parents=True)
+        elif theirs == "file":
+            final.write_text("mine")
+        else:
+            final.symlink_to("mine")
+        before = final.lstat()
+    assert os.path.samestat(final.lstat(), before)
+    assert {path.name for path in tmp_path.iterdir()} == {"final", "ours"}
+
+
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "low_write", lambda descriptor, path, data: os.write(descriptor, data[:7]))
     data = bytes(range(100))
