@@ -122,12 +122,6 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(
     assert verify.verify_run(run).damaged == []
 
 
-def test_what_is_left_of_a_model_is_replaced(cut_off: CutOff, tables: Path) -> None:
-    run, finished = cut_off("dense", "model/model.json")
-    assert resume(run, tables) == 0
-    assert outcome(run) == outcome(finished)
-
-
 REFUSED = [
     ("dense", "statistics/all/gram.npy"),
     ("least squares", "statistics/all/gram.npy"),

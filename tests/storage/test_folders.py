@@ -22,7 +22,7 @@ from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import check_folder, committed_files, new_folder, remove_folder, remove_stale, seal
+from storage.folders import committed_files, new_folder, remove_folder, remove_stale, seal
 from storage.lock import hold_lock
 from storage.output_files import OutputSpec, writing
 from storage.zarr_arrays import create_arrays
@@ -267,17 +267,6 @@ def test_committed_files_are_listed_by_their_manifests(tmp_path: Path) -> None:
     (tmp_path / ".tmp-folder").mkdir()
     names = [path.relative_to(tmp_path).as_posix() for path in committed_files(tmp_path)]
     assert names == ["a", "b/final/MANIFEST.json"]
-
-
-def test_checking_a_folder_names_the_file_and_what_to_do(tmp_path: Path) -> None:
-    fill(tmp_path / "final", 1)
-    check_folder(tmp_path / "final", remedy="do this")
-    (tmp_path / "final" / "sub" / "a.bin").write_bytes(bytes([2]) * 100)
-    with pytest.raises(CorruptDataError, match=r"final: damaged \(sub/a\.bin: .*\); do this"):
-        check_folder(tmp_path / "final", remedy="do this")
-    (tmp_path / "final" / "MANIFEST.json").unlink()
-    with pytest.raises(CorruptDataError, match="MANIFEST"):
-        check_folder(tmp_path / "final", remedy="do this")
 
 
 DOORS = {"stored": (disk.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}

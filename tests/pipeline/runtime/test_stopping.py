@@ -91,16 +91,6 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path
     assert stopping.requested() is None
 
 
-def test_looking_again_at_once_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Lease] = []
-    monkeypatch.setattr(Lease, "is_over", lambda lease: bool(reads.append(lease)))
-    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    with stopping.obeying(Lease.next(tmp_path / "lease")):
-        for _ in range(100):
-            stopping.check()
-    assert len(reads) == 1
-
-
 def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once() -> None:
     with stopping.listening(), stopping.limited(0.05), stopping.working():
         stopping.check()
