@@ -2,12 +2,15 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable
 from typing import Any
 
 # Words for a missing cell: those of pandas and Arrow, and that of the UCI data sets.
 _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?"
 NULL_WORDS = ("", *_NULLS.split(","))
+# Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 
 
 def is_missing(text: str) -> bool:
@@ -19,6 +22,16 @@ def text_of(value: Any) -> str | None:
     """Return a value as a csv would hold it; None for a missing one."""
     text = None if value is None else str(value)
     return None if text in ("nan", "NaT", "<NA>") else text
+
+
+def printable(text: str) -> str:
+    """Return a text for a line of a terminal: control characters as Python escapes them."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def has_controls(text: object) -> bool:
+    """Return whether a value is a text with control characters."""
+    return isinstance(text, str) and _CONTROLS.search(text) is not None
 
 
 def reads_as_number(cell: str) -> bool:

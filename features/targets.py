@@ -1,11 +1,11 @@
 """From labels to targets, int64 indices into the sorted classes or float64 values, to outputs of solves, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from features.cell_text import reads_as_number
+from features.cell_text import has_controls, reads_as_number
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -52,7 +52,15 @@ def class_labels(labels: np.ndarray, task: str) -> tuple:
         raise DataError(f"y holds one class only ({classes}); nothing can be learned from it")
     if task == "binary" and len(classes) != 2:
         raise DataError(f"the binary task needs exactly two classes in y, found {len(classes)}")
+    check_printable(classes)
     return classes
+
+
+def check_printable(classes: Iterable[object]) -> None:
+    """Raise DataError naming a class whose label has control characters, as names of columns may not have them."""
+    label = next(filter(has_controls, classes), None)
+    if label is not None:
+        raise DataError(f"y holds a label with control characters ({label!r:.60}); correct it")
 
 
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from features.cell_text import printable
 from features.errors import UnavailableError
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError
@@ -55,7 +56,8 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     columns = model.table_columns
     if columns is None or columns.encoding is None:
         return [str(path)]
-    return [str(path), f"takes cells that are encoded, as numbers: {', '.join(columns.input_names)}"]
+    names = ", ".join(map(printable, columns.input_names))
+    return [str(path), f"takes cells that are encoded, as numbers: {names}"]
 
 
 if __name__ == "__main__":

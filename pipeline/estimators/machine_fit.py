@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.readers import has_numbers_only, is_frame
-from features.targets import checked_weights, class_array
+from features.targets import check_printable, checked_weights, class_array
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
@@ -160,6 +160,7 @@ def _targets_and_weights(
         return "regression", (), y, weights
     check_classification_targets(y)
     machine.classes_, targets = np.unique(y, return_inverse=True)
+    check_printable(machine.classes_.tolist())
     if machine.class_weight is not None and not isinstance(machine.class_weight, str):
         factors = checked_weights(compute_sample_weight(machine.class_weight, y), len(y), "class_weight")
         weights = factors if weights is None else checked_weights(weights * factors, len(y), "sample_weight")

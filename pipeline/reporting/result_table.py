@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from features.cell_text import printable
 from pipeline.config.parsers import selection_size
 
 ROUNDED = "the gaps are of the kernel columns as float32 has them"
@@ -264,4 +265,4 @@ def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, fl
     shares = scales["importances"]
     order = sorted(range(len(shares)), key=lambda j: -shares[j])[:most]
     names = scales["names"]
-    return [(names[j] if names else f"feature {j}", shares[j]) for j in order]
+    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in order]

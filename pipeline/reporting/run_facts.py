@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from features.cell_text import printable
 from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
@@ -89,7 +90,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     }
     text += [f"{name}: {words}" for name, words in shown.items() if words is not None]
     text += [error_words(report, report), *remarks(report)] if report else []
-    return text + [f"damaged: {line}" for line in facts["damaged"]]
+    return [printable(line) for line in (*text, *(f"damaged: {line}" for line in facts["damaged"]))]
 
 
 def tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | None:

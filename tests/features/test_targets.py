@@ -36,9 +36,12 @@ def test_classes_are_sorted_python_scalars_and_fit_their_task():
         ([0, 1], "ranking", UsageError, "ranking"),
         ([4, 4], "multiclass", DataError, "one class"),
         ([0, 1, 2], "binary", DataError, "two classes"),
+        *((["a", f"b{c}b"], "binary", DataError, "control") for c in "\0\t\n\r\x1b\x7f\x85\x9b\u2028\u202e\u2066"),
     ):
         with pytest.raises(error, match=words):
             class_labels(np.array(labels), task)
+    words = np.array(["", " é\xa0", '=1,"2"', "می\u200cخواهم"])  # also those that forge nothing
+    assert class_labels(words, "multiclass") == tuple(sorted(words.tolist()))
     with pytest.raises(DataError, match="numbers"):
         encode(np.array(["a"]), ())
 

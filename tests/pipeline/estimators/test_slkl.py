@@ -372,9 +372,11 @@ def test_messages_name_parameters_with_values_as_python_has_them(message: str, w
 
 
 @pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])
-def test_class_weights_below_zero_or_not_finite_are_refused(weights: dict[int, float], data: Data) -> None:
+def test_class_weights_and_labels_that_cannot_be_are_refused(weights: dict[int, float], data: Data) -> None:
     with pytest.raises(ValueError, match=r"class_weight: row \d+ is .*; a weight must be finite and at least 0"):
         SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
+    with pytest.raises(ValueError, match=r"control characters \('b\\x1b'\)"):
+        SLKLClassifier(20).fit(data[0], np.array(["a", "b\x1b", "c"])[data[2]])
 
 
 @pytest.mark.parametrize(

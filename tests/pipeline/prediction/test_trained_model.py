@@ -93,6 +93,7 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
         [["a"], "b", "c"],
         "abc",
         ["a", "b", "\ud800"],
+        ["a", "b", "\x1b[2J"],
         [1, 2, 10**400],
         [1.0, NAN, 2.0],
     ),
