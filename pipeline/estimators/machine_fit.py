@@ -47,6 +47,7 @@ from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, loops_to_compile
 from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
+from storage.folders import read_manifest
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
@@ -267,7 +268,9 @@ def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> No
     """
     single = model.task == "regression"
     machine._model, machine._dtype = model, dtype
-    scales = model.feature_scales
+    scales, columns, n_inputs = model.feature_scales, model.table_columns, model.centers.shape[1]
+    names = () if columns is None else columns.input_names
+    machine.input_names_ = np.array(names or [*map(str, range(n_inputs))], dtype=object)
     machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()
     machine.feature_scales_ = None if scales is None else scales.copy()
     machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
@@ -283,22 +286,14 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
-        given = None if _has_cells(machine, X) else X if is_sliced(X) else _numbers(machine, X, reset=False)
+        given = None if machine._of_cells else X if is_sliced(X) else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)
         return _decision_of_numbers(machine, Rows(given))
 
 
-def _has_cells(machine: Any, X: Any) -> bool:
-    """Return whether X has cells of the table that the model is of, and not its inputs."""
-    columns = machine._model.table_columns
-    if machine._of_cells or columns is None or columns.encoding is None or not is_frame(X):
-        return bool(machine._of_cells)
-    return set(columns.inputs) <= set(map(str, getattr(X, "column_names", X.columns)))
-
-
 def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
-    """Return the outputs (n, T) of rows of numbers, which are the columns of a fit, or the inputs of a loaded model."""
+    """Return the outputs (n, T) of rows of numbers."""
     n_features, model = machine.n_features_in_, machine._model
     if rows.shape[1] != n_features:
         raise ValueError(
@@ -317,18 +312,23 @@ def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
 
 
 def load_into(machine: Any, folder: Path) -> None:
-    """Have an estimator with default parameters predict with a model on disk. Raises as `KernelMachine.load`."""
-    model = load_predictor(folder).model
+    """Have an estimator take a model on disk, with the parameters of its fit. Raises as `KernelMachine.load`."""
+    predictor = load_predictor(folder)
+    model, columns = predictor.model, predictor.model.table_columns or Columns(())
     if is_classifier(machine) == (model.task == "regression"):
         fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
         raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
     _set_model(machine, model, None)
-    machine._of_cells = False
-    machine.n_features_in_ = math.prod(model.input_shape)
+    machine._of_cells = columns.encoding is not None
+    machine.n_features_in_ = len(columns.encoding.columns) if columns.encoding else math.prod(model.input_shape)
     if is_classifier(machine):
         machine.classes_ = class_array(model.labels)
-    if model.table_columns is not None and model.table_columns.input_names:
-        machine.feature_names_in_ = np.array(model.table_columns.input_names, dtype=object)
+    if columns.inputs:
+        machine.feature_names_in_ = np.array(columns.inputs, dtype=object)
+    if predictor.config is not None:
+        machine.set_params(**parameters.of_run(machine, predictor.config))
+    elif predictor.layout is None:
+        machine.set_params(**parameters.of_record(machine, read_manifest(folder).metadata))
 
 
 def model_of(machine: Any) -> SparseKernelModel:

@@ -78,10 +78,20 @@ class KernelMachine(BaseEstimator):
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """The share of each feature in squared distances, (n_features,), after a fit with learned scales."""
+        """The share of each column of X in squared distances, (n_features_in_,), after a fit with learned scales."""
+        shares, columns = self.input_importances_, self._model.table_columns
+        if self._model.features.name != "raw":
+            raise AttributeError("features of images are of no single pixel; see input_importances_")
+        encoded = () if columns is None or columns.encoding is None else columns.encoding.columns
+        n_inputs = [len(column.inputs) for column in encoded] or [1] * len(shares)
+        return np.array([of_column.sum() for of_column in np.split(shares, np.cumsum(n_inputs)[:-1])])
+
+    @property
+    def input_importances_(self) -> NDArray[np.float64]:
+        """The share of each input that columns of X become, (n_inputs,), after a fit with learned scales."""
         scales = getattr(self, "feature_scales_", None)
         if scales is None:
-            raise AttributeError("feature_importances_ is there after a fit with feature_scale='learned'")
+            raise AttributeError("importances are there after a fit with feature_scale='learned'")
         from pipeline.solvers.kernel_trials import importances  # there since the fit
 
         return importances(scales)
@@ -89,20 +99,22 @@ class KernelMachine(BaseEstimator):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, replacing one there.
 
+        Its manifest keeps the parameters, for `load`: all but a callback, and a random_state that is no number.
+
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.prediction.model_folder import save_model  # slow to import
+        from pipeline.estimators.parameters import record_of  # slow to import
+        from pipeline.prediction.model_folder import save_model
 
-        save_model(Path(folder), self.to_model())
+        save_model(Path(folder), self.to_model(), metadata=record_of(self))
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Self:
         """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
 
-        X is a DataFrame with the columns of the model, or has images as flat rows, and categories encoded
-        (`feature_names_in_` are their names). Parameters are the defaults; `centers_` are features, z-scored and
-        scaled. Raises ValueError for a model of the other kind of task, MissingRunError, CorruptDataError or
-        ModelFormatError.
+        X is as in the fit, images as flat rows. Parameters are those of `save`, or what the settings of the run are;
+        `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
+        MissingRunError, CorruptDataError or ModelFormatError.
         """
         from pipeline.estimators.machine_fit import load_into  # slow to import
 
@@ -215,9 +227,12 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
         The learned factors, or the symmetric root of a metric, by which the (standardised) rows are multiplied. All 1
         where the held-out rows gained nothing, None where none were to be learned.
-    feature_importances_ : (n_features,) float64
-        Their squares, or the diagonal of the metric, over the sum: the shares of the features in squared distances, if
-        X is standardised. Only after a fit that learned scales.
+    feature_importances_ : (n_features_in_,) float64
+        Their squares, or the diagonal of the metric, over the sum: the shares of the columns of X in squared distances,
+        if X is standardised. Only after a fit that learned scales.
+    input_names_, input_importances_ : (n_inputs,)
+        The inputs that columns become (one for each word, date, number, or mark of missing cells), and the share of
+        each: those of a column sum to its importance.
     n_features_in_ : int
     feature_names_in_ : (n_features,) array
         Names of the columns, where X was a data frame with text for names.
@@ -231,7 +246,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     X is an array, a DataFrame, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array.
     Those are read by row blocks, once for each thing that is found, never whole. A DataFrame with words or dates, and
     any X where `categorical` or `missing` is given, is read as the command reads a table: features are float32, and
-    `centers_`, `feature_scales_` and `feature_importances_` are of the inputs that cells become.
+    `centers_` and `feature_scales_` are of the inputs that cells become.
 
     float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
     for them; those of other fits have the precision of the rows.

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,17 @@ def test_what_was_learned_is_applied_by_name_and_travels(kind: str, tmp_path: Pa
     machine = SLKLClassifier(100, random_state=0, **MEDIAN).fit(train, y[:-HELD_BACK])
     assert machine.score(make(new), y[-HELD_BACK:]) > 0.85
     told, names = machine.predict_proba(make(new)), list(frame.columns)
-    assert machine.n_features_in_ == len(names)
     machine.save(tmp_path / "model")
     loaded = SLKLClassifier.load(tmp_path / "model")
     for one in (machine, pickle.loads(pickle.dumps(machine)), loaded):
+        assert (one.n_features_in_, one.feature_names_in_.tolist()) == (len(names), names)
+        by_column = dict(zip(names, one.feature_importances_, strict=True))
+        by_input = dict(zip(one.input_names_, one.input_importances_, strict=True))
+        assert len(by_input) > len(by_column)
+        for name in names:
+            of_column = [by_input[own] for own in by_input if re.match(f"{name}($|=| is missing$)", own)]
+            assert by_column[name] == pytest.approx(sum(of_column))
+        assert sum(by_column.values()) == pytest.approx(1.0)
         for cells in (make(new), make(new[names[::-1]]), make(new.assign(more="x"))):
             np.testing.assert_array_equal(one.predict_proba(cells), told)
         with pytest.warns(UserWarning, match=r"no training row has: color \(2\), size \(1\); they count as none"):

@@ -38,7 +38,7 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> np.lib.npyio.NpzFi
         SLKLClassifier(random_state=0),
         SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
         SLKLClassifier(50, select="greedy:10", feature_scale="learned", move_centers=2, random_state=0),
-        SLKLClassifier(60, kernel="laplace", random_state=0),
+        SLKLClassifier(60, kernel="laplace", class_weight={"low": 2.0, "mid": 1.0, "high": 1.0}, random_state=0),
     ],
 )
 def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLKLClassifier, tmp_path: Path) -> None:
@@ -48,6 +48,7 @@ def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLK
     assert told["label"].tolist() == machine.predict(X[200:]).tolist()
     assert told["decision"] == pytest.approx(machine.decision_function(X[200:]), rel=1e-3, abs=1e-3)
     loaded = SLKLClassifier.load(tmp_path / "model")
+    assert loaded.get_params() == machine.get_params()
     assert np.allclose(loaded.decision_function(X[200:]), told["decision"], rtol=0, atol=1e-12)
     assert loaded.classes_.tolist() == machine.classes_.tolist()
     assert loaded.score(X[200:], WORDS[200:]) == machine.score(X[200:], WORDS[200:])
@@ -55,23 +56,25 @@ def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLK
     loaded.save(str(tmp_path / "again"))
     assert files_of(tmp_path / "again") == files_of(tmp_path / "model")
     machine.save(tmp_path / "model")  # in its own place
+    loaded.set_params(class_weight=None)
     assert loaded.fit(X[:100], X[:100, 0] > 0).classes_.tolist() == [False, True]
     assert loaded.predict(X[:3]).tolist() == (X[:3, 0] > 0).tolist()
 
 
-def test_a_run_is_opened_as_a_regressor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    y = X[:, 0] * 3 + np.cos(X[:, 3])
-    np.savetxt(tmp_path / "table.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,d,y", comments="")
-    run = train_beside(tmp_path, "run", tmp_path / "table.csv", "--sigma2", "8", "--penalty", "max:1e-3")
+@pytest.mark.parametrize("asked", ["--sigma2 8 --penalty max:1e-3", "--budget 0.2", "--select greedy:9 --centers 80"])
+def test_a_run_is_opened_as_a_regressor_that_fits_the_same(asked: str, tmp_path: Path) -> None:
+    rows, y = X.astype(np.float32), X[:, 0] * 3 + np.cos(X[:, 3])
+    np.savetxt(tmp_path / "table.csv", np.column_stack([rows, y]), delimiter=",", header="a,b,c,d,y", comments="")
+    run = train_beside(tmp_path, "run", tmp_path / "table.csv", "--test", str(tmp_path / "table.csv"), *asked.split())
     loaded = SLKLRegressor.load(run)
     assert loaded.feature_names_in_.tolist() == ["a", "b", "c", "d"]
     with pytest.warns(UserWarning, match="valid feature names"):
         values = loaded.predict(X)
     assert values == pytest.approx(predicted(run, X, tmp_path)["label"], rel=0, abs=1e-12)
-    assert loaded.sigma2_ == 8.0
     with pytest.raises(ValueError, match="load it with SLKLRegressor"):
         SLKLClassifier.load(run)
-    assert clone(loaded).get_params() == SLKLRegressor().get_params()
+    again = clone(loaded).fit(rows, y)
+    np.testing.assert_array_equal(again.dual_coef_, loaded.dual_coef_)
 
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:

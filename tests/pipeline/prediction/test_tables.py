@@ -298,19 +298,20 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
         assert model.predict(mixed).tolist()[1:] == model.predict(rows).tolist()[1:]
 
 
-def test_an_estimator_and_a_graph_start_from_encoded_numbers(run, tmp_path, capsys):
+def test_a_graph_starts_from_encoded_numbers_and_an_estimator_from_cells(run, tmp_path, capsys):
     onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
     assert export.main([str(run), "--out", str(tmp_path / "model.onnx")]) == 0
     names = ", ".join(load_model(run / "model").table_columns.input_names)  # type: ignore[union-attr]
     assert capsys.readouterr().out.splitlines()[1] == f"takes cells that are encoded, as numbers: {names}"
     graph = reference.ReferenceEvaluator(onnx.load(tmp_path / "model.onnx"))
-    inputs = np.array([[0, 0, 1, 30.0, 0, 1, 0, 0], [0, 1, 0, 45.0, 1, 0, 0, 1]])
+    inputs = np.array([[0, 0, 1, 30.0, 0, 1, 0, 0], [0, 1, 0, 45.0, 0, 0, 0, 1]])
     assert input_name(load_model(run / "model")) == "encoded"
     decision = graph.run(["decision"], {"encoded": inputs})[0]
     loaded = SLKLClassifier.load(run)
-    assert ", ".join(loaded.feature_names_in_) == names
-    with pytest.warns(UserWarning, match="valid feature names"):
-        assert loaded.decision_function(inputs) == pytest.approx(decision[:, 0], rel=1e-5, abs=1e-6)
+    assert ", ".join(loaded.input_names_) == names
+    assert (loaded.feature_names_in_.tolist(), loaded.n_features_in_) == (["color", "age", "size"], 3)
+    cells = [["red", 30.0, "L"], ["green", 45.0, "S"]]
+    assert loaded.decision_function(cells) == pytest.approx(decision[:, 0], rel=1e-5, abs=1e-6)
 
 
 def test_a_damaged_encoding_is_refused(run, tmp_path):
