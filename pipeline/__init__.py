@@ -8,6 +8,7 @@ import logging
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,17 +51,17 @@ def _refuse(line: str, name: str) -> NoReturn:
 def keep_compiled_code() -> None:
     """Have numba keep compiled loops in a folder of this user alone: to load such code is to run it.
 
-    NUMBA_CACHE_DIR is set here since numba reads it when it is imported; the user's own setting stays.
+    NUMBA_CACHE_DIR is set here since numba reads it when it is imported; the user's own setting stays, unless nothing
+    can be written there.
     """
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        return
+    named = os.environ.get("NUMBA_CACHE_DIR")
     try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-        folder = caches.expanduser().absolute() / "slkl" / "numba"
+        folder = Path(named or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
+        folder = folder if named else folder / "slkl" / "numba"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-        private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-        problem = "" if private else f"{folder} is open to others: chmod 700 it, or set NUMBA_CACHE_DIR"
+        problem = "" if named else _openness(folder)
+        if not problem and not os.access(folder, os.W_OK | os.X_OK):
+            problem = f"{folder} cannot be written to; set NUMBA_CACHE_DIR to a folder that can"
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         problem = f"set NUMBA_CACHE_DIR ({error})"
     if problem:
@@ -69,9 +70,21 @@ def keep_compiled_code() -> None:
         import tempfile
 
         logging.getLogger(__name__).warning("warning: compiled code is not kept beyond this process; %s", problem)
-        folder = Path(tempfile.mkdtemp(prefix="slkl-compiled-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        folder = Path(os.devnull)  # in which numba keeps nothing
+        with suppress(OSError):  # no folder for temporary files either: most commands compile nothing
+            folder = Path(tempfile.mkdtemp(prefix="slkl-compiled-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
+
+
+def _openness(folder: Path) -> str:
+    """Return why others could put code into a folder, and what to do; empty where they cannot."""
+    status, advice = folder.lstat(), "set NUMBA_CACHE_DIR"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{folder} is a link; {advice}"
+    if status.st_uid != os.geteuid():
+        return f"{folder} belongs to user {status.st_uid}; {advice}"
+    return f"{folder} is open to others: chmod 700 it, or {advice}" if status.st_mode & 0o077 else ""
 
 
 check_own_packages()

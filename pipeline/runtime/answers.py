@@ -1,7 +1,6 @@
 """What a command answers with: its exit code, and one line for the user where it ends with an error."""
 
 import errno
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -69,16 +68,6 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.STOPPED, "interrupted"
-    if _reading_compiled_code(error):
-        folder = os.environ.get("NUMBA_CACHE_DIR", "the folder of numba's cache")
-        return (
-            ExitCode.INVALID_DATA,
-            f"compiled code in {folder} is damaged ({line}); delete it: it is made again",
-        )
+    if line.startswith("cannot cache function"):  # numba, of a folder that cannot be written to, and none instead
+        return ExitCode.CANNOT_CREATE, "compiled code can be kept nowhere; set NUMBA_CACHE_DIR, or free some space"
     return ExitCode.BUG, f"{type(error).__name__}: {line}"
-
-
-def _reading_compiled_code(error: BaseException) -> bool:
-    """Return whether an error comes from numba's cache, which names no file in its own words."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__") == "numba.core.caching" for frame in frames)

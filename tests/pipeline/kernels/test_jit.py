@@ -4,12 +4,14 @@ import fcntl
 import json
 import os
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pipeline
 from pipeline.errors import StoppedError
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, loops_in
@@ -37,28 +39,48 @@ def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path)
     assert told(LOOPS, HOME=str(tmp_path), XDG_CACHE_HOME="").stdout == f"{tmp_path / '.cache' / 'slkl' / 'numba'}\n"
 
 
-SPOILT = ["open to others", *(pytest.param(way, marks=pytest.mark.ci) for way in ("a link", "a file in its place"))]
+SPOILT = {
+    "open to others": "chmod 700",
+    "of another owner": "belongs to user",
+    "a link": "is a link",
+    "a file": "File exists",
+    "named, a file": "File exists",
+    "named, closed": "/proc/closed",
+}
 
 
 @pytest.mark.parametrize("spoilt", SPOILT)
-def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: str) -> None:
+def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(
+    tmp_path: Path, spoilt: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "slkl" / "numba"
     folder.parent.mkdir()
-    if spoilt == "a file in its place":
+    if spoilt.endswith("a file"):
         folder.touch()
-    elif spoilt == "open to others":
-        folder.mkdir()
-        folder.chmod(0o770)
+    elif spoilt == "a link":
+        folder.symlink_to(tmp_path)
     else:
-        (tmp_path / "elsewhere").mkdir(0o700)
-        folder.symlink_to(tmp_path / "elsewhere")
-    done = told(LOOPS, XDG_CACHE_HOME=str(tmp_path))
-    fresh = Path(done.stdout.strip())
-    assert fresh != folder
-    assert not fresh.exists(), "removed at the end of the process"
-    (warning,) = done.stderr.splitlines()
+        folder.mkdir(0o700)
+    if spoilt == "open to others":
+        folder.chmod(0o770)
+    if spoilt == "of another owner":
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    named = {"named, a file": str(folder), "named, closed": "/proc/closed"}
+    monkeypatch.setenv("NUMBA_CACHE_DIR", named.get(spoilt, ""))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipeline.keep_compiled_code()
+    kept = Path(os.environ["NUMBA_CACHE_DIR"])
+    assert kept.parent == tmp_path
+    assert kept.stat().st_mode & 0o777 == 0o700
+    (warning,) = caplog.messages
     assert warning.startswith("warning: compiled code is not kept beyond this process")
-    assert "NUMBA_CACHE_DIR" in warning
+    assert "set NUMBA_CACHE_DIR" in warning
+    assert SPOILT[spoilt] in warning
+    monkeypatch.setenv("NUMBA_CACHE_DIR", named.get(spoilt, ""))
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/closed")
+    pipeline.keep_compiled_code()
+    assert os.environ["NUMBA_CACHE_DIR"] == os.devnull, "never the folder that others can write to"
 
 
 OWN_LOOPS = """from numba import int64 as i8
@@ -134,24 +156,47 @@ def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch
     assert loaded == [loop, loop]
 
 
+LOADING = """import os, resource
+from pipeline.kernels import jit, kernel_loops
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["LARGEST_FILE"]), resource.RLIM_INFINITY))
+loop, = jit.loops_in(kernel_loops, "add_lower_tile"); loop.load()
+print(loop.function.signatures == [loop.types], loop._marker().exists())"""
+
+
 @pytest.mark.ci
-def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
-    """numba's own error names no file; whoever meets it must know what to delete."""
-    code = (
-        "import numpy as np; from pipeline.kernels.kernel_loops import gaussian_float64 as loop;"
-        "from pipeline.runtime.answers import answered;"
-        "row = np.ones(1); block = np.ones((1, 1));"
-        "print(answered(lambda: loop(block, row, row, 1.0, np.zeros(1, int), block.copy(), 0)))"
-    )
-    assert told(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "0\n"
-    indices = list(tmp_path.rglob("*.nbi"))
-    assert indices
-    for index in indices:
-        index.write_bytes(b"")
-    done = told(code, NUMBA_CACHE_DIR=str(tmp_path))
-    assert done.stdout == "65\n"
-    assert done.stderr.startswith(f"error: compiled code in {tmp_path} is damaged")
-    assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("spoilt", "problem", "largest_file"),
+    [
+        ("a full disk", "is not kept beyond this process", 0),
+        ("a disk that fills up", "is not kept beyond this process", 10_000),  # the index fits, the code does not
+        ("an index that cannot be read", "is not kept beyond this process", 10**6),
+        ("an empty index", "is damaged, and is made again", 10**6),
+        ("code that is cut off", "is damaged, and is made again", 10**6),
+    ],
+)
+def test_a_loop_that_cannot_be_kept_or_read_is_compiled_with_a_warning(
+    tmp_path: Path, spoilt: str, problem: str, largest_file: int
+) -> None:
+    def load(largest_file: int) -> tuple[str, str]:
+        done = told(LOADING, NUMBA_CACHE_DIR=str(tmp_path), LARGEST_FILE=str(largest_file))
+        return done.stdout, done.stderr
+
+    files = list[Path]()
+    if largest_file == 10**6:
+        assert load(largest_file) == ("True True\n", "")
+        files += tmp_path.rglob("*.nbc" if spoilt.startswith("code") else "*.nbi")
+    for file in files:
+        content = b"" if "empty" in spoilt else file.read_bytes()[:1000]
+        file.unlink()
+        file.mkdir() if "cannot be read" in spoilt else file.write_bytes(content)
+    output, warning = load(largest_file)
+    assert output == f"True {largest_file == 10**6}\n"
+    assert warning.startswith("warning: compiled code ")
+    assert (problem in warning, str(tmp_path) in warning, warning.count("\n")) == (True, True, 1)
+    for file in files:
+        file.rmdir() if file.is_dir() else None
+    load(10**6)
+    assert load(10**6) == ("True True\n", ""), "kept again"
 
 
 @pytest.mark.parametrize("words", [["compiling 2 loops, once on this machine"], []])
