@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -36,12 +36,17 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.folder_layouts import RunLayout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedRun:
     """A finished run: its folder, absolute, and its report as report.json has it."""
 
     folder: Path
-    report: dict[str, Any] = field(repr=False)
+    report: dict[str, Any]
+
+    def __repr__(self) -> str:
+        of, classes = self.report, self.report["error_rate"] is not None
+        score = f"{of['error_rate']:.2%} errors" if classes else f"RMSE {of['rmse']:.4g}"
+        return f"TrainedRun({self.folder.name!r}: {of['dataset']}, {of['model_n_centers']} centers, {score})"
 
     @cached_property
     def model(self) -> "Predictor":

@@ -5,8 +5,9 @@ It brings numba and pyarrow, which take as long to import as scikit-learn does.
 
 import math
 from bisect import bisect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,16 +55,34 @@ MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kern
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
-@dataclass(frozen=True)
 class Listeners(TaskCheckpoints):
-    """Who hears of the iterations of a task, which keeps no checkpoints: callback and log of an estimator."""
+    """Who hears of the stages and iterations of a fit, which keeps no checkpoints: an estimator's callbacks and log."""
 
-    callback: Callable[[dict[str, Any]], object]
-    log: Callable[[str], object]
+    def __init__(self, machine: Any) -> None:
+        self._machine, self._said = machine, ""
+        self._task = machine._callback_fit_ctx  # that of the fit, then of its stage
 
-    def note(self, message: str, **facts: Any) -> None:
-        """Hand on a line for people."""
-        self.log(message)
+    def log(self, message: str, **facts: Any) -> None:
+        """Print a line for people, unless it is the last one again."""
+        if self._machine.verbose and message != self._said:
+            print(message)
+        self._said = message
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Any]:
+        """Tell scikit-learn's callbacks of a stage, which is a task of theirs with a task for each iteration."""
+        of_fit, told = self._task, {"estimator": self._machine}
+        self._task = of_fit.subcontext(task_name=name, max_subtasks=None).call_on_fit_task_begin(**told)
+        yield SimpleNamespace(items=0)
+        self._task.call_on_fit_task_end(**told)
+        self._task = of_fit
+
+    def callback(self, record: dict[str, Any]) -> None:
+        """Hand on what is known of an iteration."""
+        if self._machine.callback is not None:
+            self._machine.callback(record)
+        told = {"estimator": self._machine}
+        self._task.subcontext(task_name="iteration").call_on_fit_task_begin(**told).call_on_fit_task_end(**told)
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
@@ -103,10 +122,11 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = _filled_in(machine, config, explicit, features, shape)
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
-    log = print if machine.verbose else None
-    compile_told(loops_to_compile(config, shape), log)
-    listeners = Listeners(machine.callback or _ignore, log or _ignore)
-    told = SimpleNamespace(log=listeners.note, warn=parameters.warn, metric=_ignore, record=_ignore)
+    listeners = Listeners(machine)
+    compile_told(loops_to_compile(config, shape), listeners.log if machine.verbose else None)
+    told = SimpleNamespace(
+        log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=listeners.stage
+    )
     work = Workspace(config, shape, features, told, listeners)
     if learns_scales(config.kernel.scale):
         work.features = ScaledFeatures(features, work.stored(SCALES))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
-class KernelMachine(BaseEstimator):
+class KernelMachine(CallbackSupportMixin, BaseEstimator):
     """What the two estimators share. `parameters.PARAMETERS` says which setting each parameter is."""
 
     n_centers: int | str | None = None
@@ -52,11 +53,18 @@ class KernelMachine(BaseEstimator):
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0
 
+    def __new__(cls, *_: Any, gamma: object = None, **__: Any) -> Self:
+        """Refuse gamma, which is 1 / (2 sigma2): a refusal by `__init__` would not say so."""
+        if gamma is not None:
+            raise TypeError(f"{cls.__name__} takes no gamma: exp(-gamma ‖x - z‖²) has sigma2 = 1/(2 gamma)")
+        return super().__new__(cls)
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
         return tags
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
         """Fit X (n, n_features) to y (n,), numbers or labels, with row weights (n,) ≥ 0, and return self.
 
@@ -67,7 +75,11 @@ class KernelMachine(BaseEstimator):
         """
         from pipeline.estimators.machine_fit import fit_machine  # slow to import
 
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        told: dict[str, Any] = {"estimator": self, "X": X, "y": y, "metadata": weights}
+        task = self._init_callback_context(max_subtasks=3).call_on_fit_task_begin(**told)
         fit_machine(self, X, y, sample_weight, groups)
+        task.call_on_fit_task_end(**told, reconstruction_attributes={})
         return self
 
     def _decision(self, X: Any) -> NDArray[np.floating]:
@@ -323,3 +335,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 76)."""
         decision = self._decision(X)  # which says so where nothing is fitted
         return self._model.probabilities_of(decision)
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithms of `predict_proba`, all finite: (n, n_classes)."""
+        return np.log(self.predict_proba(X))

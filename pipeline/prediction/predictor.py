@@ -6,7 +6,7 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,8 @@ class Predictor:
     """
 
     model: SparseKernelModel
-    layout: RunLayout | None = None
-    config: TrainConfig | None = None
+    layout: RunLayout | None = field(default=None, repr=False)
+    config: TrainConfig | None = field(default=None, repr=False)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return decision values (rows, outputs) f8."""

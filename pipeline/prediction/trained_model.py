@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import has_controls
+from features.cell_text import has_controls, shown
 from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.source import Columns
@@ -42,7 +42,7 @@ class ModelFormatError(InvalidDataError):
     """A model description or its arrays do not fit together."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SparseKernelModel:
     """A sparse kernel machine f(x) = Σ_m w_m k(x, x_m) + b (mathematics.md, eq. 6) with all that prediction needs.
 
@@ -71,6 +71,11 @@ class SparseKernelModel:
     table_columns: Columns | None = None
     temperature: float | None = None
     feature_scales: NDArray[np.float32] | None = None
+
+    def __repr__(self) -> str:
+        kind = f"{self.task} of {shown(f'{label!r:.20}' for label in self.labels)}" if self.labels else self.task
+        sizes = f"{self.n_centers} centers, {math.prod(self.input_shape)} inputs, {self.features.name} features"
+        return f"{type(self).__name__}({kind}: {sizes}, {self.kernel.name} kernel)"
 
     @property
     def n_centers(self) -> int:

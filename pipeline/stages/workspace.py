@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,7 +111,7 @@ def note_of(record: Mapping[str, Any]) -> str:
 class Workspace(RowData):
     """What the steps of a fit share: its rows, what they commit, who computes it, and who is told."""
 
-    events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
+    events: Any  # `runtime.events.Events`, or what has its log, warn, metric, record and stage
 
     def __init__(
         self,
@@ -182,7 +181,8 @@ class Workspace(RowData):
 
     def stage(self, name: str) -> AbstractContextManager[Any]:
         """Return a context whose time counts as that of a stage, with the cost, whose `items` can be set."""
-        return nullcontext(SimpleNamespace(items=0))
+        stage: AbstractContextManager[Any] = self.events.stage(name)
+        return stage
 
     def status(self, stage: str, words: str) -> AbstractContextManager[None]:
         """Return a context that shows what is done inside, which takes long and cannot be counted."""

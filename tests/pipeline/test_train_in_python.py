@@ -44,7 +44,9 @@ def test_it_is_the_command_of_that_name(
     assert set(files_of(run.folder)) == set(files_of(command))
     kept = runs.report_of(tmp_path / "run")
     assert run.report == {name: value for name, value in kept.items() if name != "digest"}
-    assert len(repr(run)) < 300, "what a notebook shows of a run is its folder"
+    size = f"{kept['model_n_centers']} centers"
+    assert repr(run) == f"TrainedRun('run': classes, {size}, {kept['error_rate']:.2%} errors)"
+    assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
 
 

@@ -1,5 +1,6 @@
 """Command and estimators give the same model bytes, whatever is asked for: they are the same fit."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,7 @@ def test_verbose_says_what_the_command_shows(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("penalty 2 of 3 ("), "at the first all weights are zero"
     assert all(" output 0: objective " in f" {line}" and " gap " in line for line in lines)
+    assert all(line != after for line, after in pairwise(lines)), "solved to the last digit, iterations change nothing"
     SLKLRegressor(120, select="greedy:20", sigma2=1.0, random_state=0, verbose=True).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"100 of 120 centers chosen on {rows}" for rows in ("the fit rows", "all rows")]

@@ -18,6 +18,7 @@ from sklearn.inspection import permutation_importance
 from sklearn.linear_model import Lasso
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -202,6 +203,37 @@ def test_the_callback_gets_every_record(diabetes: Table) -> None:
     assert not records, "least squares alone has no iterations"
 
 
+class Tasks(list[str]):
+    """A callback of scikit-learn's protocol that notes what it hears."""
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.append("setup")
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.append("teardown")
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.append(context.task_name)
+
+    def on_fit_task_end(self, estimator: Any, context: Any, *, X: Any = None, fitted_estimator: Any = None) -> None:
+        if fitted_estimator is not None:
+            self.append(f"fitted, predicts {len(fitted_estimator.predict(X))}")
+
+
+def test_callbacks_of_scikit_learn_hear_of_stages_and_iterations(diabetes: Table) -> None:
+    stages, heard = ["candidates", "statistics", "solve"], Tasks()
+    search = GridSearchCV(SLKLRegressor(60, penalty=1.0, random_state=0), {"sigma2": [4.0]}, cv=2, n_jobs=1)
+    machine = search.estimator.set_callbacks(heard).fit(*diabetes)
+    assert heard == ["setup", "fit", *stages, *["iteration"] * machine.n_iter_, "fitted, predicts 442", "teardown"]
+    heard.clear()
+    with pytest.raises(ValueError, match="sigma2"):
+        machine.set_params(sigma2=1e-300).fit(*diabetes)
+    assert heard == ["setup", "fit", *stages[:2], "teardown"]
+    heard.clear()
+    search.fit(*diabetes)
+    assert heard.count("solve") == heard.count("teardown") == 3
+
+
 def test_scales_are_of_the_rows_that_count_however_they_are_read() -> None:
     """Ten inputs, of which two matter; a third of the rows has no weight."""
     rng = np.random.default_rng(0)
@@ -285,6 +317,7 @@ def test_there_are_no_probabilities_where_no_rows_can_be_held_out() -> None:
     p = machine.fit(X, y).predict_proba(X.astype(np.float32))
     assert p.dtype == np.float64
     np.testing.assert_allclose(p, probabilities(machine.decision_function(X), machine.temperature_), atol=1e-5)
+    np.testing.assert_allclose(machine.predict_log_proba(X), np.log(p), rtol=1e-4)
     assert machine.to_model().temperature == machine.temperature_
     machine.set_params(n_centers=1).fit(np.ones((20, 5)), y[:20])
     assert machine.temperature_ is None
@@ -342,6 +375,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"refit": value}, "refit must be one of none, ridge; found") for value in ("lasso", 3, True)),
     *(({"select": value}, "select must be") for value in ("greedy", "greedy:0", 5)),
     *(({name: None}, f"{name} must not be None") for name in ("schedule", "max_sweeps")),
+    ({"kernel": "rbf"}, r"must be one of gaussian, .*; rbf is gaussian with sigma2 = 1/\(2 gamma\); found 'rbf'"),
+    ({"kernel": "laplacian"}, "; laplacian is product-laplace with sigma2 = 1/gamma²; found"),
+    ({"kernel": "Poly"}, "; Poly is no kernel here, where all fall with the distance"),
     ({"verbose": "yes"}, "verbose must be"),
     ({"standardise": 1}, "standardise must be"),
     ({"memory_limit": "much"}, "memory_limit must be"),
@@ -356,6 +392,8 @@ def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[st
     with pytest.raises(ValueError, match=words) as found:
         SLKLRegressor(**parameters).fit(*data[:2])
     assert "--" not in str(found.value), "an estimator has no flags"
+    with pytest.raises(TypeError, match=r"SLKLRegressor takes no gamma: .* sigma2 = 1/\(2 gamma\)"):
+        SLKLRegressor(gamma=0.5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
