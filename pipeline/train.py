@@ -4,6 +4,7 @@ The module can be called: `from pipeline import train; run = train("digits")`. A
 features → centers → statistics → solve → evaluate → report.
 """
 
+import re
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from features.errors import DataError, UsageError
 from pipeline.config import settings as configuration
-from pipeline.config.command_line import Arguments, parse, words_of
+from pipeline.config.command_line import Arguments, in_arguments, parse, words_of
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import resumed
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
@@ -46,7 +47,7 @@ class TrainedRun:
     def __repr__(self) -> str:
         of, classes = self.report, self.report["error_rate"] is not None
         score = f"{of['error_rate']:.2%} errors" if classes else f"RMSE {of['rmse']:.4g}"
-        return f"TrainedRun({self.folder.name!r}: {of['dataset']}, {of['model_n_centers']} centers, {score})"
+        return f"TrainedRun({self.folder.name!r}: {of['task']}, {of['model_n_centers']} centers, {score})"
 
     @cached_property
     def model(self) -> "Predictor":
@@ -112,31 +113,47 @@ def train(
     def words(dataset: Any, **more: Any) -> list[str]:
         return [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options | more, settings or {})]
 
-    given = {"dataset": dataset} | ({"test": options["test"]} if "test" in options else {})
-    if any(map(_is_frame, given.values())):
-        arguments = parse(words("frame.parquet", test=None))
-        loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-        given = _in_files(given, Path(loaded.config.resources.features_dir, "frames"))
+    given = {"dataset": dataset} | ({"test": options["test"]} if options.get("test") is not None else {})
+    frames = {name: data for name, data in given.items() if not isinstance(data, str | PathLike)}
+    paths: dict[str, Path] = {}
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
+        if frames:
+            arguments = parse(words("frame.parquet", test=None))
+            loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
+            paths = _in_files(frames, Path(loaded.config.resources.features_dir, "frames"))
         with stopping.listening(stopping.unclaimed()):
-            run = _interruptible(parse(words(**given)), callback)
+            run = _interruptible(parse(words(**given | paths)), callback)
+    except (PipelineError, DataError, UsageError, StorageError) as error:
+        if not isinstance(error, StoppedError):  # which has a command that continues the run
+            error.args = (_in_python(str(error), paths),)
+        raise
     finally:
         _under_way.release()
     _tell(run, quiet)
     return run
 
 
-def _is_frame(data: Any) -> bool:
-    return hasattr(data, "__arrow_c_stream__")
+FRAMES = {"dataset": "the data frame", "test": "the data frame of test rows"}
 
 
-def _in_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return data with the paths of the data frames among them, which are written in a folder."""
+def _in_files(frames: dict[str, Any], folder: Path) -> dict[str, Path]:
+    """Return the paths of data frames, which are written in a folder. Raises DataError for what is none."""
+    from features.tables.readers import check_frame
     from pipeline.datasets.table_records import write_frame  # brings what reads tables
 
-    return {name: write_frame(data, folder) if _is_frame(data) else data for name, data in given.items()}
+    for name, data in frames.items():
+        check_frame(data, FRAMES[name])
+    tables = {name: data for name, data in frames.items() if hasattr(data, "__arrow_c_stream__")}
+    return {name: write_frame(data, folder) for name, data in tables.items()}
+
+
+def _in_python(message: str, paths: Mapping[str, Path]) -> str:
+    """Return what an error says, of data frames and arguments in place of the files and options that they became."""
+    for name, path in paths.items():
+        message = message.replace(str(path), FRAMES[name]).replace(path.stem, FRAMES[name])
+    return in_arguments(re.sub(r"\S*\bframe-[0-9a-f]{16}\.parquet", "another data frame", message))
 
 
 def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:
@@ -146,9 +163,6 @@ def _interruptible(arguments: Arguments, callback: "Callback | None") -> Trained
     except StoppedError as error:
         if stopping.requested() == signal.SIGINT.name:
             raise KeyboardInterrupt(str(error)) from None
-        raise
-    except (PipelineError, DataError, UsageError) as error:
-        error.args = (configuration.in_options(str(error)),)
         raise
     assert run is not None  # only options that are no setting print and train nothing
     return run

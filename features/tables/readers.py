@@ -361,7 +361,7 @@ class Frame:
             self._table = pyarrow.table(frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame)
         except _UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
-            raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
+            raise MixedColumnError(f"{called}: cannot be read as a table, of one type a column ({words})") from error
         for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
             kind = column.type
             if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
@@ -399,6 +399,21 @@ class Frame:
         for name, column in zip(part.column_names, columns, strict=True):
             check_texts(self.path, name, column, start)
         return Batch(self.path, start, stop - start, dict(zip(places, columns, strict=True)))
+
+
+def check_frame(X: Any, called: str, *, columns: bool = True) -> None:
+    """Raise DataError for what one more call makes a table in memory of, and for a table with a column twice.
+
+    columns: whether it is to have several, or is one.
+    """
+    calls = ["toPandas", "collect", "read_all", *["to_frame"] * columns, "compute"]  # of Spark, polars, pyarrow, dask
+    call = next((name for name in calls if hasattr(X, name)), None)
+    if call is not None and (call != "compute" or hasattr(X, "columns")):  # arrays of dask have none
+        raise DataError(f"{called}: is a {type(X).__name__}, no table in memory; give its .{call}()")
+    names: Any = getattr(X, "column_names", None) or getattr(X, "columns", ())
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise DataError(f"{called}: has the column {twice!r} twice; give each column its own name")
 
 
 def is_frame(X: Any) -> bool:

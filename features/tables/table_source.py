@@ -218,7 +218,11 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
         given, digests = [*given, of_test], [*digests, sha256]
     sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
-    source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
+    try:
+        source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
+    except DataError as error:  # of labels, whose column it does not know
+        said = str(error).replace("y holds", f"{path}: column {columns.target} holds")
+        raise DataError(said.replace("in y,", f"in column {columns.target} of {path},")) from None
     read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_id_notes(found.ids, layout))
     notes = [*read, *source.notes, *notes]
     if test is None:
@@ -295,7 +299,7 @@ def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick:
         tick(len(rows.codes))
     pyarrow.default_memory_pool().release_unused()
     if not n_rows:
-        raise DataError(f"{table.path}: has a header but no rows")
+        raise DataError(f"{table.path}: has columns but no rows")
     values = labels_of(labels, f"{table.path}, column {layout.names[layout.target]}")
     if values.dtype.kind == "f":
         check_finite_targets(values, f"{table.path}, column {layout.names[layout.target]}")

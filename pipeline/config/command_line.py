@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 from features.cell_text import names_text
 from pipeline.config.parsers import is_plain
 from pipeline.config.settings import SETTINGS, UNSAFE, flat
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, reworded
 
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder in MNIST's IDX layout, a .npz
@@ -118,6 +120,26 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     words += [f"--set={key}={_as_typed(value)}" for key, value in flat(settings).items() if value is not None]
     name = os.fspath(dataset)
     return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
+
+
+def in_arguments(message: str) -> str:
+    """Return a message with the settings and options that it names as a call in Python has them."""
+    names = {key: name for name, key in NAMES_IN_PYTHON.items()}
+
+    def argument(key: str, value: str | None) -> str:
+        if value is None or key not in SETTINGS:
+            return names.get(key, key)
+        given: object = value
+        with suppress(ValueError):  # of what stands for a value, such as greedy:K
+            given = SETTINGS[key].parse(value)
+        return f"{names[key]}={given!r}" if key in names else f"settings={{{key!r}: {given!r}}}"
+
+    def option(found: re.Match[str]) -> str:
+        name = found[1].replace("-", "_")
+        return name if name in NAMES_IN_PYTHON or name in ("run_dir", "resume") else found[0]
+
+    said = re.sub("--([a-z-]+)", option, reworded(message, argument))
+    return said.replace("--set", "settings").replace("} settings={", ", ")
 
 
 def _as_typed(value: object) -> str:

@@ -141,7 +141,7 @@ def write_frame(frame: Any, folder: Path) -> Path:
     aside = temporary_path(folder / "frame.parquet")
     try:
         with write_errors(aside):
-            Frame(frame, "data frame").write_parquet(aside)
+            Frame(frame, "the data frame").write_parquet(aside)
         digest = digest_file(aside)
         path = folder / f"frame-{digest.sha256[:16]}.parquet"
         if not path.exists() or digest_file(path) != digest:

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.tables.readers import has_numbers_only, is_frame
+from features.tables.readers import check_frame, has_numbers_only, is_frame
 from features.targets import check_printable, checked_weights, class_array
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -121,7 +121,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
     if config.data.standardise:
-        features.standardise(shape, balanced=config.data.class_weight is not None)
+        features.standardise(shape, columns, balanced=config.data.class_weight is not None)
     listeners = Listeners(machine)
     compile_told(loops_to_compile(config, shape), listeners.log if machine.verbose else None)
     told = SimpleNamespace(
@@ -136,6 +136,8 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     """Return X, as `Rows` of numbers or as a table of cells, and y (n,), checked as scikit-learn does."""
     numeric = not is_classifier(machine)
+    check_frame(X, "X")
+    check_frame(y, "y", columns=False)
     asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
@@ -306,6 +308,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
+        check_frame(X, "X")
         given = None if machine._of_cells else X if is_sliced(X) else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)

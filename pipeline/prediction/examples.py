@@ -213,8 +213,9 @@ def _table_examples(
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
-    from features.tables.readers import MixedColumnError, Table, frame_of_cells  # as above
+    from features.tables.readers import MixedColumnError, Table, check_frame, frame_of_cells  # as above
 
+    check_frame(X, "X")
     columns = model.table_columns
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):

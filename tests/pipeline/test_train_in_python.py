@@ -45,7 +45,7 @@ def test_it_is_the_command_of_that_name(
     kept = runs.report_of(tmp_path / "run")
     assert run.report == {name: value for name, value in kept.items() if name != "digest"}
     size = f"{kept['model_n_centers']} centers"
-    assert repr(run) == f"TrainedRun('run': classes, {size}, {kept['error_rate']:.2%} errors)"
+    assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
     assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
 
@@ -136,7 +136,7 @@ def test_exit_reasons_are_exceptions(images: Path, features: Path, tmp_path: Pat
         train("digits", dry_run=True)
     with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
         train(tmp_path / "nowhere.csv")
-    with pytest.raises(FolderInUseError, match="--resume auto"):
+    with pytest.raises(FolderInUseError, match="resume auto"):
         train("digits", run_dir=images, features_dir=features)
     with pytest.raises(MissingRunError):
         train("digits", run_dir=tmp_path / "none", resume="require")

@@ -86,7 +86,7 @@ def test_header_target_and_columns_are_found(tmp_path, case):
 
 
 REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
-    (DataError, "a,y\n", {}, "has a header but no rows"),
+    (DataError, "a,y\n", {}, "has columns but no rows"),
     (DataError, "1\n2\n", {"header": False}, "has one column; inputs and a target are needed"),
     (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
     (DataError, "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n", {}, "row 150 is 'x': mend what is no"),

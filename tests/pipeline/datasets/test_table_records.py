@@ -12,13 +12,13 @@ import pytest
 
 from commands import flip
 from features import open_source
-from features.errors import DataError
+from features.errors import DataError, UsageError
 from features.source import Source, SourceSpec
 from features.tables import readers, table_source
 from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import TableRecords, take_cost
-from pipeline.errors import ConfigMismatchError
+from pipeline.errors import ConfigError, ConfigMismatchError, PlanError
 from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
@@ -233,8 +233,37 @@ def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
     assert model_bytes(tmp_path / "frame") == model_bytes(tmp_path / "file")
     assert run.report["n_test"] == 90
     assert run_of(frame, run_dir=tmp_path / "frame", resume="require", **options).report["n_train"] == 68
-    with pytest.raises(ConfigMismatchError):
+    with pytest.raises(ConfigMismatchError, match="dataset: another data frame in the run, the data frame asked"):
         run_of(frame[1:], run_dir=tmp_path / "frame", resume="require", **options)
     written = sorted(path.name for path in (tmp_path / "features" / "frames").iterdir())
     assert len(written) in (2, 3)  # polars may write the same bytes as pandas
     assert all(re.fullmatch(r"frame-[0-9a-f]{16}\.parquet", name) for name in written)
+
+
+PRICES = pandas.DataFrame({"area": np.arange(40) % 7 + 0.5, "zone": ["a", "b"] * 20, "price": RNG.normal(size=40)})
+AREAS = PRICES.drop(columns="zone")
+
+
+@pytest.mark.parametrize(
+    ("frame", "asked", "message"),
+    [
+        (PRICES, {}, r"the data frame: columns .* zone \(2 words, .* settings=\{'data.categorical': 'auto'\}"),
+        (AREAS, {"target": "cost"}, "target 'cost' is no column of the data frame, which has columns area, price"),
+        (AREAS, {"test": AREAS[["price"]]}, "the data frame of test rows: lacks the column 'area'"),
+        (AREAS.assign(price=1.0), {}, r"the data frame: column price holds one class only \(1\.0\)"),
+        (AREAS.assign(area=PRICES.price * 1e300), {}, "inputs, column area: mean .* too large to be standardised"),
+        (AREAS[:0], {}, "the data frame: has columns but no rows"),
+        (AREAS.assign(area=[1, "x"] * 20), {}, "the data frame: cannot be read as a table, .* column area"),
+        (AREAS, {"centers": 1000}, "centers=1000: the data frame has 30 training rows"),
+        (AREAS, {"memory_limit": "1MiB"}, r"the data frame: .*; use memory_limit=\d+ or more"),
+        (AREAS, {"kernel": "rbf"}, r"\(kernel\): must be one of .*; rbf is gaussian with sigma2 = 1/\(2 gamma\)"),
+        (polars.from_pandas(AREAS).lazy(), {}, r"the data frame: is a LazyFrame, .*; give its \.collect\(\)"),
+        (AREAS, {"test": AREAS.area}, r"the data frame of test rows: is a Series, .*; give its \.to_frame\(\)"),
+        (pandas.concat([AREAS, AREAS], axis=1), {}, "the data frame: has the column 'area' twice"),
+    ],
+)
+def test_errors_speak_of_the_data_frame_and_of_arguments(tmp_path, frame, asked, message):
+    places = {"run_dir": tmp_path / "run", "features_dir": tmp_path / "features"}
+    with pytest.raises((ConfigError, DataError, PlanError, UsageError), match=message) as error:
+        run_of(frame, **{"target": "price", "quiet": True, **places, **asked})
+    assert not re.search(r"--|\.parquet|frame-", str(error.value))

@@ -4,9 +4,11 @@ import itertools
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
 import numpy as np
 import pandas
 import polars
@@ -210,6 +212,18 @@ def test_what_cannot_be_read_as_cells_is_refused(tmp_path: Path) -> None:
     frame, y = people(ROWS)
     machine = SLKLRegressor(20, missing="median")
     np.save(tmp_path / "X.npy", np.zeros((ROWS, 2)))
+    alone = SLKLRegressor(20, **MEDIAN).fit(frame, y)
+    for X, message in (
+        (polars.from_pandas(frame).lazy(), r"X: is a LazyFrame, no table in memory; give its \.collect\(\)"),
+        (dask.dataframe.from_pandas(frame, npartitions=2), r"X: is a DataFrame, .* \.compute\(\)"),
+        (frame["age"], r"X: is a Series, .* \.to_frame\(\)"),
+        (pandas.concat([frame, frame], axis=1), "X: has the column 'color' twice; give each column its own name"),
+    ):
+        for call in (partial(alone.fit, y=y), alone.predict):
+            with pytest.raises(ValueError, match=message):
+                call(X)
+    with pytest.raises(ValueError, match=r"y: is a LazyFrame, no table in memory; give its \.collect\(\)"):
+        machine.fit(frame, polars.LazyFrame({"y": y}))
     with pytest.raises(ValueError, match="missing is for DataFrames and arrays in memory"):
         machine.fit(np.load(tmp_path / "X.npy", mmap_mode="r"), y)
     with pytest.raises(ValueError, match="Expected 2D array"):
