@@ -233,7 +233,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
                     resources.scheduler, workers.threads, workers.processes, memory_bytes, resources.worker_timeout
                 ) as executor,
             ):
-                run_folder.freeze(layout, prepared.config, prepared.shape.digest, arguments.words)
+                run_folder.freeze(layout, prepared.config, prepared.shape.digest, prepared.shape.store, arguments.words)
                 _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root, config.resources.scheduler)

@@ -65,7 +65,7 @@ def feature_store_of(layout: RunLayout) -> FeatureRows:
     """Return the feature store that a run used."""
     config = from_toml(layout.config)
     spec = source_spec(config)
-    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request_of(config, spec)).digest))
+    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request_of(config, spec)).store))
 
 
 def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -94,7 +94,7 @@ def _to(path: str, *, features: bool) -> None:
         shape = describe(request, source)
         if not features:
             return
-        layout = FeatureLayout(Path(folder), shape.digest)
+        layout = FeatureLayout(Path(folder), shape.store)
         task, items = building.prepare(layout, shape, request)
         if source.in_order is None:
             for item in items:

@@ -11,6 +11,7 @@ from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
+from pipeline.runtime.own_code import digest_sources
 from storage.records import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
@@ -42,6 +43,11 @@ class FeatureShape:
     chunk_rows: int
     description: dict[str, Any]
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
+
+    @property
+    def store(self) -> str:
+        """Name of the store: that of other data, of other features or of other code that computes them is another."""
+        return f"{self.digest}-{digest_sources('features')}"
 
     @property
     def n_outputs(self) -> int:

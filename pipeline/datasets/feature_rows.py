@@ -85,7 +85,7 @@ FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | FeatureRows
 
 def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
     """Return where the features of a run are stored, whether they are there yet or not."""
-    return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
 
 
 class _Store:

@@ -22,6 +22,7 @@ from features.tables.table_paths import table_files
 from pipeline.runtime import stopping
 from pipeline.runtime.events import StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.own_code import digest_sources
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file, rename_file, temporary_path, write_errors
@@ -30,8 +31,6 @@ from storage.records import digest_of
 
 if TYPE_CHECKING:  # with pyarrow, which runs on images do without
     from features.tables.table_source import ReadTable, Tick
-
-FORMAT_VERSION = 1
 
 
 @dataclass
@@ -109,7 +108,7 @@ class TableRecords:
         `request` has all that decides what is found.
         """
         plain = json.loads(json.dumps(request))  # with lists for tuples
-        key = digest_of({"format_version": FORMAT_VERSION, "path": str(path.absolute()), "request": plain})
+        key = digest_of({"code": digest_sources("features"), "path": str(path.absolute()), "request": plain})
         stamps = _stamps(path)
         file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
         known = _known(file)

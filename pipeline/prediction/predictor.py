@@ -143,7 +143,7 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
     spec = source_spec(config)
     source = open_data(spec)
     shape = describe(request_of(config, spec), source)
-    if shape.digest != read_record(predictor.layout.environment)["features"]:
+    if shape.digest != read_record(predictor.layout.environment)["data"]:
         names = " and ".join(filter(None, (config.dataset, config.data.test)))
         raise ConfigMismatchError(
             f"{names}: no longer the data that the run was trained on; restore them, or name other DATA"

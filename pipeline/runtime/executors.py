@@ -21,11 +21,8 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import blake2b
-from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
-from platform import python_version
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -36,6 +33,7 @@ from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.memory_limits import processor_limit
+from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
 
@@ -367,19 +365,6 @@ def _pin_blas() -> None:
     import scipy.linalg  # noqa: F401  (as above)
 
     threadpool_limits(1)
-
-
-@cache
-def own_code() -> str:
-    """Return what the numbers of this process come from: the versions of slkl and of its libraries, and our sources."""
-    digest = blake2b(digest_size=8)
-    for package in ("pipeline", "features", "storage"):
-        folder = Path(__file__).parents[2] / package
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{path.relative_to(folder.parent).as_posix()} {path.stat().st_size} ".encode())
-            digest.update(path.read_bytes())
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba"))
-    return f"slkl {__version__} with sources {digest.hexdigest()}, {libraries}, Python {python_version()}"
 
 
 def check_code(client: Client, workers: list[str] | None) -> None:

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pipeline import __version__
 from pipeline.config.command_line import program
 from pipeline.config.parsers import is_address
 from pipeline.config.settings import flag_of, from_toml, to_toml
@@ -23,6 +22,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
+from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, remove_file, write_file
 from storage.folder_layouts import RunLayout
@@ -160,20 +160,21 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
                         folder.rmdir()
 
 
-def freeze(layout: RunLayout, config: TrainConfig, features_digest: str, words: Sequence[str]) -> None:
-    """Keep configuration, environment and the digest of the features at the first start; compare the digest later.
+def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, words: Sequence[str]) -> None:
+    """Keep configuration, environment, digest of the data and name of the feature store at the first start.
 
-    The lock is held. The time limit and the address of a scheduler hold for one start and are not kept; `words` of the
-    command are, in env.json. Raises ConfigMismatchError where the data have changed, CannotWriteError.
+    Later the digest is compared. The lock is held. The time limit and the address of a scheduler hold for one start and
+    are not kept; `words` of the command are, in env.json. Raises ConfigMismatchError where the data have changed,
+    CannotWriteError.
     """
     remove_stale(layout.root, recursive=True)
     if not layout.config.exists():
         text = to_toml(config).encode()
         facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
-        digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
+        digests = {"data": data, "features": features, "config": hashlib.sha256(text).hexdigest()}
         write_record(layout.environment, {"environment": environment()} | facts | digests)
         write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
-    elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
+    elif read_record(layout.environment, remedy=_REMEDY)["data"] != data:
         raise ConfigMismatchError(
             f"the data or features are no longer those that the run in {layout.root} was started with; "
             "restore them, or start a new run"
@@ -245,7 +246,7 @@ def environment() -> dict[str, Any]:
 
     pools = [pool for pool in threadpool_info() if pool["internal_api"] in _BLAS]
     return {
-        "slkl": __version__,
+        "slkl": own_version(),
         "python": platform.python_version(),
         **{name: _version(name) for name in LIBRARIES},
         "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),

@@ -20,6 +20,7 @@ from pipeline.datasets import build_feature_store, feature_request, feature_rows
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
+from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages import fit_model
 from pipeline.stages.run_workspace import Run
@@ -79,7 +80,7 @@ def request_for(data: Path, standardise: bool = True) -> FeatureRequest:
 def prepared(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, FeatureShape, Any, list[Any]]:
     """Return where a store goes, its shape, and the task that builds it with its items."""
     shape = feature_request.describe(request)
-    layout = FeatureLayout(folder, shape.digest)
+    layout = FeatureLayout(folder, shape.store)
     return layout, shape, *build_feature_store.prepare(layout, shape, request)
 
 
@@ -107,8 +108,11 @@ def test_zarr_data_are_digested_once_in_a_process_and_tasks_in_another_digest_no
     assert not digested
 
 
-def test_changed_data_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, digested):
-    before = feature_request.describe(request_for(data)).digest
+def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, digested, monkeypatch):
+    shape = feature_request.describe(request_for(data))
+    before, store = shape.digest, shape.store
+    monkeypatch.setattr(feature_request, "digest_sources", lambda *packages: f"others of {packages}")
+    assert feature_request.describe(request_for(data)).store != store == f"{before}-{digest_sources('features')}"
     rewrite(data)
     assert feature_request.describe(request_for(data)).digest != before
     assert len(digested) == 4

@@ -243,7 +243,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
     [
         ("pipeline/__init__.py", ('"1.0.0"', '"0.9.0"'), "slkl 0.9.0 with sources"),
         ("features/descriptors/sphog.py", ("", "\n"), "slkl 1.0.0 with sources"),
-        ("pipeline/runtime/executors.py", ("def own_code", "def its_code"), "cannot import slkl"),
+        ("pipeline/runtime/own_code.py", ("def own_code", "def its_code"), "cannot import slkl"),
     ],
 )
 def test_a_worker_with_other_code_is_told(
