@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.errors import DataError
+from features.errors import DataError, UnavailableError
 from features.input_files import check_promise, open_plain
 from features.row_draws import group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
@@ -180,6 +180,8 @@ def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) 
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             shape, _, dtype = readers[version](stream)
             held_bytes = info.file_size - stream.tell()
+    except UnavailableError:
+        raise
     except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
         raise DataError(f"{where}: not a readable npy header ({' '.join(str(error).split())[:120]})") from error
     if dtype.kind in "OV":

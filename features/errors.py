@@ -22,6 +22,6 @@ class MissingInputError(FileNotFoundError):
 
 
 class UnavailableError(Exception):
-    """No mirror could be reached or trusted; the message says what to do without a network."""
+    """No mirror could be reached or trusted, or a disk does not give what it has; the message says what to do."""
 
     exit_code = 69

@@ -4,11 +4,11 @@ import gzip
 import os
 import stat
 import zlib
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any
 
-from features.errors import DataError
+from features.errors import DataError, UnavailableError
 
 # Deflate reaches 1032:1, data do not: MNIST is 4.7:1 and 60 000 sorted labels are about 500:1. So a small promise is
 # always believed, and a large one only where the compressed bytes make it plausible; 1 GiB of zeros is refused.
@@ -21,12 +21,33 @@ PACKED_SUFFIXES = (".gz", ".zst")
 def open_plain(path: Path) -> BufferedReader:
     """Open a plain file for reading, by way of links if there are any; nothing else is waited for.
 
-    Raises DataError for a pipe, a device or a socket, OSError where it is not there, a folder, or cannot be opened.
+    Raises DataError for a pipe, a device or a socket, OSError where it is not there, a folder, or cannot be opened. Its
+    reads raise UnavailableError where the disk fails.
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
         raise DataError(f"{path}: is a pipe, a device or a socket; name a plain file")
-    return path.open("rb")
+    return BufferedReader(_File(path))
+
+
+class _File(FileIO):
+    """A file whose disk may fail while it is read: an error that names it, and that no reader takes for damage."""
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> UnavailableError:
+        advice = "see whether its disk is whole and connected, or use a copy elsewhere"
+        return UnavailableError(f"{self.name}: cannot be read ({error.strerror}); {advice}")
 
 
 def stamp(path: Path) -> tuple[str, int, int, int]:

@@ -42,6 +42,12 @@ _CAUSES = {
     errno.EROFS: "read-only file system",
     errno.EIO: "input/output error of the device",
 }
+# What to do about limits of a process, and about a disk that fails, whatever is read or written.
+LIMITS = {
+    errno.EFBIG: "allow larger files (ulimit -f), or choose another file system",
+    errno.EMFILE: "allow more open files (ulimit -n), or lower --workers",
+    errno.ENFILE: "end programs that have many files open",
+}
 # Each value of a JSON text takes up to 24 times its bytes in memory, and has a comma (or is nested, which is bounded).
 MAXIMUM_JSON_BYTES = 64 * 2**20
 _MAXIMUM_JSON_VALUES = 4_000_000
@@ -139,7 +145,14 @@ def read_errors(path: Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise MissingDataError(f"{path}: does not exist") from None
     except OSError as error:
-        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})") from error
+        raise cannot_read(path, error) from error
+
+
+def cannot_read(path: Path, error: OSError) -> UnavailableStoreError:
+    """Return the error that names path and cause."""
+    disk = "see whether its disk is whole and connected, or restore a copy"
+    advice = "get the rights for it" if isinstance(error, PermissionError) else LIMITS.get(error.errno or 0, disk)
+    return UnavailableStoreError(f"{path}: cannot be read ({error.strerror}); {advice}")
 
 
 @contextlib.contextmanager
@@ -155,7 +168,8 @@ def cannot_write(path: Path, error: OSError, wanted_bytes: int | None = None) ->
     """Return the error that names path, bytes and cause."""
     cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
     size = "" if wanted_bytes is None else f" {wanted_bytes} bytes"
-    advice = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
+    space = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
+    advice = LIMITS.get(error.errno or 0, space)
     return CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}")
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
+from storage.files import cannot_read, read_errors
 
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
 # As for .npz: numbers are not compressed a hundredfold; up to 64 MiB are always believed.
@@ -75,7 +76,8 @@ class UserArray:
         """Return the rows of a slice (step 1) as a new array.
 
         Raises ValueError where `rows` is no slice, CorruptDataError naming array, rows and chunk file where a chunk is
-        missing, cannot be decoded, or does not hold what it held when it was read first.
+        missing, cannot be decoded, or does not hold what it held when it was read first, UnavailableStoreError where
+        the disk fails.
         """
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows!r:.60}")
@@ -113,6 +115,8 @@ class UserArray:
             raise self._corrupt(next(self._chunk_names(start, stop)), start, stop, f"and those after it {reason}")
         try:
             values = np.asarray(self._array[start:stop])
+        except OSError as error:
+            raise cannot_read(self.root / self.path, error) from error
         except Exception as error:  # codecs raise whatever they like on damaged bytes
             names = ", ".join(itertools.islice(self._chunk_names(start, stop), 3))
             raise self._corrupt(names, start, stop, f"cannot be decoded ({str(error)[:120]}); restore it") from error
@@ -140,7 +144,7 @@ class UserArray:
             remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"
             raise self._corrupt(name, start, stop, f"is missing; if it was left out for being all zeros, {remedy}")
         if self._is_blosc:
-            with path.open("rb") as stream:
+            with read_errors(path), path.open("rb") as stream:
                 header = stream.read(16)
             if len(header) < 16 or int.from_bytes(header[12:], "little") + self._trailer_bytes != size:
                 reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from storage import files as disk
 from storage import zarr_metadata
-from storage.errors import CorruptDataError, UnavailableStoreError
+from storage.errors import CorruptDataError
 from storage.files import write_errors
 from storage.records import write_json
 
@@ -261,8 +261,7 @@ class StoredArray:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ELOOP):
                 raise self._damage(chunk, "it is missing") from None
-            path = self.root / self._name(chunk)
-            raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror}); try again later") from None
+            raise disk.cannot_read(self.root / self._name(chunk), error) from None
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
         rows, name = (chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)), self._name(chunk)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pipeline.config.settings import in_options
 from pipeline.errors import ExitCode
 from pipeline.runtime.console import of_command
+from storage.files import LIMITS
 
-_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADMSG)
 
 
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
@@ -59,8 +61,14 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
-    if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
-        return ExitCode.CANNOT_CREATE, f"{line}; free some space or choose another disk"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return ExitCode.CANNOT_CREATE, f"{line}; {LIMITS.get(error.errno, 'free some space or choose another disk')}"
+    if isinstance(error, OSError) and error.errno in LIMITS:
+        return ExitCode.UNAVAILABLE, f"{line}; {LIMITS[error.errno]}"
+    if isinstance(error, OSError) and error.errno in _FAILING:  # of reading: errors of writing are of our own types
+        return ExitCode.UNAVAILABLE, f"{line}; see whether the disk is whole and connected, or use a copy elsewhere"
+    if isinstance(error, BlockingIOError) or line.startswith("can't start new thread"):  # a fork, a thread
+        return ExitCode.OUT_OF_MEMORY, f"{line}; allow more processes and threads (ulimit -u), or lower --workers"
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
         environment = "run `make run` once, then `. .venv/bin/activate`"
         return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"

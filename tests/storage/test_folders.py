@@ -78,7 +78,7 @@ def overwrite(final: Path, number: int) -> None:
 
 FORMS = {"folder": (fill, step_of), "file": (overwrite, lambda final: int(final.read_bytes()))}
 CAUSES = {errno.ENOSPC: "disk full", errno.EDQUOT: "disk quota used up", errno.EIO: "input/output error"}
-CAUSES |= {errno.EROFS: "read-only file system", errno.EACCES: "permission denied"}
+CAUSES |= {errno.EROFS: "read-only file system", errno.EACCES: "permission denied", errno.EFBIG: "ulimit -f"}
 
 
 @pytest.mark.parametrize("form", FORMS)

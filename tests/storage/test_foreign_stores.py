@@ -16,7 +16,7 @@ import zarr
 from numcodecs import zstd
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
-from storage.errors import CorruptDataError, MissingDataError
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.user_arrays import open_user_arrays
 from storage.zarr_arrays import ArraySpec, create_arrays, open_arrays
 
@@ -99,6 +99,14 @@ def test_a_truncated_chunk_is_an_error(tmp_path: Path, codecs: str) -> None:
     path = root / "train/X/c/1/2"
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CorruptDataError, match="train/X"):
+        open_user_arrays(root)["train/X"][:]
+
+
+def test_a_disk_that_fails_is_no_damage(tmp_path: Path) -> None:
+    root = foreign(tmp_path / "u.zarr")
+    (root / "train/X/c/1/2").unlink()
+    (root / "train/X/c/1/2").symlink_to("/proc/self/mem")  # of which nobody can read the first byte
+    with pytest.raises(UnavailableStoreError, match="train/X: cannot be read"):
         open_user_arrays(root)["train/X"][:]
 
 
