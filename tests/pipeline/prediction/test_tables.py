@@ -130,14 +130,6 @@ def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     assert "data.header has no effect on" in capsys.readouterr().err
 
 
-def test_one_word_against_the_rest(tmp_path, capsys):
-    data = write(tmp_path / "letters-y.csv", [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)])
-    asked = ("--set", "data.header=false", "--set", "data.positive=y")
-    run = train_beside(tmp_path, "run", data, *OPTIONS, *asked)
-    assert predict.main([str(run / "model"), str(data), "--out", str(tmp_path / "out.csv")]) == 0
-    assert f"{N} rows of letters-y.csv;" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("intercept", [0.0, 2.5])
 def test_rows_far_from_every_center_are_told_of(data, prices, tmp_path, capsys, intercept):
     """Other units: almost every row is far, and gets nothing but the intercept."""
