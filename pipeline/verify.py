@@ -85,7 +85,9 @@ def _look(layout: RunLayout) -> Findings:
     kept = {layout.config, layout.environment, layout.state, layout.report, layout.contents, layout.log, layout.metrics}
     for path in committed_files(layout.root):
         name = path.relative_to(layout.root).as_posix()
-        if path.name == MANIFEST_NAME:
+        if path.is_symlink() or (not path.is_file() and path.exists()):
+            found.add(name, ["is no plain file, as a run makes it"], "remove it")
+        elif path.name == MANIFEST_NAME:
             _look_at_folder(path.parent, path.parent.relative_to(layout.root).as_posix(), found)
         elif path in kept or ("/" in name and not path.is_relative_to(layout.progress)):
             found.read.append(path)

@@ -115,6 +115,22 @@ def open_plain(path: Path) -> io.BufferedReader:
     return path.open("rb")
 
 
+def open_own(path: Path, flags: int) -> int:
+    """Open, or make, a file of ours that stays open for a while; return its descriptor. Nothing is waited for.
+
+    Raises CorruptDataError where it is a link, a folder, a pipe, a device or a socket, OSError.
+    """
+    _check_own(path)
+    # One that takes its place this moment is not followed, and does not block.
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _check_own(path: Path) -> None:
+    """Raise CorruptDataError where there is anything but a plain file."""
+    if path.is_symlink() or (not path.is_file() and path.exists()):
+        raise CorruptDataError(f"{path}: is no plain file, as it was made; remove it")
+
+
 def read_plain(path: Path, most_bytes: int) -> bytes:
     """Return the content of a plain file. Raises as `open_plain`; CorruptDataError also beyond `most_bytes`."""
     with open_plain(path) as stream:
@@ -139,11 +155,13 @@ def parse_json(data: bytes) -> Any:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of reading `path` into MissingDataError or UnavailableStoreError."""
+    """Turn an OSError of reading `path` into MissingDataError, CorruptDataError or UnavailableStoreError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
         raise MissingDataError(f"{path}: does not exist") from None
+    except IsADirectoryError:
+        raise CorruptDataError(f"{path}: is a folder; remove it") from None
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -257,13 +275,16 @@ def rename_file(path: Path, target: Path) -> None:
 
 
 class LineFile:
-    """A file of unbuffered lines; a last line that a kill cut off is removed at opening. Raises CannotWriteError."""
+    """A file of unbuffered lines; a last line that a kill cut off is removed at opening.
+
+    Raises CannotWriteError, CorruptDataError where it is no plain file.
+    """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
         with write_errors(path):
-            self._stream = path.open("wb" if fresh else "ab", buffering=0)
-            data = b"" if fresh else path.read_bytes()
+            self._stream = io.FileIO(open_own(path, os.O_TRUNC if fresh else os.O_APPEND), "r+")
+            data = self._stream.readall()
             self._size = data.rfind(b"\n") + 1
             if self._size < len(data):
                 self._stream.truncate(self._size)
@@ -305,9 +326,13 @@ def fsync_folder(path: Path) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """Bring every file and folder below `root`, and `root` itself, to the disk. Raises OSError."""
+    """Bring every file and folder below `root`, and `root` itself, to the disk.
+
+    Raises OSError, CorruptDataError where one is no plain file.
+    """
     for folder, _, names in os.walk(root, topdown=False):
         for name in sorted(names):
+            _check_own(Path(folder, name))
             _fsync(Path(folder, name), os.O_NOFOLLOW)
         fsync_folder(Path(folder))
 

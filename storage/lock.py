@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, LockedError, MissingDataError
-from storage.files import make_folder, open_plain, parse_json, read_errors, read_plain, write_errors
+from storage.errors import CorruptDataError, LockedError, MissingDataError, UnavailableStoreError
+from storage.files import make_folder, open_own, open_plain, parse_json, read_errors, read_plain, write_errors
 
 _POLL_SECONDS = 0.05
 # Who asks for the holder has the lock for microseconds itself, and a new holder needs a moment to write its name.
@@ -41,7 +41,8 @@ def hold_lock(
     `purpose` is for the message that others get. `on_wait` is called many times a second while waiting for another
     holder; what it raises ends the waiting. `warn` gets one line where the file system offers no locks.
 
-    Raises LockedError naming host and pid of the holder, CannotWriteError where the file cannot be created.
+    Raises LockedError naming host and pid of the holder, CannotWriteError where the file cannot be created,
+    CorruptDataError where it is no plain file.
     """
     deadline = time.monotonic() + max(wait_seconds, _GRACE_SECONDS)
     with write_errors(path):
@@ -94,10 +95,21 @@ def holder(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def was_killed(path: Path) -> bool:
+    """Return whether a process of this machine held the lock and did not end by itself: it is free, and names it.
+
+    False wherever that is not certain: without locks, for another machine, and before a new holder has its name there.
+    """
+    with contextlib.suppress(CorruptDataError, UnavailableStoreError):
+        info = _holder_in(path) if holder(path) is None else None
+        return info is not None and info["host"] == socket.gethostname()
+    return False
+
+
 def _open_locked(path: Path, warn: Callable[[str], None]) -> int | None:
-    """Return the descriptor of the locked file, None where somebody else has the lock. Raises OSError."""
+    """Return the descriptor of the locked file, None where somebody else has the lock. Raises as `open_own`."""
     make_folder(path.parent)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    descriptor = open_own(path, 0)
     _held.add(descriptor)
     ours = False
     try:

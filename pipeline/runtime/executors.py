@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -36,6 +37,7 @@ from pipeline.runtime.memory_limits import processor_limit
 from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
+from storage.lock import hold_lock, was_killed
 
 if TYPE_CHECKING:
     from distributed import Client, Future, Security
@@ -52,6 +54,7 @@ _LOOK_SECONDS = 2  # between two looks at who works
 TOLD_SECONDS = 30  # without a worker, before it is said
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
+_FOLDER_PREFIX, _FOLDER_LOCK = "slkl-workers-", "run.lock"
 _IGNORE_SIGNALS = """\
 import signal, threading
 if threading.current_thread() is threading.main_thread():
@@ -414,9 +417,8 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
     }
     with ExitStack() as stack:
-        # What a worker has no memory for becomes pickles in its folder, which nobody else may exchange.
-        folder = stack.enter_context(TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True))  # 0700
-        stack.enter_context(dask.config.set(settings))
+        folder = stack.enter_context(_workers_folder())
+        stack.enter_context(dask.config.set(settings | {"temporary-directory": folder}))
         deaths = stack.enter_context(_told_by_nannies())
         try:
             cluster = LocalCluster(
@@ -439,6 +441,23 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
             raise _not_started(error, deaths) from error
         stack.enter_context(cluster)
         yield stack.enter_context(Client(cluster, set_as_default=False))
+
+
+@contextmanager
+def _workers_folder() -> Iterator[str]:
+    """Yield a temporary folder for workers, and remove those of ours whose runs were killed.
+
+    What a worker has no memory for becomes pickles in its folder, which nobody else may exchange.
+    """
+    with (
+        TemporaryDirectory(prefix=_FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,  # 0700
+        hold_lock(Path(folder, _FOLDER_LOCK), "workers"),
+    ):
+        for other in Path(folder).parent.glob(f"{_FOLDER_PREFIX}*"):
+            with suppress(OSError):
+                if other.lstat().st_uid == os.geteuid() and not other.is_symlink() and was_killed(other / _FOLDER_LOCK):
+                    rmtree(other, ignore_errors=True)
+        yield folder
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     if layout.config.exists():
         if resume == "never":
             raise FolderInUseError(f"{root} holds a run already; continue it with: " + resume_command(dataset, root))
-        _refuse_links(root)
+        _refuse_others(root)
         return frozen_config(layout)
     used = root.is_dir() and not _is_unused(layout)
     if used and layout.environment.exists():
@@ -69,18 +69,25 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
         raise FolderInUseError(f"{root} is not empty and holds no run; choose another --run-dir")
     if root.exists() and not root.is_dir():
         raise FolderInUseError(f"{root} is not a folder; choose another --run-dir")
-    _refuse_links(root)
+    _refuse_others(root)
     return None
 
 
-def _refuse_links(root: Path) -> None:
-    """Raise FolderInUseError where a run's folder has a link: what it leads to would be swept and replaced as ours."""
+def _refuse_others(root: Path) -> None:
+    """Raise FolderInUseError where a run's folder has what no run makes.
+
+    What a link leads to would be swept and replaced as ours; a pipe keeps whoever opens it waiting.
+    """
     for folder, *entries in os.walk(root):
         for path in (Path(folder, name) for name in sorted(chain(*entries))):
             if path.is_symlink():
                 raise FolderInUseError(
                     f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
                     "place, or choose another --run-dir"
+                )
+            if not (path.is_file() or path.is_dir()) and path.exists():
+                raise FolderInUseError(
+                    f"{path}: is a pipe, a device or a socket; remove it, or choose another --run-dir"
                 )
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 from pipeline.errors import StoppedError
-from storage.files import write_file
+from storage.errors import CorruptDataError
+from storage.files import read_plain, write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
@@ -50,8 +51,8 @@ class Lease:
 
 
 def _latest_lease(path: Path) -> int:
-    with suppress(OSError, ValueError):
-        return int(path.read_bytes())  # read, not stat'ed: opening asks a file server, stat may ask a cache
+    with suppress(OSError, ValueError, CorruptDataError):
+        return int(read_plain(path, 100))  # read, not only stat'ed: opening asks a file server, stat may ask a cache
     return 0
 
 

@@ -220,23 +220,33 @@ def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
     assert list(run.iterdir()) == [run / name]
 
 
-@pytest.mark.parametrize("name", ["passes", "passes/columns", "statistics/mine", "run.lock"])
-def test_a_link_in_a_run_is_refused_at_the_start(
-    serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "symbolic link") for name in ("passes", "passes/columns", "statistics/mine", "run.lock")),
+        *((name, "pipe") for name in ("log.jsonl", "lease", "passes/columns", "run.lock")),
+    ],
+)
+def test_a_link_or_a_pipe_in_a_run_is_refused_at_the_start(
+    serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str, kind: str
 ) -> None:
-    """What it leads to may hold names like ours, and would lose them."""
+    """What a link leads to may hold names like ours, and would lose them; a pipe keeps whoever opens it waiting."""
     run, theirs = tmp_path / "run", tmp_path / "theirs"
-    if name != "run.lock":  # in a folder that is new but for it
+    if name != "run.lock" or kind == "pipe":  # else in a folder that is new but for it
         shutil.copytree(serial, run)
         (run / "report.json").unlink()
     (run / name).parent.mkdir(parents=True, exist_ok=True)
+    (run / name).unlink(missing_ok=True)
     theirs.mkdir()
     (theirs / ".tmp-thesis-0123456789abcdef").write_text("mine")
-    (run / name).symlink_to(theirs)
+    os.mkfifo(run / name) if kind == "pipe" else (run / name).symlink_to(theirs)
     before = files_of(tmp_path)
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes, code=73)
-    assert f"{run / name}: is a symbolic link" in the_error(capsys)
+    assert f"{run / name}: is a {kind}" in the_error(capsys)
     assert files_of(tmp_path) == before
+    if kind == "pipe":
+        assert verify.main([str(run)]) == 65
 
 
 def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path: Path, capsys: Capture) -> None:

@@ -8,6 +8,7 @@ import pickle
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -23,7 +24,7 @@ from storage.errors import CannotWriteError, CorruptDataError
 from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import committed_files, new_folder, remove_folder, remove_stale, seal
-from storage.lock import hold_lock
+from storage.lock import hold_lock, holder
 from storage.output_files import OutputSpec, writing
 from storage.zarr_arrays import create_arrays
 
@@ -218,6 +219,9 @@ def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Pat
         change()
         with pytest.raises(CorruptDataError, match="a: written, but now missing or of another size"):
             seal(tmp_path, kind="k", known=known)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorruptDataError, match="pipe: is no plain file"):
+        seal(tmp_path, kind="k")
 
 
 def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(tmp_path: Path) -> None:
@@ -272,11 +276,20 @@ def test_committed_files_are_listed_by_their_manifests(tmp_path: Path) -> None:
 DOORS = {"stored": (disk.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}
 
 
+# Of files that are open while a run is under way.
+OWN_DOORS: dict[str, Any] = {
+    "lines": (disk.LineFile, CorruptDataError),
+    "new lines": (lambda path: disk.LineFile(path, fresh=True), CorruptDataError),
+    "lock": (lambda path: hold_lock(path, "a test").__enter__(), CorruptDataError),
+    "holder": (holder, CorruptDataError),
+}
+
+
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", DOORS | OWN_DOORS)
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "link to a pipe"])
 def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path: Path) -> None:
-    open_plain, refused = DOORS[door]
+    open_plain, refused = (DOORS | OWN_DOORS)[door]
     path = tmp_path / "x"
     with socket.socket(socket.AF_UNIX) as unix:
         if kind == "pipe":

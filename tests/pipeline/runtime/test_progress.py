@@ -23,7 +23,7 @@ from pipeline.runtime import events, progress
 from pipeline.runtime.events import Events, StageLine
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.memory_limits import MemoryMeter
-from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task, repeating
+from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task
 from pipeline.stages import run_workspace as run_module
 from pipeline.stages.run_workspace import Run
 from pipeline.train import main
@@ -144,12 +144,6 @@ def test_nothing_is_forecast_from_little_work_or_from_compiling(left: Callable[.
     assert left(60.0, 225) is None, "1.5 % is too little"
 
 
-def test_nothing_is_forecast_of_what_is_not_counted(tmp_path: Path) -> None:
-    with Watch(tmp_path / "progress", unit="", words="storing") as watch:
-        assert watch.now() == Progress(0.0, 0.0, "", "storing")
-        assert watch.now().text() == "storing"
-
-
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds, and give whoever tells it the time after each report."""
@@ -199,18 +193,6 @@ def test_a_run_counts_rows_and_centers(
     assert any(0 < state["done"] < state["total"] == 675 for state in of_rows)
     assert any(state.get("words", "").endswith("centers chosen on all rows") for state in saved)
     assert not (tmp_path / "run" / "progress").exists()
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("often")
-def test_a_path_counts_penalties(tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "40"]
-    path = ["--penalty", "path:5:0.5:5", "--scheduler", "serial"]
-    assert main([str(tables / "classes.npz"), *options, *path]) == 0
-    told = capsys.readouterr().err
-    found = counts(told, "of 15 penalties")
-    assert any(number % 5 for number in found), "inside an output too"
-    assert " of 3 solves" in told
 
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals on this system")
@@ -314,19 +296,6 @@ def test_a_line_that_others_have_begun_is_left_alone(monkeypatch: pytest.MonkeyP
     assert "begun and ended\n" in stream.getvalue()
     assert stream.getvalue().count("under way") == 2
     assert re.search(r"begun at the end\nsolve +\d+\.\d s\n$", stream.getvalue())
-
-
-def test_an_error_does_not_end_what_is_repeated() -> None:
-    calls, again = [], threading.Event()
-
-    def fail() -> None:
-        calls.append(1)
-        if len(calls) > 1:
-            again.set()
-        raise KeyError("gone meanwhile")
-
-    with repeating(0.01, fail):
-        assert again.wait(30)
 
 
 @pytest.mark.ci

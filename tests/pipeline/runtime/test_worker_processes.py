@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from pipeline.errors import SchedulerError
 from pipeline.runtime import executors
 from pipeline.runtime.executors import open_executor
 from pipeline.train import main
-from runs import ROOT
+from runs import ROOT, held_python
 
 NOBODY = 65534
 # What another user of this machine can try: to have a function of theirs run by whoever listens. Each try creates a
@@ -165,3 +168,39 @@ def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
         assert len(told) == 1
         assert "the run waits for one, 1 s at most" in told[0]
     assert not private.exists()
+
+
+HELD = """
+import signal
+from pipeline.runtime.executors import _workers_folder
+with _workers_folder() as folder:
+    print(folder, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.ci
+def test_the_folder_of_a_killed_run_goes_with_the_next_one_and_all_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with held_python(HELD) as process:
+        killed = Path(process.stdout.readline().strip())
+    others = {name: tmp_path / f"slkl-workers-{name}" for name in ("elsewhere", "theirs", "new", "link")}
+    for name in ("elsewhere", "theirs"):
+        shutil.copytree(killed, others[name])
+    lock = others["elsewhere"] / "run.lock"
+    lock.write_text(lock.read_text().replace(socket.gethostname(), "another-machine"))
+    others["new"].mkdir()
+    others["link"].symlink_to(others["theirs"])
+    if os.geteuid() == 0:
+        os.chown(others["theirs"], NOBODY, NOBODY)
+    else:
+        shutil.rmtree(others["theirs"])
+    stay = set(tmp_path.iterdir()) - {killed}
+    with held_python(HELD) as process:
+        live = Path(process.stdout.readline().strip())
+        with open_executor("threads", 1, 0, 2**30):
+            assert len(set(tmp_path.iterdir()) - stay) == 2
+        assert set(tmp_path.iterdir()) == stay | {live}
