@@ -34,6 +34,11 @@ def has_controls(text: object) -> bool:
     return isinstance(text, str) and _CONTROLS.search(text) is not None
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words, of which `noun` is the word for one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def reads_as_number(cell: str) -> bool:
     """Return whether a cell is a number in any spelling."""
     try:

@@ -130,9 +130,10 @@ class TableEncoding:
             if column.words is not None:
                 words.append(f"{column.name} ({len(column.words)}{'' if column.onehot else ', ordinal'})")
             if column.indicator:
-                gaps.append(column.name if column.onehot else f"{column.name} ({column.fill:g})")
-        notes = [f"categories: {shown(words)}"] if words else []
-        notes += [f"missing cells, filled in and marked: {shown(gaps)}"] if gaps else []
+                gaps.append(column.name)
+        notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
+        filled = "missing cells count as the median (words: as no category), and an input marks them"
+        notes += [f"{filled}: {shown(gaps)}"] if gaps else []
         return tuple(notes)
 
 

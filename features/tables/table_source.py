@@ -463,10 +463,10 @@ def _header_notes(table: Table) -> list[str]:
 
 
 def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
-    """Return a note of columns that look like numbers or names of rows, and how to leave them out."""
+    """Return a note of columns that count the rows, and how to leave them out."""
     if not ids or len(ids) == len(layout.inputs):
         return ()
-    return (f"columns that look like numbers or names of rows: {shown(ids)}; {drop_setting(*ids)} leaves them out",)
+    return (f"columns that only number or name the rows: {shown(ids)}; leave them out with {drop_setting(*ids)}",)
 
 
 def _column_notes(columns: Columns) -> tuple[str, ...]:

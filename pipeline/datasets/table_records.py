@@ -84,7 +84,7 @@ def _counted(path: Path) -> Iterator["Tick"]:
 
     def words() -> str:
         n_rows = _cost.n_rows - before
-        return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.3g}/s"
+        return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.0f} rows/s"
 
     try:
         with StageLine(sys.stderr, "read", words, words) if _tells else nullcontext():

@@ -1,14 +1,16 @@
 """The report of a run as short tables for people."""
 
 import math
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from features.cell_text import printable
+from features.cell_text import counted, printable
+from pipeline.config.command_line import program
 from pipeline.config.parsers import selection_size
 
-ROUNDED = "the gaps are of the kernel columns as float32 has them"
-MOST_CLASSES, WORST_CLASSES = 10, 3  # that the table of a run names each, and of more
+LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
 SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "a scale each", "metric": "a metric"}
 
 
@@ -24,25 +26,35 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += weighting_lines(report)
     lines += _path_table(report) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
-    lines += _solve_table(report["solves"]) if report["solves"] else []
-    lines += [ROUNDED] if report["solves"] and report["precision"] == "float32" else []
+    lines += _solve_table(report["solves"]) if not report["converged"] else []
+    lines += [certificate_words(report)] if report["solves"] else []
     lines += _kernel_table(report) if report["kernels_tried"] else []
-    lines += ["", *_scale_lines(report["feature_scales"])] if report["feature_scales"] else []
+    lines += ["", *_scale_lines(report)] if report["feature_scales"] else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in in_order(report["stages"]).items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
-    lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
+    size = counted(report["model_n_centers"], "center")
+    lines += ["", f"model: {size}; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
     if columns := report["columns"]:
-        made = f"{columns['on_the_fly']} columns made on the fly, {columns['materialised']} materialised"
-        lines.append(f"{made} for {columns['active']} active of {columns['candidates']}")
+        made = f"{columns['on_the_fly']} made on the fly, {columns['materialised']} materialised"
+        lines.append(f"kernel columns: {made}; {columns['active']} of {columns['candidates']} candidates are active")
     lines += [moves_words(report["moves"])] if report["moves"] else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True)]
     if numbers := report["probabilities"]:
-        seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
-        lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
+        lines.append(f"{probability_words(numbers)}; temperature {numbers['temperature']:.3g}")
+        if numbers["seen"]:
+            why = "the temperature was found on rows that the weights were fitted to"
+            lines.append(f"probabilities may be too sure: {why}; --refit ridge helps")
     return lines + remarks(report)
+
+
+def next_steps(folder: Path) -> list[str]:
+    """Return the commands that come after a run, as they are typed."""
+    run = shlex.quote(str(folder))
+    steps = [f"predict {run} DATA --out predictions.csv", f"evaluate {run}", f"report {run}"]
+    return ["next:", *(f"  {program(step)}" for step in steps)]
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
@@ -84,6 +96,14 @@ def not_converged(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def certificate_words(report: dict[str, Any]) -> str:
+    """Return the largest relative gap of the solves of a report, and what kernel it is of."""
+    gaps = [one["relative_gap"] for one in report["solves"]]
+    words = "the relative gap is" if len(gaps) == 1 else f"each of {len(gaps)} relative gaps is at most"
+    rounded = ", for kernel values rounded to float32" if report["precision"] == "float32" else ""
+    return f"certificate: {words} {max(gaps):.1e}{rounded}"
+
+
 def path_words(report: dict[str, Any]) -> str:
     """Return on how many candidates the penalties of a path were tried, empty where on all."""
     tried, there = report["path_candidates"], report["n_centers"]
@@ -114,7 +134,7 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
         line += f"{math.sqrt(error):>12.4g}" if values else ""
         lines.append(line + ("" if r2 is None else f"{r2:>9.4f}"))
     refused = f", {selection['refused']} candidates refused as spanned by the chosen" if selection["refused"] else ""
-    lines.append(f"chosen in {selection['wall_seconds']:.2f} s{refused}")
+    lines.append(f"{selection['n_centers']} centers chosen in {selection['wall_seconds']:.2f} s{refused}")
     asked = selection_size(select)
     if asked is not None and selection["n_centers"] < asked:
         lines.append(f"{selection['n_centers']} centers instead of {asked}: no other candidate adds anything")
@@ -146,8 +166,9 @@ def before_words(report: dict[str, Any]) -> str:
 def moves_words(moves: dict[str, Any]) -> str:
     """Return what became of moved centers."""
     before, kept = moves.get("held_out_before", moves["held_out_errors"][0]), moves["kept_step"]
-    after = f"{before:.6g} to {moves['held_out_after']:.6g}" if kept else f"{before:.6g}: none lowers it"
-    return f"centers moved: {kept} of {moves['steps']} steps kept, held-out mse {after}"
+    steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
+    after = f"falls from {before:.6g} to {moves['held_out_after']:.6g}" if kept else f"of {before:.6g} does not fall"
+    return f"centers moved: {steps}, the held-out mse {after}"
 
 
 def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
@@ -162,7 +183,7 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
 def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
     """Return lines that tell of the classes among the numbers of a score: a line for each class.
 
-    few: of more than MOST_CLASSES, those of the WORST_CLASSES of lowest recall.
+    few: only those of a recall below LOW_RECALL, at most WORST_CLASSES.
     """
     baseline, by_class = numbers["baseline"], numbers["by_class"]
     if not by_class:
@@ -171,10 +192,13 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
     area = "" if numbers["auc"] is None else f"; AUC {numbers['auc']:.4f}{drawn}"
     lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']}){area}"]
     shown = list(range(len(by_class)))
-    if few and len(shown) > MOST_CLASSES:
-        shown = [k for k in by_recall(by_class) if by_class[k]["rows"]][:WORST_CLASSES]
-        lines.append(f"the {len(shown)} of {len(by_class)} classes of lowest recall (report.json has all):")
-    width = max(len(str(by_class[k]["label"])) for k in shown) + 1
+    if few:
+        low = [k for k in by_recall(by_class) if by_class[k]["rows"] and by_class[k]["recall"] < LOW_RECALL]
+        shown = low[:WORST_CLASSES]
+        which = "" if len(low) == len(shown) else f", these {len(shown)} the lowest"
+        found = f"{len(low)} of {len(by_class)} classes have" if len(low) > 1 else f"1 of {len(by_class)} classes has"
+        lines += [f"{found} a recall below {100 * LOW_RECALL:g} %{which}:"] if low else []
+    width = max((len(str(by_class[k]["label"])) for k in shown), default=0) + 1
     return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
 
 
@@ -204,7 +228,7 @@ def _problem_words(report: dict[str, Any]) -> str:
     if report["select"]:
         return f"select {report['select']}"
     if report["penalty"] is None:
-        return f"least squares on all, ridge {report['hold_out']['ridge']:.3g}"
+        return f"least squares on all of them, ridge {report['hold_out']['ridge']:.3g}"
     return f"penalty {report['penalty']:g}"
 
 
@@ -213,11 +237,15 @@ def _kernel_words(report: dict[str, Any]) -> str:
     return f"{kernel}sigma2 {report['sigma2']:g}"
 
 
+def trial_error(report: dict[str, Any]) -> str:
+    """Return what the error is that kernels are compared by."""
+    return "held-out mse" if report["task"] == "regression" else "held-out log loss"
+
+
 def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return what was tried of kernels, scales of the inputs and widths, as rows of words under a row of titles."""
-    error = "held-out mse" if report["task"] == "regression" else "log loss"
     return [
-        ("kernel", "inputs", "candidates", "sigma2", error, ""),
+        ("kernel", "inputs", "candidates", "sigma2", trial_error(report), ""),
         *(
             (
                 one["kernel"],
@@ -233,12 +261,16 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _kernel_table(report: dict[str, Any]) -> list[str]:
-    widths = (17, 18, 12, 12, 14, 8)
-    rows = (
-        "".join(f"{word:<{w}}" if w > 16 else f"{word:>{w}}" for word, w in zip(row, widths, strict=True))
-        for row in kernel_rows(report)
-    )
-    return ["", *rows]
+    rows = ("{:<17}{:<18}{:>12}{:>12}{:>19}{:>8}".format(*row).rstrip() for row in kernel_rows(report))
+    return ["", *rows, *chosen_words(report)]
+
+
+def chosen_words(report: dict[str, Any]) -> list[str]:
+    """Return why a kernel was chosen, where another that was tried has a lower error."""
+    errors = {one["hold_out_error"]: one["chosen"] for one in report["kernels_tried"]}  # of equal ones the last
+    if errors[min(error for error in errors if error is not None)]:
+        return []
+    return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]
 
 
 def scale_words(report: dict[str, Any]) -> str:
@@ -247,17 +279,20 @@ def scale_words(report: dict[str, Any]) -> str:
     return f"inputs {SCALES[scales['kind'] if scales and scales['chosen_round'] else 'plain']}"
 
 
-def _scale_lines(scales: dict[str, Any]) -> list[str]:
+def _scale_lines(report: dict[str, Any]) -> list[str]:
     """Return which scales were taken, from which round, and the inputs that matter most."""
+    scales = report["feature_scales"]
     errors, chosen = scales["hold_out_errors"], scales["chosen_round"]
+    rounds = counted(len(errors) - 1, "round")
     if not chosen:
-        return [f"feature scales: none, {len(errors) - 1} rounds gained nothing on held-out rows"]
+        return [f"feature scales: none; {rounds} of learning them gained nothing on held-out rows"]
     most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
-    gain = f"held-out error {errors[0]:.6g} to {errors[chosen]:.6g}"
+    fall = f"{errors[0]:.6g} to {errors[chosen]:.6g} on {report['kernels_tried'][0]['n_centers']} candidates"
+    gain = f"the {trial_error(report)} falls from {fall}"
     if scales["kind"] == "common":
-        return [f"feature scales: one for all inputs, in place of z-scores, {gain}"]
+        return [f"feature scales: one for all inputs, in place of z-scores; {gain}"]
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"
-    return [f"{what}: of round {chosen} of {len(errors) - 1}, {gain}; most important: {most}"]
+    return [f"{what}: learned in {rounds}, the best is number {chosen}; {gain}; most important: {most}"]
 
 
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:

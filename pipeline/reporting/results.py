@@ -115,7 +115,8 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
     best: dict[tuple[float, ...], list[float]] = {}
     for record in sorted(run.choices["tried"].tolist(), key=lambda record: -record[4]):
         best[record[6], record[2], *record[:2]] = record
-    chosen = float(run.choices["kernel"]), float(run.choices["kind"]), float(run.choices["sigma2"])
+    chosen = float(run.choices["kernel"]), float(run.choices["kind"])
+    decided = max((key for key in best if key[0] and key[2:] == chosen), default=None)  # that on most candidates
     return [
         {
             "kernel": KERNELS[int(kernel)].name,
@@ -123,9 +124,9 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
             "n_centers": int(m),
             "sigma2": sigma2,
             "hold_out_error": error if np.isfinite(error) else None,
-            "chosen": bool(final) and (kernel, kind, sigma2) == chosen,
+            "chosen": key == decided,
         }
-        for kernel, kind, m, sigma2, error, _, final, _ in (best[key] for key in sorted(best))
+        for key, (kernel, kind, m, sigma2, error, *_) in sorted(best.items())
     ]
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
+from features.cell_text import counted
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
@@ -42,17 +43,21 @@ def compile_needed(run: Run) -> None:
         return
     run.costs.setdefault(COMPILE, StageCost())
     with run.stage(COMPILE) as cost:
-        run.events.log(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
+        run.events.log(_compiling_words(missing), loops=len(missing))
         with run.status(COMPILE, COMPILING):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
+
+
+def _compiling_words(missing: list[Loop]) -> str:
+    return f"compiling {counted(len(missing), 'loop')}, once on this machine"
 
 
 def compile_told(missing: list[Loop], log: Callable[[str], object] | None) -> None:
     """Compile loops; tell it by `log`, and without one by a logged warning if it takes long."""
     if not missing:
         return
-    words, started = f"compiling {len(missing)} loops, once on this machine", time.perf_counter()
+    words, started = _compiling_words(missing), time.perf_counter()
     timer = threading.Timer(SILENT_SECONDS, logging.getLogger("pipeline").warning, [words])
     timer.daemon = True
     if log is None:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from features.cell_text import counted
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
@@ -151,7 +152,7 @@ def trials_bytes(run: RunSize) -> int:
 def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]) -> list[Arrays]:
     """Return what `try_again` finds on so many candidates."""
     items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
-    words = f"trying {len(trials)} kernels on {n_centers} candidates"
+    words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
     return work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
 
 
@@ -179,14 +180,14 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
         )
     finals = np.concatenate([arrays["records"] for arrays in again])
-    plain = min(
-        (error for _, kind, _, _, error, *_ in finals.tolist() if SCALE_KINDS[int(kind)] == PLAIN), default=np.inf
-    )
+    plain = [(error, int(m)) for _, kind, m, _, error, *_ in finals.tolist() if SCALE_KINDS[int(kind)] == PLAIN]
+    without, m = min(plain, default=(np.inf, 0))
     words = WORDS.get(best.kind, "a scale for each feature")
     work.log(
-        f"candidates: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}: held-out "
-        f"{'log loss' if sample['of_classes'] else 'mean squared error'} {best.error:.6g} on {best.n_centers} of them"
-        + (f", {plain:.6g} with features as they are" if best.kind != PLAIN and np.isfinite(plain) else "")
+        f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out "
+        f"{'log loss' if sample['of_classes'] else 'mean squared error'} is {best.error:.6g} on {best.n_centers} "
+        "candidates"
+        + (f", with features as they are {without:.6g} on {m}" if best.kind != PLAIN and np.isfinite(without) else "")
     )
     return {
         "kernel": np.array(kernel),

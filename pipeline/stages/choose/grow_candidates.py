@@ -73,7 +73,7 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
         if not gains:
             break
     if kept < steps[-1]:
-        work.log(f"{kept} of at most {steps[-1]} candidates: more lower the error by less than chance explains")
+        work.log(f"{kept} of {steps[-1]} candidates are kept: more lower the error by no more than chance explains")
     return kept, errors
 
 

@@ -206,7 +206,7 @@ def test_at_most_twenty_columns_are_listed(tmp_path):
 def test_columns_that_count_rows_are_noted(tmp_path):
     rows = "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
     source = table(tmp_path, 'id,"n, w",v,y\n' + rows, categorical="auto")
-    told = 'columns that look like numbers or names of rows: id, n, w; `data.drop=id,"n, w"` leaves them out'
+    told = 'columns that only number or name the rows: id, n, w; leave them out with `data.drop=id,"n, w"`'
     assert told in source.notes
 
 

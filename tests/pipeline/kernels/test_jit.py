@@ -238,7 +238,7 @@ def test_a_fresh_checkout_compiles_before_the_work_and_later_runs_nothing(tmp_pa
     words = ["digits", "--centers", "30", "--penalty", "1", "--features-dir", str(tmp_path / "features"), "--run-dir"]
     first = python("-c", COUNTED, *words, tmp_path / "first", env=environment)
     assert first.returncode == 0, first.stderr
-    assert "compiling 11 loops (once a checkout)" in first.stderr
+    assert "compiling 11 loops, once on this machine" in first.stderr
     report = report_of(tmp_path / "first")
     assert report["stages"]["compile"]["items"] == 11
     records = [json.loads(line) for line in (tmp_path / "first" / "log.jsonl").read_text().splitlines()]

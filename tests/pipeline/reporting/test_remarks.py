@@ -9,7 +9,7 @@ import pytest
 from cases import SERIAL
 from pipeline.evaluate import main as evaluate
 from pipeline.report import main as write_report
-from pipeline.reporting.result_table import not_converged, table
+from pipeline.reporting.result_table import certificate_words, not_converged, table
 from pipeline.reporting.results import _few_candidates
 from runs import TrainedRuns, report_of, save_once, train
 
@@ -36,7 +36,7 @@ def rare(shared_folder: Path) -> Path:
 def test_a_run_tells_of_a_rare_class_that_it_misses(
     rare: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     report = train(run, features, *FEW, dataset=rare, quiet=False)
     shown = capsys.readouterr().out
     with np.load(rare) as data:
@@ -48,11 +48,14 @@ def test_a_run_tells_of_a_rare_class_that_it_misses(
     assert f"NOTE: rare classes are often missed: {words}" in shown
     lines = lines_of_classes(shown)
     assert lines[0] == f"baseline: {100 * n_rare / 300:.2f} % error (always no); AUC {report['auc']:.4f}"
-    assert lines[2].startswith(f"class yes: recall {100 * recall:6.2f} %, precision ")
+    assert "\n1 of 2 classes has a recall below 90 %:\nclass yes: " in shown
+    assert lines[1].startswith(f"class yes: recall {100 * recall:6.2f} %, precision ")
     missed = report["confusion"][1][0]
-    assert lines[2].endswith(f" ({n_rare} rows, {missed} taken for no)")
+    assert lines[1].endswith(f" ({n_rare} rows, {missed} taken for no)")
+    assert shown.endswith(f"\n  python -m pipeline.evaluate '{run}'\n  python -m pipeline.report '{run}'\n")
     assert evaluate([str(run)]) == 0
-    assert lines_of_classes(capsys.readouterr().out) == lines
+    every = [line.replace("  ", " ") for line in lines_of_classes(capsys.readouterr().out)]
+    assert [every[0], every[2]] == [line.replace("  ", " ") for line in lines]
     assert write_report([str(run)]) == 0
     page = (run / "report.html").read_text()
     assert '<p class="warning">NOTE: rare classes are often missed: yes (' in page
@@ -77,8 +80,9 @@ def test_of_many_classes_the_table_names_the_worst(
     run = finished_run(*FEW, dataset=path)
     report = report_of(run)
     lines = lines_of_classes("\n".join(table(report)))
-    worst = sorted(report["by_class"], key=lambda one: one["recall"])[:3]
-    assert [line.split(":")[0] for line in lines[1:]] == [f"class {one['label']}" for one in worst]
+    worst = sorted((one for one in report["by_class"] if one["recall"] < 0.9), key=lambda one: one["recall"])
+    assert [line.split(":")[0] for line in lines[1:]] == [f"class {one['label']}" for one in worst[:10]]
+    assert "11 of 12 classes have a recall below 90 %, these 10 the lowest:" in table(report)
     assert evaluate([str(run)]) == 0
     everything = lines_of_classes(capsys.readouterr().out)
     assert len(everything) == 13
@@ -121,7 +125,7 @@ def test_a_penalty_that_keeps_nearly_all_candidates(
     assert _few_candidates(run, n_centers, penalty) == told  # type: ignore[arg-type]
 
 
-def test_solves_that_ended_alike_are_one_line() -> None:
+def test_solves_that_ended_alike_and_their_certificate_are_a_line_each() -> None:
     ended = [("a", 0.1, "raise it"), ("b", 0.2, "lower it"), ("c", 1e-9, None), ("d", 0.3, "raise it")]
     solves = [
         {"output": name, "relative_gap": gap, "converged": status is None, "status": status}
@@ -131,3 +135,9 @@ def test_solves_that_ended_alike_are_one_line() -> None:
         "NOT CONVERGED: outputs a, d: relative gaps up to 3.0e-01, asked 0.001: raise it",
         "NOT CONVERGED: output b: relative gap 2.0e-01, asked 0.001: lower it",
     ]
+    assert certificate_words({"solves": solves, "precision": "float64"}) == (
+        "certificate: each of 4 relative gaps is at most 3.0e-01"
+    )
+    assert certificate_words({"solves": solves[2:3], "precision": "float32"}) == (
+        "certificate: the relative gap is 1.0e-09, for kernel values rounded to float32"
+    )

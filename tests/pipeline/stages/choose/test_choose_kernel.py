@@ -103,7 +103,7 @@ def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
     plain = train(tmp_path / "plain", tmp_path / "features", *GREEDY, dataset=tmp_path / "ball.npz")
     assert report["rmse"] == plain["rmse"]
-    assert any("none, " in line for line in table(report) if line.startswith("feature scales"))
+    assert any("none; " in line for line in table(report) if line.startswith("feature scales"))
     assert "gained nothing" in write(tmp_path / "run", None).read_text()
     assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
 
@@ -170,6 +170,7 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(
     (row,) = [line.split() for line in table(report) if line.endswith("  chosen")]
     (one,) = [one for one in tried if one["chosen"]]
     assert (row[0], row[-2]) == (kernel, f"{one['hold_out_error']:.6g}")
+    assert any(line.startswith("chosen: ") for line in table(report)) == (one["hold_out_error"] > best)
     page = write(chosen[name], tmp_path / "page.html").read_text()
     cells = page[page.index('<table id="kernels">') :].split("</table>")[0]
     assert f"the model has the {kernel} kernel" in " ".join(page.split())
