@@ -15,9 +15,7 @@ SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "a scale
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    """Return the report as short tables: setting, path or selection, solves, stages, model, error."""
-    from pipeline.stages.run_workspace import in_order  # brings numba, which `pipeline.status` does without
-
+    """Return the report as short tables: setting, path or selection, solves, kernels, model, error."""
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
@@ -30,11 +28,8 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += [certificate_words(report)] if report["solves"] else []
     lines += _kernel_table(report) if report["kernels_tried"] else []
     lines += ["", *_scale_lines(report)] if report["feature_scales"] else []
-    lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
-    for name, cost in in_order(report["stages"]).items():
-        lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
-    size = counted(report["model_n_centers"], "center")
-    lines += ["", f"model: {size}; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
+    cost = f"{report['wall_seconds']:.1f} s, peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"
+    lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
     if columns := report["columns"]:
         made = f"{columns['on_the_fly']} made on the fly, {columns['materialised']} materialised"
         lines.append(f"kernel columns: {made}; {columns['active']} of {columns['candidates']} candidates are active")
@@ -68,9 +63,7 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
         return []
     words = [] if weighting["weights"] is None else [f"rows by {weighting['weights']}"]
     if weighting["class_factors"] is not None:
-        pairs = list(zip(weighting["classes"], weighting["class_factors"], strict=True))
-        shown = ", ".join(f"{label}: {factor:.3g}" for label, factor in pairs[:10])
-        words.append(f"classes {weighting['class_weight']} ({shown}{', ...' if len(pairs) > 10 else ''})")
+        words.append(f"classes {weighting['class_weight']}")
     counted = "" if weighting["test_weighted"] else "; every row of the test part counts the same"
     return [f"weights: {', '.join(words)}{counted}"]
 
@@ -193,11 +186,10 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
     lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']}){area}"]
     shown = list(range(len(by_class)))
     if few:
-        low = [k for k in by_recall(by_class) if by_class[k]["rows"] and by_class[k]["recall"] < LOW_RECALL]
+        low = [k for k in by_recall(by_class) if (by_class[k]["recall"] or 0) < LOW_RECALL and by_class[k]["rows"]]
         shown = low[:WORST_CLASSES]
-        which = "" if len(low) == len(shown) else f", these {len(shown)} the lowest"
-        found = f"{len(low)} of {len(by_class)} classes have" if len(low) > 1 else f"1 of {len(by_class)} classes has"
-        lines += [f"{found} a recall below {100 * LOW_RECALL:g} %{which}:"] if low else []
+        which = "" if len(low) == len(shown) else f"; the lowest {len(shown)}"
+        lines += [f"recall below {100 * LOW_RECALL:g} %: {len(low)} of {len(by_class)} classes{which}"] if low else []
     width = max((len(str(by_class[k]["label"])) for k in shown), default=0) + 1
     return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
 

@@ -135,16 +135,7 @@ def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tm
         np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
 
 
-def test_a_selection_shows_its_curve(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> None:
-    run = finished_run("--centers", "60", "--select", "greedy:25", dataset=tables / "classes.npz")
-    found = page_of(run, tmp_path / "page.html")
-    assert {"Error against size", "Solves"} & set(texts(found, "h2")) == {"Error against size"}, "there is no iteration"
-    points = [line.attrib["points"].split() for line in found.iter("polyline")]
-    curve = report_of(run)["selection"]["curve"]
-    assert len(curve) > 20
-    assert [len(one) for one in points[-2:]] == [len(curve)] * 2, "those of the probabilities come first"
-
-
+SELECTION = ("--centers", "60", "--select", "greedy:25")
 PATH = ("--centers", "40", "--penalty", "path:max:0.1:4", "--refit", "ridge")
 ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "2")
 
@@ -152,6 +143,7 @@ ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "
 @pytest.mark.parametrize(
     ("arguments", "heading", "title", "words"),
     [
+        (SELECTION, "Error against size", "held-out mean squared error against centers", "Error against size"),
         (PATH, "Path of penalties", "held-out error against penalty", "Before the refit:"),
         pytest.param(ROUNDS, "Working sets", "largest gap", "all candidates", marks=pytest.mark.ci),
     ],

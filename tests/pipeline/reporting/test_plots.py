@@ -59,21 +59,6 @@ def test_what_has_no_place_is_left_out() -> None:
     assert of_run(None, [{"round": 1}, {"iteration": 3}], ()) == {}
 
 
-def test_names_fit_the_room_they_have() -> None:
-    """At 7 pixels a letter: in a legend before the next one begins, in front of named bars inside of the picture."""
-    names = [f"a class of a very long name, {k}" for k in range(5)]
-    legend = drawn({name: [(0, 0), (1, 1)] for name in names}, Axis("y"))
-    shown = re.findall(r'<text x="(\d+)" y="\d+">([^<]*)<title>([^<]*)</title>', legend)
-    assert [whole for _, _, whole in shown] == names
-    assert all(int(at) + 7 * len(text) <= 64 + 98 * (k % 4 + 1) for k, (at, text, _) in enumerate(shown))
-    (start, name) = re.findall(r'<text x="(\d+)" y="12" text-anchor="end">([^<]*)<', DRAWING.shares([(names[0], 1.0)]))[
-        0
-    ]
-    assert 7 * len(name) <= int(start)
-    assert name.endswith("…")
-    assert DRAWING.shares([("short", 0.5)]).count(">short<") == 1
-
-
 def test_bars_and_pictures() -> None:
     svg = DRAWING.bars([("<a>", 1.0), ("b", -2.0), ("c", 0.0)])
     heights = [float(number) for number in re.findall(r'height="([0-9.]*)" fill', svg)]
