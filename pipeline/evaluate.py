@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser, data_options
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
@@ -72,7 +73,7 @@ def table(result: dict[str, Any]) -> list[str]:
     from pipeline.reporting.result_table import class_lines, probability_words  # brings numpy, needless for --help
 
     part = f", {result['part']}" if result["part"] else ""
-    counts = f"{result['n_rows']} rows, {result['n_centers']} centers"
+    counts = f"{counted(result['n_rows'], 'row')}, {counted(result['n_centers'], 'center')}"
     weighted = ", errors by their weights" if result["weighted"] else ""
     lines = [f"{result['model']} on {result['data']}{part}: {counts}{weighted}"]
     if result["task"] == "regression":

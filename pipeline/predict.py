@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from features.cell_text import counted
 from features.errors import UsageError
 from pipeline.config.command_line import add_data_options, command_parser, data_options
 from pipeline.errors import ConfigError
@@ -92,7 +93,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
     if not arguments.quiet:
-        print(f"{out}: {examples.n_rows} rows of {examples.name}{part}; {seconds:.2f} s")
+        print(f"{out}: {counted(examples.n_rows, 'row')} of {examples.name}{part}; {seconds:.2f} s")
 
 
 def _warn(warnings: Sequence[str]) -> None:

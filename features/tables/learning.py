@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, names_text, setting
+from features.cell_text import counted, drop_setting, names_text, setting
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, number_of, numbers
@@ -164,12 +164,12 @@ class Learner:
                 unusable = True
             elif words and column.has_numbers and not column.named:
                 number = example("number").removeprefix(", such as ")
-                few = f"numbers and {len(words)} other word{'s' if len(words) > 1 else ''}{example('word')}"
+                few = f"numbers and {counted(len(words), 'other word')}{example('word')}"
                 parts.append(few + (f", {number} is a number" if number else ""))
                 unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             elif words and self._asked.categorical is None:
-                parts.append(f"{len(words)} word{'s' if len(words) > 1 else ''}{example('word')}")
+                parts.append(f"{counted(len(words), 'word')}{example('word')}")
                 categories = True
             if column.n_missing == n_rows:
                 parts.append("no cell is filled in")

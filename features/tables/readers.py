@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import drop_setting, reads_as_number, setting, shown, text_of, unprintable
+from features.cell_text import counted, drop_setting, reads_as_number, setting, shown, text_of, unprintable
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
@@ -493,7 +493,7 @@ class Table:
     def files_told(self) -> str:
         """Return how many files a folder or a pattern has, for people; nothing of a table by its own name."""
         is_one = not (is_pattern(self.path) or self.path.is_dir())
-        return "" if is_one else "1 file" if len(self.parts) == 1 else f"{len(self.parts)} files"
+        return "" if is_one else counted(len(self.parts), "file")
 
     def reading_bytes(self) -> int:
         """Return how many bytes reading one of the files takes."""

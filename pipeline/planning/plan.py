@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from features.cell_text import counted
 from features.open_source import changed
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import exists, is_pattern, is_table, table_files
@@ -110,7 +111,7 @@ class Plan:
             sizes = f"{_size(stage.memory_bytes):>14}{_size(stage.disk_bytes):>14}"
             rows.append(f"{stage.name:<12}{f'up to {stage.pieces}':>12}{sizes}")
         threads, processes = self.workers.threads, self.workers.processes
-        who = f"{threads} workers" + (f" in {processes} processes" if 1 < processes < threads else "")
+        who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
         return rows
 

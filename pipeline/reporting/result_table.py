@@ -11,7 +11,7 @@ from pipeline.config.command_line import program
 from pipeline.config.parsers import selection_size
 
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
-SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "a scale each", "metric": "a metric"}
+SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "with a scale each", "metric": "with a metric"}
 
 
 def table(report: dict[str, Any]) -> list[str]:

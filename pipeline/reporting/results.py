@@ -56,7 +56,6 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "kernel": model.kernel.name,
         "kernels_tried": _tried_kernels(run),
         "sigma2": model.sigma2,
-        "sigma2_tried": _tried_widths(run),
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
         "select": None if selection is None else solver.select,
@@ -128,18 +127,6 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
         }
         for key, (kernel, kind, m, sigma2, error, *_) in sorted(best.items())
     ]
-
-
-def _tried_widths(run: Run) -> list[list[float | None]] | None:
-    """Return the widths of the chosen kernel and scales on most centers: [width, mean squared held-out error] each."""
-    choices = run.choices
-    if "tried" not in choices:
-        return None
-    kernel, kind, m, sigma2, error, _, final, _ = choices["tried"].T
-    chosen = (kernel == choices["kernel"]) & (kind == choices["kind"]) & (final > 0)
-    chosen &= m == m[chosen].max()
-    pairs = sorted(zip(sigma2[chosen].tolist(), error[chosen].tolist(), strict=True), reverse=True)
-    return [[width, found if np.isfinite(found) else None] for width, found in dict(pairs).items()]
 
 
 def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:

@@ -179,15 +179,11 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
             SCALES,
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
         )
-    finals = np.concatenate([arrays["records"] for arrays in again])
-    plain = [(error, int(m)) for _, kind, m, _, error, *_ in finals.tolist() if SCALE_KINDS[int(kind)] == PLAIN]
-    without, m = min(plain, default=(np.inf, 0))
     words = WORDS.get(best.kind, "a scale for each feature")
+    error = "log loss" if sample["of_classes"] else "mean squared error"
     work.log(
-        f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out "
-        f"{'log loss' if sample['of_classes'] else 'mean squared error'} is {best.error:.6g} on {best.n_centers} "
-        "candidates"
-        + (f", with features as they are {without:.6g} on {m}" if best.kind != PLAIN and np.isfinite(without) else "")
+        f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out {error} is {best.error:.6g} on "
+        f"{best.n_centers} candidates"
     )
     return {
         "kernel": np.array(kernel),
