@@ -120,14 +120,6 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
             feature_length(FeatureSpec(**spec), shape)
 
 
-def test_what_is_no_image_has_no_gradients_and_is_not_sheared():
-    with pytest.raises(UsageError, match="raw"):
-        sphog(np.zeros((3, 10)))
-    for shape in ((10,), (3, 8, 8)):
-        with pytest.raises(UsageError, match="needs images"):
-            deskew(np.zeros((2, *shape)), 0.5)
-
-
 @pytest.mark.parametrize("strength", [-0.1, 1.01, np.nan, np.inf])
 def test_no_more_than_all_of_a_shear_is_taken(strength):
     with pytest.raises(UsageError, match="between 0"):

@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from runs import ROOT
@@ -14,7 +13,6 @@ from runs import ROOT
 sys.path.insert(0, str(ROOT / "jobs" / "benchmarks"))
 
 import measurements
-from generated_tables import GENERATED
 
 from jobs.benchmarks.amdahl import fit
 
@@ -109,13 +107,3 @@ def test_serial_and_parallel_seconds_are_told_apart_by_the_busiest_worker(
     found = fit(items, seconds)
     assert (found.serial, found.parallel) == pytest.approx(parts, abs=1e-9)
     assert {workers: found.seconds(workers) for workers in computed} == pytest.approx(computed)
-
-
-@pytest.mark.parametrize("name", GENERATED)
-def test_generated_tables_are_the_same_at_every_call(name: str) -> None:
-    tables = [GENERATED[name](n_train=60, n_test=30) for _ in range(2)]
-    for first, second in zip(*tables, strict=True):
-        np.testing.assert_array_equal(first, second)
-        assert first.dtype.kind == "U" or np.isfinite(first).all()
-    X, y, X_test, y_test = tables[0]
-    assert (X.dtype, len(X), len(y), len(X_test), len(y_test)) == (float, 60, 60, 30, 30)

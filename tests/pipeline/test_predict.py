@@ -360,11 +360,14 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
     shutil.copytree(run, tmp_path / "unfinished", ignore=shutil.ignore_patterns("model"))
     shutil.copytree(run / "model", tmp_path / "damaged")
     flip(tmp_path / "damaged" / "arrays.npz")
+    shutil.copytree(run / "model", tmp_path / "altered")
+    flip(tmp_path / "altered" / "model.json")
     cases: list[tuple[Path, str | Path, int, str]] = [
         (tmp_path / "absent", "a.npz", 66, "no such folder"),
         (tmp_path / "folder.csv", "a.npz", 66, "holds no model"),
         (tmp_path / "unfinished", "a.npz", 66, "train it to its end"),
         (tmp_path / "damaged", "a.npz", 65, "arrays.npz"),
+        (tmp_path / "altered", "a.npz", 65, "model.json"),
         (run, "a.txt", 2, "suffix"),
         (run, "data.npz", 2, "is the data"),
         (run, "absent/a.npz", 73, "no folder"),

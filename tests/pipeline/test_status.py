@@ -105,18 +105,6 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert f"continue with: {facts['resume']}" in lines(facts)
 
 
-def test_it_answers_from_small_files_without_what_training_needs(unfinished: RunLayout, images: Path) -> None:
-    """The records of a solve are the most that it reads: no array, no image and no cluster."""
-    code = (
-        "import sys; from pipeline import status\n"
-        "for run in sys.argv[1:]: assert status.main([run, '--json']) == 0\n"
-        "heavy = {'dask', 'distributed', 'sklearn', 'skimage', 'zarr'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = python("-c", code, unfinished.root, images)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_run_that_was_stopped_says_so(features: Path, tables: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     train(run, features, "--time-limit", "0.01s", dataset=tables / "classes.npz", code=75)

@@ -9,7 +9,6 @@ from commands import flip
 from storage import checkpoints
 from storage.checkpoints import load, save
 from storage.errors import CorruptDataError
-from storage.folders import remove_folder
 
 
 def write(folder: Path, step: int) -> None:
@@ -58,13 +57,3 @@ def test_damaged_steps_do_not_push_out_whole_ones(tmp_path: Path) -> None:
         assert steps(tmp_path) == [58, 59]
         assert_step(tmp_path, 59)
         flip(tmp_path / "step-000000059" / "state.npy")
-
-
-def test_no_step_and_removed_steps_are_none(tmp_path: Path) -> None:
-    write(tmp_path / "a", 1)
-    remove_folder(tmp_path / "a")
-    remove_folder(tmp_path / "none" / "a")
-    assert list(tmp_path.iterdir()) == []
-    assert load(tmp_path / "a") is None
-    (tmp_path / "a").mkdir()
-    assert load(tmp_path / "a") is None

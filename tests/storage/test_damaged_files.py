@@ -142,12 +142,3 @@ def test_what_is_gone_or_of_another_name_is_noticed(tmp_path: Path) -> None:
     for name in ("../a", "a/b", "", ".hidden", "a\0b"):
         with pytest.raises(ValueError, match="name"):
             write_marker(tmp_path, name, {})
-
-
-def test_mapped_arrays_are_checked_by_their_sizes(tmp_path: Path) -> None:
-    write_arrays(tmp_path / "g", ARRAYS)
-    assert as_lists(read_arrays(tmp_path / "g", mapped=True)) == LISTS
-    path = tmp_path / "g" / "x.npy"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptDataError, match=r"x\.npy"):
-        read_arrays(tmp_path / "g", mapped=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from features.cell_text import NULL_WORDS, is_missing, names_in, names_text
+from features.cell_text import is_missing, names_in, names_text
 from features.errors import DataError
 from features.tables.cells import distinct, labels_of, missing_cells, number_of, numbers
 
@@ -166,11 +166,3 @@ def test_labels_that_cannot_be_kept_are_refused(labels, message):
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=6), min_size=1, max_size=5))
 def test_names_in_a_text_are_read_back(names):
     assert names_in(names_text(names)) == tuple(names)
-
-
-def test_names_as_they_are_typed():
-    assert names_in('age,"height, cm", weight') == ("age", "height, cm", " weight".strip())
-    assert (names_in(""), names_in("a,,b")) == ((), ("a", "b"))
-    with pytest.raises(ValueError, match="whose quotes end"):
-        names_in('a,"b')
-    assert all(map(is_missing, NULL_WORDS))

@@ -88,12 +88,6 @@ def test_separators_and_packed_files(tmp_path, small_blocks, name, separator, pa
     assert cells_of(table) == [[str(k), "x;,y", None] for k in range(30)]
 
 
-def test_a_text_without_a_header(tmp_path):
-    assert read(tmp_path / "t.csv", "1,x\n2,y\n", header=False) == [["1", "x"], ["2", "y"]]
-    assert Table.in_files(tmp_path / "t.csv", header=False).names == ["f0", "f1"]
-    assert read(tmp_path / "t.csv", "a,b\n\n") == []
-
-
 ROWS = "a,b\n" + "1,2\n" * 40
 STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
