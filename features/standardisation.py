@@ -4,7 +4,6 @@ Moments of blocks are merged in their order (Chan, Golub & LeVeque 1983), in flo
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,20 +86,18 @@ class RunningMoments:
             squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
         return RunningMoments(count, mean, squares)
 
-    def standardisation(self, names: Sequence[str] = ()) -> Standardisation:
+    def standardisation(self) -> Standardisation:
         """Return mean and population standard deviation; the scale of a constant column is 1.
 
-        Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64, one of
-        `names` where these are known.
+        Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")
         deviation = np.sqrt(self.squares / self.count)
         bad = np.flatnonzero(~(np.isfinite(self.mean) & np.isfinite(deviation)))
         if bad.size:
-            column = names[bad[0]] if names else bad[0]
             raise DataError(
-                f"inputs, column {column}: mean {self.mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
+                f"inputs, column {bad[0]}: mean {self.mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
                 "its values are too large to be standardised in float64: rescale the column"
             )
         constant = deviation <= CONSTANT_SPREAD * np.abs(self.mean)

@@ -145,8 +145,7 @@ def _in_files(frames: dict[str, Any], folder: Path) -> dict[str, Path]:
 
     for name, data in frames.items():
         check_frame(data, FRAMES[name])
-    tables = {name: data for name, data in frames.items() if hasattr(data, "__arrow_c_stream__")}
-    return {name: write_frame(data, folder) for name, data in tables.items()}
+    return {name: write_frame(data, folder) for name, data in frames.items() if hasattr(data, "__arrow_c_stream__")}
 
 
 def _in_python(message: str, paths: Mapping[str, Path]) -> str:

@@ -271,8 +271,7 @@ def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None
         targets = source.targets["train"][rows]
         read, n_rows = (lambda start, stop: (inputs[start:stop], targets[start:stop])), len(rows)
         weights = None if weights is None else weights[rows]
-    names = () if source.columns is None else source.columns.input_names
-    fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced, names=names)
+    fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced)
     return LiveFeatures(request, data, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
 
 
@@ -291,12 +290,10 @@ def fit_moments(
     weights: NDArray[np.float64] | None,
     *,
     balanced: bool,
-    names: Sequence[str] = (),
 ) -> Standardisation:
     """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
 
-    read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others;
-    names: of the inputs, where they are known.
+    read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others.
     """
     moments: list[RunningMoments] = []
     item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_train)
@@ -315,4 +312,4 @@ def fit_moments(
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
         weighted = zip(moments, factors.tolist(), strict=True)
         moments = [RunningMoments(factor * one.count, one.mean, factor * one.squares) for one, factor in weighted]
-    return reduce(RunningMoments.merge, moments).standardisation(names)
+    return reduce(RunningMoments.merge, moments).standardisation()

@@ -185,16 +185,14 @@ class ArrayFeatures:
             weighted=() if self._weights is None else ("train",),
         )
 
-    def standardise(self, shape: FeatureShape, columns: Columns | None, *, balanced: bool) -> None:
+    def standardise(self, shape: FeatureShape, *, balanced: bool) -> None:
         """Z-score the rows from now on. Raises DataError where their moments leave float64."""
 
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
             return self.read("train", start, stop), self.targets("train", start, stop)
 
         self._rows, weights = self._given, self.weights("train", 0, shape.n_train)
-        self._standardisation = fit_moments(
-            read, shape, weights, balanced=balanced, names=() if columns is None else columns.input_names
-        )
+        self._standardisation = fit_moments(read, shape, weights, balanced=balanced)
         self._rows = self._given.seen(self._standardisation)
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:

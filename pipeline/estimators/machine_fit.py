@@ -121,7 +121,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
     if config.data.standardise:
-        features.standardise(shape, columns, balanced=config.data.class_weight is not None)
+        features.standardise(shape, balanced=config.data.class_weight is not None)
     listeners = Listeners(machine)
     compile_told(loops_to_compile(config, shape), listeners.log if machine.verbose else None)
     told = SimpleNamespace(
@@ -351,7 +351,8 @@ def load_into(machine: Any, folder: Path) -> None:
     if predictor.config is not None:
         machine.set_params(**parameters.of_run(machine, predictor.config))
     elif predictor.layout is None:
-        machine.set_params(**parameters.of_record(machine, read_manifest(folder).metadata))
+        kept = {name: value for name, value in read_manifest(folder).metadata.items() if hasattr(machine, name)}
+        machine.set_params(**{name: dict(of) if isinstance(of, list) else of for name, of in kept.items()})
 
 
 def model_of(machine: Any) -> SparseKernelModel:

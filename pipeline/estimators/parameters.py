@@ -84,12 +84,6 @@ def record_of(machine: Any) -> dict[str, Any]:
     return {name: of for name, of in values.items() if isinstance(of, str | int | float | np.generic | list | None)}
 
 
-def of_record(machine: Any, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of an estimator that `record_of` recorded."""
-    known = {name: record[name] for name in machine.get_params() if name in record}
-    return {name: dict(of) if isinstance(of, list) else of for name, of in known.items()}
-
-
 def of_run(machine: Any, config: TrainConfig) -> dict[str, Any]:
     """Return the parameters of an estimator that the settings of a run are."""
     values = {name: get(config, key) for name, key in PARAMETERS.items() if hasattr(machine, name)}
