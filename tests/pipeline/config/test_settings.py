@@ -6,22 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import runs
 from pipeline import train
 from pipeline.config.command_line import parse
 from pipeline.config.parsers import byte_size, duration
 from pipeline.config.settings import (
-    SETTINGS,
     check_scheduler,
     from_toml,
-    get,
     in_options,
     load,
     resumed,
     to_toml,
     with_value,
 )
-from pipeline.config.train_config import FeaturesConfig, TrainConfig
+from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.predictor import Predictor, open_examples
@@ -91,13 +88,6 @@ def test_a_url_is_refused_and_not_told(url):
         with pytest.raises(ConfigError, match="copy it to a disk first") as refused:
             open_it()
         assert "HIDDEN" not in str(refused.value)
-
-
-def test_the_papers_setting_on_mnist_is_a_file():
-    config = load("mnist", runs.ROOT / "jobs/paper/mnist.toml", {}).config
-    assert config.features == FeaturesConfig(name="sphog", power=1.0)
-    assert (config.solver.intercept, config.solver.refit) == (False, "none")
-    assert (config.centers.count, config.kernel.sigma2, config.solver.penalty, config.seed) == (1000, 4.0, 0.01, 0)
 
 
 BAD: dict[str, tuple[object, ...]] = {
@@ -190,12 +180,6 @@ def test_sizes_and_times_have_units():
     sizes = {"2GiB": 2**31, "800MB": 8 * 10**8, "4096": 4096, "1.5 GiB": 3 * 2**29}
     assert {text: byte_size(text) for text in sizes} == sizes
     assert [duration(text) for text in ("90", "55m", "12h", "2 d")] == [90.0, 3300.0, 43_200.0, 172_800.0]
-
-
-def test_every_setting_parses_its_own_default():
-    config = TrainConfig(dataset="digits")
-    for key, setting in SETTINGS.items():
-        assert setting.parse(get(config, key)) == get(config, key), key
 
 
 DIGITS = "9" * 5000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators import SLKLClassifier, SLKLRegressor, machine_fit
 from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -69,12 +69,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "penalty": (images, {**PRECISE, "penalty": 0.5}),
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
     "path": (images, {**PRECISE, "penalty": "path:max:0.1:4", "refit": "ridge"}),
-    "refitted": (images, {"sigma2": 3.0, "penalty": "max:1e-3", "refit": "ridge"}),
     "uniform": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "uniform"}),
     "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
-    "least squares": (images, {"penalty": "none", "sigma2": 3.0}),
     "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
     "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
@@ -122,6 +120,7 @@ def trained_model(
 def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
+    monkeypatch.setattr(machine_fit, "SMALL_CANDIDATES", 0)  # else it solves these problems to the last digit
     make, asked = CASES[case]
     (X, y), draw = make(ROWS), np.random.default_rng(3)
     X = X.astype(np.float32)
@@ -131,8 +130,6 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
     report, model = trained_model(tmp_path, ["--features", "raw", "--seed", "5", *line], X, y, row_weights)
     given = {name: value for name, value in asked.items() if name != "working_set"}
     kind = SLKLClassifier if make in (images, halves, thirds) else SLKLRegressor
-    if "select" not in given and ("refit" in given or given.get("penalty", "none") != "none"):
-        given.setdefault("tol", 1e-3)  # else it solves small problems to the last digit
     machine = kind(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
@@ -158,7 +155,6 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
     [
         pytest.param((600, 250, "greedy:auto", False), id="as many as are enough"),
         pytest.param((700, 200, "greedy:30", True), id="finalists, weighted"),
-        pytest.param((700, 200, "greedy:30", False), id="finalists", marks=pytest.mark.ci),
     ],
 )
 def test_choices_in_two_steps_are_the_same(

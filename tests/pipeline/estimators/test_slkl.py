@@ -23,10 +23,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from pipeline.config.settings import with_values
-from pipeline.config.train_config import TrainConfig
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.estimators.parameters import PARAMETERS, settings_of
 from pipeline.prediction.scores import probabilities
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import largest_bytes
@@ -508,15 +505,6 @@ def test_estimators_keep_the_conventions_of_scikit_learn(estimator: Any, check: 
 
 
 @pytest.mark.parametrize("kind", [SLKLRegressor, SLKLClassifier])
-def test_parameters_are_settings_with_the_same_defaults_and_described(kind: type) -> None:
-    names = [*signature(kind).parameters]
-    others = {"random_state", "callback", "verbose"} | ({"class_weight"} if kind is SLKLRegressor else set())
-    assert set(names) | others == {*PARAMETERS, "random_state", "callback", "verbose"}
+def test_every_parameter_is_described(kind: type) -> None:
     described = f"{SLKLRegressor.__doc__}{kind.__doc__}"
-    assert not [name for name in names if f"\n    {name} : " not in described]
-    config, explicit = settings_of(kind())
-    of_arrays = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
-    of_tables = {"data.standardise": True, "solver.intercept": True}
-    assert (config, explicit) == (with_values(TrainConfig("X"), of_arrays | of_tables), frozenset())
-    asked = settings_of(kind("all", refit="ridge", tol=1e-4, schedule="uniform", sigma2=1.0))[1]
-    assert asked == {"centers.count", "solver.refit", "solver.tolerance", "solver.schedule", "kernel.sigma2"}
+    assert not [name for name in signature(kind).parameters if f"\n    {name} : " not in described]
