@@ -62,15 +62,21 @@ def forget() -> None:
     open_data._read_digests.cache_clear()
 
 
-@pytest.mark.parametrize("times", ["times that do not tell", pytest.param("times that tell", marks=pytest.mark.ci)])
-@pytest.mark.parametrize("scheduler", ["serial", pytest.param("processes", marks=pytest.mark.ci)])
+@pytest.mark.parametrize(
+    ("scheduler", "times"),
+    [
+        ("serial", "do not tell"),
+        pytest.param("serial", "tell", marks=pytest.mark.ci),
+        pytest.param("processes", "do not tell", marks=pytest.mark.ci),
+    ],
+)
 @pytest.mark.parametrize("store", ["zarr", "none"])
 @pytest.mark.parametrize("kind", ["npz", "zarr", "idx", "csv", "parts", "csv in order", "parts in order"])
 def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, capsys, kind, store, scheduler, times):
     if kind.endswith("in order"):
         for module, name, value in ((table_source, "SAMPLE_CELLS", 30), (readers, "BLOCK_BYTES", 256)):
             monkeypatch.setattr(module, name, value)
-    if times == "times that do not tell":
+    if times == "do not tell":
         for module in (open_source, table_records):
             monkeypatch.setattr(module, "stamp", lambda path: (str(path),))
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
