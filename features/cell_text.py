@@ -29,9 +29,9 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def unprintable(texts: Iterable[object]) -> str | None:
-    """Return the first text with control characters, None where there is none."""
-    return next((text for text in texts if isinstance(text, str) and printable(text) != text), None)
+def has_controls(text: object) -> bool:
+    """Return whether a value is a text with control characters."""
+    return isinstance(text, str) and printable(text) != text
 
 
 def counted(number: int, noun: str) -> str:

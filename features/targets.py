@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from features.cell_text import reads_as_number, unprintable
+from features.cell_text import has_controls, reads_as_number
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -58,7 +58,7 @@ def class_labels(labels: np.ndarray, task: str) -> tuple:
 
 def check_printable(classes: Iterable[object]) -> None:
     """Raise DataError naming a class whose label has control characters, as names of columns may not have them."""
-    if (label := unprintable(classes)) is not None:
+    if (label := next(filter(has_controls, classes), None)) is not None:
         raise DataError(f"y holds a label with control characters ({label!r:.60}); correct it")
 
 

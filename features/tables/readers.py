@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, reads_as_number, setting, shown, text_of, unprintable
+from features.cell_text import counted, drop_setting, has_controls, reads_as_number, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
@@ -481,7 +481,7 @@ class Table:
         if twice is not None:
             by = "which its folders name too" if twice in self.partitioned else "which stands twice in its header"
             raise DataError(f"{self._first.path}: has the column {twice!r}, {by}; give each column its own name")
-        unreadable = unprintable(own)
+        unreadable = next(filter(has_controls, [*own, *self.partitioned]), None)
         if unreadable is not None:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return [*own, *self.partitioned]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import shown, unprintable
+from features.cell_text import has_controls, shown
 from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.source import Columns
@@ -343,7 +343,7 @@ def _labels(described: Any) -> tuple[Any, ...]:
         raise ModelFormatError("a label holds a character that no text has (a lone surrogate)") from None
     if any(isinstance(label, int) and not -(2**63) <= label < 2**64 for label in labels):
         raise ModelFormatError("a label is a number beyond 64 bits")
-    if unprintable(labels) is not None:
+    if any(map(has_controls, labels)):
         raise ModelFormatError(f"labels are {described!r:.60}, expected none with control characters")
     return labels
 

@@ -244,7 +244,7 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
 def _moves(moves: dict[str, Any]) -> Lines:
     """Return the held-out errors of moved centers by step, a line for each share of the rows that they are of."""
     errors = list(enumerate(moves["held_out_errors"]))
-    levels = moves.get("levels") or [{"share": 1.0, "first_step": 0}]
+    levels = moves["levels"]
     if len(levels) == 1:
         return {"": errors}
     ends = [*(level["first_step"] for level in levels[1:]), len(errors)]

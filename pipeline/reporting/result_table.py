@@ -158,7 +158,7 @@ def before_words(report: dict[str, Any]) -> str:
 
 def moves_words(moves: dict[str, Any]) -> str:
     """Return what became of moved centers."""
-    before, kept = moves.get("held_out_before", moves["held_out_errors"][0]), moves["kept_step"]
+    before, kept = moves["held_out_before"], moves["kept_step"]
     steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
     after = f"falls from {before:.6g} to {moves['held_out_after']:.6g}" if kept else f"of {before:.6g} does not fall"
     return f"centers moved: {steps}, the held-out mse {after}"
