@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from features.cell_text import printable
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
@@ -62,7 +63,7 @@ def _print_findings(run: Path, *, quiet: bool) -> ExitCode:
         lines.append(
             f"{run}: {verdict}; {len(found.read)} files, {size:.1f} MiB, {time.perf_counter() - started:.1f} s"
         )
-    print(*lines, sep="\n", end="\n" if lines else "")
+    print(*map(printable, lines), sep="\n", end="\n" if lines else "")
     return ExitCode.INVALID_DATA if found.damaged else ExitCode.DONE
 
 

@@ -4,15 +4,16 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
 from features.cell_text import names_text
-from pipeline.config.parsers import is_plain
+from pipeline.config.parsers import PLAIN, is_plain
 from pipeline.config.settings import SETTINGS, UNSAFE, flat
 from pipeline.errors import ConfigError, reworded
 
@@ -67,12 +68,17 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {advice}")
 
 
+def check_plain(words: Iterable[str]) -> None:
+    """Raise ConfigError where a word is no plain text, as all that is typed and all paths must be."""
+    word = next(filterfalse(is_plain, words), None)
+    if word is not None:
+        raise ConfigError(f"{word!r}: {PLAIN}; rename the file or folder")
+
+
 def parse(argv: Sequence[str] | None) -> Arguments:
     """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
     words = tuple(sys.argv[1:] if argv is None else argv)
-    for word in words:
-        if not is_plain(word):
-            raise ConfigError(f"{word!r}: must be UTF-8 text without a NUL character; rename the file or folder")
+    check_plain(words)
     typed = vars(_parser().parse_args(words))
     assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
     if typed["unsafe_scheduler"] is not None:
@@ -201,9 +207,16 @@ def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
 def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Return the parser of a command; an epilog of more than a line is shown as it is."""
     shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
-    return argparse.ArgumentParser(
-        program(command), None, description, epilog, formatter_class=shown, allow_abbrev=False
-    )
+    return _PlainParser(program(command), None, description, epilog, formatter_class=shown, allow_abbrev=False)
+
+
+class _PlainParser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        try:
+            check_plain(sys.argv[1:] if args is None else args)
+        except ConfigError as error:
+            self.exit(error.exit_code, f"error: {error}\n")
+        return super().parse_known_args(args, namespace)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from string import ascii_letters
 from typing import Any
 
-from features.cell_text import names_in
+from features.cell_text import has_controls, names_in
 
+PLAIN = "must be UTF-8 text without control characters"
 PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
 NO_PENALTY = "none"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
@@ -84,13 +85,13 @@ def text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a non-empty text")
     if not is_plain(value):
-        raise ValueError("must be UTF-8 text without a NUL character; rename the file or column")
+        raise ValueError(f"{PLAIN}; rename the file or column")
     return value
 
 
 def is_plain(value: str) -> bool:
-    """Return whether a text can be written as UTF-8 and be a path: names of other bytes have lone surrogates."""
-    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    """Return whether a text can be a path and be printed: names that are no UTF-8 have lone surrogates."""
+    return not has_controls(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def label(value: object) -> str:

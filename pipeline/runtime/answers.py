@@ -3,8 +3,9 @@
 import errno
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from features.cell_text import printable
 from pipeline.config.settings import in_options
 from pipeline.errors import ExitCode
 from pipeline.runtime.console import of_command
@@ -45,14 +46,12 @@ def _answer(work: Callable[[], int | None], *, is_run: bool) -> int:
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
-    line = in_options(" ".join(str(error).split())) or type(error).__name__
+    line = printable(in_options(" ".join(str(error).split()))) or type(error).__name__
     code = getattr(error, "exit_code", None)
     if code is not None:
         return ExitCode(int(code)), line
     if isinstance(error, UnicodeEncodeError):
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
-    if isinstance(error, ValueError) and "embedded null" in line:
-        return ExitCode.USAGE, "a path holds a NUL character, which no file has in its name"
     if (
         line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP
     ):  # RuntimeError up to Python 3.12
@@ -68,14 +67,22 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
     if isinstance(error, OSError) and error.errno in _FAILING:  # of reading: errors of writing are of our own types
         return ExitCode.UNAVAILABLE, f"{line}; see whether the disk is whole and connected, or use a copy elsewhere"
     if isinstance(error, BlockingIOError) or line.startswith("can't start new thread"):  # a fork, a thread
-        return ExitCode.OUT_OF_MEMORY, f"{line}; allow more processes and threads (ulimit -u), or lower --workers"
+        limits = "allow more processes, threads or memory (ulimit -u, ulimit -v)"
+        return ExitCode.OUT_OF_MEMORY, f"{line}; {limits}, or lower --workers"
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
         environment = "run `make run` once, then `. .venv/bin/activate`"
         return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or any("failed to map segment" in str(cause) for cause in _causes(error)):
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.STOPPED, "interrupted"
     if line.startswith("cannot cache function"):  # numba, of a folder that cannot be written to, and none instead
         return ExitCode.CANNOT_CREATE, "compiled code can be kept nowhere; set NUMBA_CACHE_DIR, or free some space"
     return ExitCode.BUG, f"{type(error).__name__}: {line}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,7 +1,11 @@
 """The console: text for whoever looks on, who may leave. Work goes on without a reader, and ends by its own result."""
 
+import atexit
+import logging
 import os
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
@@ -62,8 +66,12 @@ def of_command() -> Iterator[tuple[Console, Console]]:
     """Put consoles in the place of standard output and error while the block runs; yield the two.
 
     Where Python was started with closed ones, nothing that is opened later gets their numbers: a library that writes to
-    standard error would write into it.
+    standard error would write into it. What libraries leave undone after an error is not told beside it.
     """
+    for library in ("asyncio", "zarr"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.raiseExceptions = False
+    atexit.register(_end_silently)
     for number in range(3):
         try:
             os.fstat(number)
@@ -78,3 +86,11 @@ def of_command() -> Iterator[tuple[Console, Console]]:
         for console in consoles:
             console.give_up()
         sys.stdout, sys.stderr = before
+
+
+def _end_silently() -> None:
+    def say_nothing(_: object) -> None:
+        pass
+
+    warnings.simplefilter("ignore")
+    sys.unraisablehook = threading.excepthook = say_nothing

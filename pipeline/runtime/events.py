@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from features.cell_text import printable
 from pipeline.config.settings import in_options
 from pipeline.runtime.console import Console
 from pipeline.runtime.memory_limits import MemoryMeter
@@ -162,7 +163,7 @@ class Events:
 
     def _print(self, message: str) -> None:
         stream, line = self._stream, self._line
-        print(message, file=_Above(stream, line) if line else stream, flush=True)
+        print(printable(message), file=_Above(stream, line) if line else stream, flush=True)
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""

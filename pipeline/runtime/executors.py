@@ -55,8 +55,9 @@ TOLD_SECONDS = 30  # without a worker, before it is said
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
 _FOLDER_PREFIX, _FOLDER_LOCK = "slkl-workers-", "run.lock"
-_IGNORE_SIGNALS = """\
-import signal, threading
+_PRELOAD = """\
+import logging, signal, threading
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what is left undone after an error
 if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -411,8 +412,8 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
         # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
-        "distributed.nanny.preload": [_IGNORE_SIGNALS],
-        "distributed.worker.preload": [_IGNORE_SIGNALS],
+        "distributed.nanny.preload": [_PRELOAD],
+        "distributed.worker.preload": [_PRELOAD],
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
     }

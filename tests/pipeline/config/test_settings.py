@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import train
+from pipeline.__main__ import main as slkl
 from pipeline.config.command_line import parse
-from pipeline.config.parsers import byte_size, duration
+from pipeline.config.parsers import PLAIN, byte_size, duration
 from pipeline.config.settings import (
     check_scheduler,
     from_toml,
@@ -147,7 +148,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path, text, words):
         load("digits", tmp_path / "mine.toml", {})
 
 
-LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")  # others are refused as they come
+LETTERS = st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"])  # others are refused as they come
 VALUES = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 2**63 - 1),
@@ -195,7 +196,7 @@ TOML = {
     "deep lists": ("seed = " + "[" * 50_000, "nested too deeply"),
     "deep tables": ("seed = " + "{a = " * 50_000, "nested too deeply"),
     "deep keys": (".".join("a" * 50_000) + " = 1", "more than 200 dots"),
-    "NUL in a path": ('[resources]\nfeatures_dir = "a\\u0000b"', "without a NUL"),
+    "NUL in a path": ('[resources]\nfeatures_dir = "a\\u0000b"', "without control characters"),
     "NUL in the data": ('dataset = "a\\u0000b"', "drop one"),
     "too large": ("#" * 300_000, "larger than"),
     "no UTF-8": ("seed = 1 # \udcff", "utf-8"),
@@ -224,16 +225,24 @@ def test_a_configuration_that_is_no_plain_file(target, tmp_path, capsys):
     assert "plain file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["a\0.npz", "caf\udce9.npz"])
+@pytest.mark.parametrize(
+    "word", ["a\0.npz", "caf\udce9.npz", "a\nb.npz", "\x1b[2J", "\a", "a\x7f", "\x9b31m", "a\u202e.npz"]
+)
 def test_names_that_no_file_or_no_text_has(word, tmp_path, capsys):
     data, place = str(tmp_path / "d.npz"), str(tmp_path / word)
     for arguments in ([place], [data, "--run-dir", place], [data, "--features-dir", place], [data, "--config", place]):
         assert train.main(arguments) == 2
         told = capsys.readouterr().err
-        assert "must be UTF-8 text without a NUL" in told
-        assert told.count("\n") == 1
+        assert (
+            told
+            == f"error: {arguments[-1]!r}: must be UTF-8 text without control characters; rename the file or folder\n"
+        )
     with pytest.raises(ConfigError, match="UTF-8"):
         load(place, None, {})
+    for arguments in (["status", place], ["predict", data, place, "--out", data], ["report", data, "--out", place]):
+        with pytest.raises(SystemExit, match="2"):
+            slkl(arguments)
+        assert capsys.readouterr().err == f"error: {place!r}: {PLAIN}; rename the file or folder\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,13 @@ from pipeline.errors import ConfigMismatchError, InvalidDataError, PlanError, St
 from pipeline.runtime.answers import answered, describe
 from storage.errors import CannotWriteError, CorruptDataError
 
+
+def caused_by(cause: Exception) -> Exception:
+    error = OSError("cannot load a library")
+    error.__cause__ = cause
+    return error
+
+
 CASES: list[tuple[BaseException, int, str]] = [
     (PlanError("the plan\n  needs more"), 71, "the plan needs more"),
     (StoppedError("stopped by SIGTERM"), 75, "stopped by SIGTERM"),
@@ -24,8 +31,8 @@ CASES: list[tuple[BaseException, int, str]] = [
     (OSError(errno.EMFILE, "Too many open files", "/one/more"), 69, "allow more open files (ulimit -n)"),
     (OSError(errno.EIO, "Input/output error", "/data"), 69, "see whether the disk is whole"),
     (OSError(errno.ESTALE, "Stale file handle", "/data"), 69, "'/data'; see whether the disk is whole"),
-    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 71, "(ulimit -u)"),
-    (RuntimeError("can't start new thread"), 71, "(ulimit -u)"),
+    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 71, "(ulimit -u, ulimit -v)"),
+    (RuntimeError("can't start new thread"), 71, "(ulimit -u, ulimit -v)"),
     (RuntimeError("cannot cache function 'f': no locator available"), 73, "set NUMBA_CACHE_DIR"),
     (PermissionError(errno.EACCES, "denied", "/closed/file"), 73, "/closed/file: permission denied"),
     (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "the name is too long"),
@@ -33,7 +40,8 @@ CASES: list[tuple[BaseException, int, str]] = [
     (RuntimeError("Symlink loop from '/loop'"), 73, "links that lead to each other"),
     (MemoryError("8 GiB"), 71, "out of memory: 8 GiB"),
     (KeyboardInterrupt(), 75, "interrupted"),
-    (ValueError("embedded null byte"), 2, "NUL"),
+    (DataError("/a/\x1b[2J\u202e: damaged"), 65, "/a/\\x1b[2J\\u202e: damaged"),
+    (caused_by(ImportError("a.so: failed to map segment from shared object")), 71, "out of memory"),
     (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
     (RuntimeError(), 70, "RuntimeError"),
     (CorruptDataError("/there: what is wrong"), 65, "/there: what is wrong"),

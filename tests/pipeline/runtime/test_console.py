@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 
 import runs
 from pipeline import status, train
@@ -107,3 +110,17 @@ def test_a_run_goes_on_without_a_console(tables: Path, tmp_path: Path, way: str,
     told = [json.loads(line) for line in log.read_text().splitlines()]
     assert (run / "report.json").exists() == (code == 0)
     assert [line.get("error") for line in told if line["event"] == "error"] == ["StoppedError"] * (code == 75)
+
+
+@pytest.mark.ci
+def test_nothing_is_told_beside_an_error(tmp_path: Path) -> None:
+    """Of some hundred chunks that zarr reads at once, many are unread when the first error ends the command."""
+    group = zarr.open_group(str(tmp_path / "d.zarr"), mode="w")
+    for name, chunks in (("X", (500, 5)), ("y", (60_000,))):
+        shape = (60_000, 20)[: len(chunks)]
+        group.create_array(name, data=np.random.default_rng(0).normal(size=shape), chunks=chunks)
+    for chunk in (tmp_path / "d.zarr" / "X" / "c").glob("*/1"):
+        chunk.write_bytes(b"no chunk")
+    done = runs.python("-c", SCRIPT, tmp_path / "d.zarr", "--run-dir", tmp_path / "r", "--features-dir", tmp_path / "f")
+    assert done.returncode == 65
+    assert re.fullmatch("error: .*cannot be decoded.*\n", done.stderr)
