@@ -139,11 +139,11 @@ class SparseKernelModel:
     def probability_names(self) -> tuple[str, ...]:
         """Return a column name for each class. Raises ConfigError for a regression, and without a temperature."""
         if self.task == "regression":
-            raise ConfigError("--probabilities: the model is of a regression, which has no classes; leave it out")
+            raise ConfigError("no probabilities: the model is of a regression, which has no classes")
         if self.temperature is None:
             raise ConfigError(
-                "--probabilities: the model has no temperature to make them with, trained without held-out rows; train "
-                "again with statistics.hold_out above 0"
+                "no probabilities: the model has no temperature to make them with, trained without held-out rows; "
+                "train again with statistics.hold_out above 0"
             )
         return tuple(f"probability_{label}" for label in self.labels)
 

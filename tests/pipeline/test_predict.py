@@ -169,7 +169,10 @@ def test_probabilities_are_refused_where_there_are_none(
     model = load_model(rings["words"] / "model")
     save_model(tmp_path / "older", replace(model, temperature=None))
     assert predict(tmp_path / "older", ring_data["words"], tmp_path / "out.csv", "-q") == 0
-    for run, words in ((rings["regression"], "of a regression"), (tmp_path / "older", "train again with statistics")):
+    for run, words in (
+        (rings["regression"], "no probabilities: the model is of a regression"),
+        (tmp_path / "older", "train again with statistics"),
+    ):
         assert predict(run, ring_data["words"], tmp_path / "refused.csv", "--probabilities") == 2
         assert words in the_error(capsys)
         assert not (tmp_path / "refused.csv").exists()
