@@ -35,7 +35,7 @@ from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced, rows_of_cells
 from pipeline.prediction.predictor import Predictor, load_predictor
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.runtime.row_pass import Workers
@@ -351,8 +351,11 @@ def load_into(machine: Any, folder: Path) -> None:
     if predictor.config is not None:
         machine.set_params(**parameters.of_run(machine, predictor.config))
     elif predictor.layout is None:
-        kept = {name: value for name, value in read_manifest(folder).metadata.items() if hasattr(machine, name)}
-        machine.set_params(**{name: dict(of) if isinstance(of, list) else of for name, of in kept.items()})
+        kept = {name: value for name, value in read_manifest(folder).metadata.items() if name in machine.get_params()}
+        try:
+            machine.set_params(**{name: dict(of) if isinstance(of, list) else of for name, of in kept.items()})
+        except (TypeError, ValueError):
+            raise ModelFormatError(f"model {folder}: the parameters in its manifest are damaged; train again") from None
 
 
 def model_of(machine: Any) -> SparseKernelModel:

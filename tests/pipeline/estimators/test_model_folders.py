@@ -10,7 +10,9 @@ from sklearn.base import clone
 from pipeline import evaluate, predict
 from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import ModelFormatError
 from runs import files_of, train_beside
 from storage import files as disk
 from storage import output_files
@@ -95,8 +97,9 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     assert (tmp_path / "noted" / "data").is_dir()
     with pytest.raises(MissingRunError):
         SLKLRegressor.load(tmp_path / "none")
-    with pytest.raises(MissingRunError):
-        SLKLRegressor.load(tmp_path)
+    save_model(tmp_path / "odd", machine.to_model(), metadata={"sigma2": [1], "of a later version": 2})
+    with pytest.raises(ModelFormatError, match="odd: the parameters in its manifest are damaged"):
+        SLKLRegressor.load(tmp_path / "odd")
     machine.save(tmp_path / "model")
     assert load_predictor(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
