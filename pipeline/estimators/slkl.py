@@ -90,7 +90,7 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """The share of each column of X in squared distances, (n_features_in_,), after a fit with learned scales."""
+        """The share of each column of X in squared distances, (n_features,), after a fit with learned scales."""
         shares, columns = self.input_importances_, self._model.table_columns
         if self._model.features.name != "raw":
             raise AttributeError("features of images are of no single pixel; see input_importances_")
@@ -239,7 +239,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
         The learned factors, or the symmetric root of a metric, by which the (standardised) rows are multiplied. All 1
         where the held-out rows gained nothing, None where none were to be learned.
-    feature_importances_ : (n_features_in_,) float64
+    feature_importances_ : (n_features,) float64
         Their squares, or the diagonal of the metric, over the sum: the shares of the columns of X in squared distances,
         if X is standardised. Only after a fit that learned scales.
     input_names_, input_importances_ : (n_inputs,)
