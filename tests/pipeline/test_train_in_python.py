@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -21,7 +20,7 @@ from features.source import SourceSpec
 from features.tables.encoding import EncodingRequest
 from pipeline import train
 from pipeline.config import settings as configuration
-from pipeline.config.command_line import NAMES_IN_PYTHON, parse, words_of
+from pipeline.config.command_line import parse, words_of
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
 from pipeline.predict import main as predict
 from pipeline.status import main as status
@@ -48,16 +47,6 @@ def test_it_is_the_command_of_that_name(
     assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
     assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
-
-
-def test_every_option_of_the_command_has_its_name(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        train.main(["--help"])
-    flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    of_the_function = {"run-dir", "resume", "config", "set", "quiet"}
-    that_train_nothing = {"help", "print-config", "dry-run"}
-    known = {name.replace("_", "-") for name in NAMES_IN_PYTHON} | of_the_function | that_train_nothing
-    assert flags == known
 
 
 def test_values_are_typed_as_they_are_meant() -> None:
