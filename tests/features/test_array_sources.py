@@ -87,9 +87,7 @@ def with_code_point(number):
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
         ({"X": X, "y": np.resize([b"a", b"\xff"], 40)}, "no ASCII text"),
         ({"X": X, "y": np.resize(["a", "\ud800"], 40)}, "row 1 holds a character"),
-        ({"X": X, "y": np.resize(["a", "\udfff"], 40).astype(">U1")}, "row 1 holds a character"),
         ({"X": X, "y": with_code_point(0x110000)}, "row 2 holds a character"),
-        ({"X": X, "y": with_code_point(0xFFFFFFFF)}, "row 2 holds a character"),
     ],
 )
 def test_npz_refuses(tmp_path, arrays, message):
@@ -125,13 +123,9 @@ def header(text):
 STORED_X, STORED_Y = npy_bytes("<f8", X.shape, X.tobytes()), npy_bytes("<i8", Y.shape, Y.astype("<i8").tobytes())
 MEMBERS = {
     "rows of nothing": (npy_bytes("<f8", (10**9, 0)), STORED_Y),
-    "labels of nothing": (STORED_X, npy_bytes("<f8", (10**9, 0))),
     "strings of no letters": (STORED_X, npy_bytes("|S0", (10**9,))),
-    "texts of no letters": (STORED_X, npy_bytes("<U0", (10**9,))),
     "void": (STORED_X, npy_bytes("|V0", (10**9,))),
-    "void inputs": (npy_bytes("|V0", (10**9, 3)), STORED_Y),
     "a length beyond 64 bits": (npy_bytes("<f8", (2**70, 3)), STORED_Y),
-    "none of a length beyond 64 bits": (npy_bytes("<f8", (2**70, 0)), STORED_Y),
     "lengths whose product is": (npy_bytes("<f8", (2**40, 2**40)), STORED_Y),
     "more than is there": (npy_bytes("<f8", (1 << 40, 3), bytes(320)), STORED_Y),
     "less than is there": (npy_bytes("<f8", (39, 1), bytes(320)), STORED_Y),

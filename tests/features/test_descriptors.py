@@ -249,10 +249,6 @@ def test_digits_equal_the_twin_whatever_their_block_size_scale_and_layout(images
     assert np.array_equal(compute(np.asfortranarray(images)), whole)
 
 
-def test_the_ground_does_not_matter_to_soft_hog(images):
-    np.testing.assert_allclose(soft_hog(images + 1000.0, SOFT), soft_hog(images, SOFT), atol=1e-6)  # no frame
-
-
 def ink_of(image: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the distance of each pixel from the ground, and the ground."""
     border = np.ones(image.shape, bool)

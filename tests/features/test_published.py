@@ -156,12 +156,6 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
         assert name in str(caught.value)
 
 
-def test_every_published_data_set_has_two_mirrors_over_https():
-    assert all(len(each.mirrors) >= 2 for each in PUBLISHED.values())
-    mirrors = [mirror for each in PUBLISHED.values() for mirror in each.mirrors]
-    assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in mirrors)
-
-
 def whole(source, part):
     return source.read(part, 0, source.n_train if part == "train" else source.n_test)
 

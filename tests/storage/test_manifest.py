@@ -14,7 +14,7 @@ from storage import folders
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
 from storage.folders import FileDigest, Manifest, seal
-from storage.records import canonical_json, digest_of, read_json, read_record, write_json, write_record
+from storage.records import canonical_json, digest_of, read_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -135,16 +135,3 @@ def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form() -> None:
             canonical_json(bad)
     with pytest.raises(TypeError, match="JSON"):
         canonical_json({"a": object()})
-
-
-def test_json_is_indented_and_what_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"b": np.float64(0.25), "a": [None, "é"]})
-    assert path.read_text() == '{\n  "a": [\n    null,\n    "é"\n  ],\n  "b": 0.25\n}\n'
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(path, {"a": float("nan")})
-    assert read_json(path) == {"a": [None, "é"], "b": 0.25}
-    with pytest.raises(ValueError, match="digest"):
-        write_record(path, {"digest": 1})
-    with pytest.raises(MissingDataError):
-        read_record(tmp_path / "none.json")
