@@ -14,7 +14,6 @@ from pipeline.solvers.candidate_budget import (
     TRIAL_SIZES,
     Fit,
     candidates_within,
-    steps_to,
 )
 
 GIB = 2**30
@@ -63,21 +62,6 @@ def test_trials_cost_no_more_with_more_rows_and_are_counted() -> None:
     assert many.operations(500) - without.operations(500) == pytest.approx(
         many._trials(many.trial_sizes(60.0)) - without._trials(without.trial_sizes(60.0)), rel=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    ("most", "steps"),
-    [(1, [1]), (500, [500]), (501, [500, 501]), (1000, [500, 1000]), (4300, [500, 1000, 2000, 4000, 4300])],
-)
-def test_steps_double_up_to_what_is_paid_for(most: int, steps: list[int]) -> None:
-    assert steps_to(most) == steps
-
-
-@pytest.mark.parametrize("n_rows", [300, 600, 10**6])
-def test_little_memory_never_makes_a_small_model(n_rows: int) -> None:
-    fit = Fit(n_rows=n_rows, n_features=10, n_outputs=1)
-    for memory in (-GIB, 0, 2**20):
-        assert candidates_within(fit, 60, memory) == min(n_rows, 500)
 
 
 def test_the_default_has_room_for_a_few_thousand() -> None:

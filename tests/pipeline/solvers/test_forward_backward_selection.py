@@ -1,6 +1,5 @@
 """Greedy selection against brute force, its prefixes and its size, and columns that say nothing new."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from dense_twins import selection_data, selection_order, squared_error, statisti
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
-from pipeline.solvers.forward_backward_selection import Selection, drop, forward, forward_size, select
+from pipeline.solvers.forward_backward_selection import Selection, drop, forward, select
 from pipeline.solvers.greedy_choice import (
     Enough,
     GreedyChoice,
@@ -106,20 +105,6 @@ def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) 
     assert left_out
 
 
-def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 7)
-    statistics = statistics_of(*selection_data(6, n=300, m=60))
-    seen: list[list[int]] = []
-    whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
-    for stopped in (3, 7, 24, 42):
-        after: list[int] = []
-        first = np.array(seen[stopped - 1])
-        again = select(statistics, 60, intercept=True, first=first, enough=lambda c, a=after: a.append(len(c)) or False)
-        assert np.array_equal(again.chosen, whole.chosen)
-        assert np.array_equal(again.reductions, whole.reductions)
-        assert after[0] == stopped // 7 * 7 + 1, "whole slabs are taken over, not chosen again"
-
-
 def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
     statistics = statistics_of(*selection_data(7, n=300, m=60))
@@ -198,18 +183,6 @@ def test_what_cannot_be_chosen() -> None:
     assert len(drop(nothing, 5, 5, intercept=True).chosen) == 0
     K[:, 4] = 0.0
     assert 4 not in select(statistics_of(K, Y), 12, intercept=False).chosen
-
-
-def test_the_number_that_is_dropped_again_depends_on_the_candidates_alone() -> None:
-    assert [forward_size(n) for n in (1, 1999, 3000, 6000, 9000, 60_000)] == [1, 1999, 2000, 2000, 3000, 4000]
-
-
-def test_prefix_sizes_grow_by_a_few_percent() -> None:
-    assert prefix_sizes(1).tolist() == [1]
-    assert prefix_sizes(12).tolist() == list(range(1, 13))
-    sizes = prefix_sizes(3000)
-    assert sizes[-1] == 3000
-    assert all(a < b <= max(a + 1, 1.07 * a + 1) for a, b in itertools.pairwise(sizes))
 
 
 @pytest.mark.parametrize("intercept", [False, True])

@@ -274,16 +274,6 @@ def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes: int,
     np.testing.assert_allclose(found, wanted, rtol=1e-8)
 
 
-def test_a_row_of_weight_two_is_the_row_twice() -> None:
-    X, columns, truth, _, held_out = rows(3)
-    counts = np.random.default_rng(1).integers(1, 4, len(X))
-    weighted = left_out((X, columns, truth, counts.astype(float), held_out), 3, intercept=True)
-    X, columns, truth, held_out = (np.repeat(one, counts, axis=0) for one in (X, columns, truth, held_out))
-    repeated = left_out((X, columns, truth, np.ones(len(X)), held_out), 3, intercept=True, blocks=3)
-    for one, other in zip(weighted, repeated, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9)
-
-
 def test_rows_that_determine_their_own_values_do_not_count() -> None:
     X, columns, truth, weights, held_out = rows(2)
     columns[0] = 0.0

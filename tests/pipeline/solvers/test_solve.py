@@ -94,16 +94,6 @@ def without_seconds(solution):
     return [{**vars(record), "seconds": 0} for record in solution.state.records]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_iteration_limit_is_said(way):
-    options = replace(WAYS[way], tolerance=1e-9, max_sweeps=2)
-    solution = solve(make_kernel(7)[2], options, np.random.default_rng(0))
-    assert solution.status is Status.SWEEP_LIMIT
-    assert not solution.converged
-    assert solution.state.iterations == 2
-    assert solution.certificate.relative_gap > 1e-9
-
-
 def test_the_papers_stopping_rule():
     _, _, problem = make_kernel(9)
     options = SolverOptions(schedule="uniform", stop="paper", tolerance=1e-12)
