@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import dask
-import numpy as np
 import psutil
 import pytest
 
@@ -20,10 +19,9 @@ from cases import CASES, SERIAL
 from commands import Capture
 from faults.spied_runs import EVERY, PIECE, Command, Note, Whole, first_pass, notes_in, spying, started, wait_for_notes
 from pipeline.runtime.executors import open_executor
-from pipeline.runtime.row_pass import session_name, signature, take_over
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import read_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 Key = tuple[list[str], dict[str, str]]
@@ -209,31 +207,6 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
     assert "://" not in (run / "config.toml").read_text()  # where somebody else may listen by then
     assert main(command(run, "one for each class", *SERIAL)) == 0
     assert model_bytes(run) == whole("one for each class")
-
-
-GRID = (7,)
-
-
-def write(path: Path, pieces: list[int]) -> None:
-    arrays = {"sums.x": np.array([float(sum(pieces))]), "pieces": np.array(pieces), "grid": signature(GRID)}
-    write_arrays(path, arrays, durable=False)
-
-
-def test_sums_that_are_taken_over_change_no_more(tmp_path: Path) -> None:
-    """A worker of a killed session that writes once more writes beside them, and what it writes is removed later."""
-    late = tmp_path / "sums-00-0000.npz"
-    write(late, [0, 1, 2])
-    write(tmp_path / "sums-00-0001.npz", [10, 11])
-    (tmp_path / "sums-00-0002.npz").write_bytes(b"damaged")
-    earlier = take_over(tmp_path, GRID, session_name())
-    assert sorted(map(sorted, earlier.values())) == [[0, 1, 2], [10, 11]]
-    write(late, [0, 1, 2, 3, 4, 5, 6])
-    assert [sorted(read_arrays(path)["pieces"].tolist()) for path in sorted(earlier)] == [[0, 1, 2], [10, 11]]
-    again = take_over(tmp_path, GRID, session_name())
-    assert sorted(map(sorted, again.values())) == [[0, 1, 2, 3, 4, 5, 6], [10, 11]], (
-        "each piece once, as many as can be"
-    )
-    assert set(tmp_path.iterdir()) == set(again)
 
 
 def session(line: list[str], killed_after: float | None = None) -> tuple[int, float]:

@@ -172,14 +172,6 @@ def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path)
         feature_rows.open_store(layout)
 
 
-@pytest.mark.parametrize("name", ["zarr.json", "train/X/zarr.json", "standardisation/mean/zarr.json"])
-def test_damaged_metadata_are_told_with_what_to_do(data, tmp_path, name):
-    layout, _, _ = build(tmp_path / "features", request_for(data, standardise=False))
-    flip(layout.arrays / name)
-    with pytest.raises(CorruptDataError, match=f"{name}: its content .*; delete the folder"):
-        feature_rows.open_store(layout)
-
-
 HOPELESS = {
     "moments beyond float64": (1e200, [], "column 0"),
     "features beyond float32": (1e200, ["--set", "data.standardise=false"], "row 0"),

@@ -18,7 +18,6 @@ from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk,
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import OWN_SUMS_BYTES
 from pipeline.stages import fit_model
-from pipeline.stages.training_rows import row_grid
 from pipeline.train import main
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
@@ -119,19 +118,6 @@ def test_processes_of_a_large_gram_are_fewer_than_workers():
     assert (plan.workers.threads, plan.workers.processes) == (16, 1)
     _, small = planned(shape, 16, resources__scheduler="processes", centers__count=500)
     assert (small.workers.threads, small.workers.processes) == (16, 16)
-
-
-@pytest.mark.parametrize("settings", [{"centers__count": 1000}, {"centers__working_set": 3000}])
-def test_neither_workers_nor_limit_nor_reading_changes_the_blocks(settings):
-    """Nor the working set, where the user has chosen it: the bytes of the model depend on both."""
-    shape, seen = shape_of(60_000, SPHOG), set()
-    for workers, limit, block in ((1, 64, None), (64, 64, None), (4, 3, None), (2, 64, 100), (2, 64, 50_000)):
-        config, _ = planned(
-            shape, workers, **settings, resources__memory_limit=limit * 2**30, statistics__block_rows=block
-        )
-        columns = config.centers.working_set or 0
-        seen.add((columns, row_grid("train", 60_000, columns, 2 * 8 * columns**2)))
-    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("working_set", [2000, 9000])

@@ -16,11 +16,6 @@ def stored() -> dict[str, Any]:
     return json.loads(json.dumps(environment()))
 
 
-def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
-    assert environment_warnings(stored, environment()) == []
-    assert environment_warnings(stored, stored | {"processors": 1, "python": "3.99", "dask": "1"}) == []
-
-
 def test_a_core_type_that_the_user_chooses_is_warned_of(stored: dict[str, Any]) -> None:
     code = "import json; from pipeline.runtime.run_folder import environment; print(json.dumps(environment()))"
     found = python("-c", code, env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, check=True)

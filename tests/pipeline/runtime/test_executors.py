@@ -42,12 +42,6 @@ def look(number: int) -> tuple[int, int, int]:
     return number, threads, os.getpid()
 
 
-def fail(number: int) -> int:
-    if number == 3:
-        raise ValueError(f"item {number} is bad")
-    return number
-
-
 def beat(folder: Path, number: int) -> None:
     """Write a file now and again, until the run shall stop; the first item fails soon."""
     for _ in range(1000):
@@ -116,12 +110,6 @@ def test_every_other_process_is_prepared_once(executor: tuple, tmp_path: Path) -
     found = prepared(opened, tmp_path / "words", count)
     assert len(found) == count
     assert os.getpid() not in found
-
-
-def test_the_error_of_an_item_reaches_the_caller_and_the_executor_lives_on(executor: tuple) -> None:
-    with pytest.raises(ValueError, match="item 3 is bad"):
-        list(executor[1].run(fail, range(10)))
-    assert [result.value for result in executor[1].run(abs, [-5])] == [5]
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -19,7 +19,6 @@ from pipeline.solvers.ridge import (
     finalise_path,
     least_squares,
     refit,
-    search_exponents,
     with_ridge,
 )
 from pipeline.solvers.solve import solve
@@ -65,35 +64,6 @@ def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
     assert RIDGES[-1] < best[0] < tried[-1][0] <= LARGEST_RIDGE
     nothing = statistics_of(K, 0 * Y)
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
-
-
-@pytest.mark.parametrize(
-    ("errors", "begin", "asked"),
-    [
-        ("5 4 3 2 3 4", 5, [5, 4, 3, 2]),  # down while they fall
-        ("5 4 3 2 3 4", 2, [2, 1, 3, 4]),
-        ("5 4 3 2 3 4", 3, [3, 2, 4]),
-        ("1 2 3 4", 2, [2, 1, 0]),  # to the end
-        ("4 3 2 1", 1, [1, 0, 2, 3]),
-        ("2 inf inf 4", 2, [2, 1, 0]),  # past what has no error
-        ("inf inf inf 4 3 5", 1, [1, 0, 2, 3, 4, 5]),
-        ("inf inf inf", 1, [1, 0, 2]),
-        ("2 2 2", 1, [1, 0, 2]),
-    ],
-)
-def test_an_error_is_followed_downhill(errors: str, begin: int, asked: list[int]) -> None:
-    """From anywhere in one valley to its floor."""
-    values = [float(word) for word in errors.split()]
-    seen = list[int]()
-
-    def error_at(step: int) -> float:
-        seen.append(step)
-        return values[step]
-
-    found = search_exponents(error_at, begin, range(len(values)))
-    assert seen == asked, "none of them twice"
-    assert found == {step: values[step] for step in asked}
-    assert min(found.values()) == min(values)
 
 
 @pytest.mark.parametrize("start", [-13, -6, -2, 6])
