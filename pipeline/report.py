@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.command_line import command_parser
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
 
 PAGE_START = b"<!doctype html"
@@ -16,17 +16,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_parser(
         "report",
         "Write one HTML file that tells of a run, finished or not; it needs no network.",
-        "Exit codes: 0 done, 2 usage, 66 no such run, 69 the folder cannot be read, 73 cannot create.",
+        "Exit codes: 0 done, 2 usage, 65 a part is damaged and left out, 66 no such run, 69 the folder cannot be read, "
+        "73 cannot create.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")
     arguments = parser.parse_args(argv)
 
-    return answered(lambda: print(write(arguments.run, arguments.out)))
+    def work() -> ExitCode:
+        damaged = list[str]()
+        print(write(arguments.run, arguments.out, damaged))
+        for line in damaged:
+            print(f"damaged: {line}", file=sys.stderr)
+        return ExitCode.INVALID_DATA if damaged else ExitCode.DONE
+
+    return answered(work)
 
 
-def write(root: Path, out: Path | None) -> Path:
-    """Write the page of a run; return its path.
+def write(root: Path, out: Path | None, damaged: list[str] | None = None) -> Path:
+    """Write the page of a run; return its path, and add to `damaged` what is left out for that.
 
     Raises MissingRunError, CannotWriteError, and ConfigError where `out` is a file of the run or not of this command.
     """
@@ -44,7 +52,7 @@ def write(root: Path, out: Path | None) -> Path:
     replaces = path == layout.report_html or path.exists()
     if path.is_file() and not _is_page(path):
         raise ConfigError(f"--out {path}: exists and is no report; choose another name")
-    text = page(layout)
+    text = page(layout, damaged)
     write_file(path, text.encode("utf-8"), replace=replaces)
     return path
 

@@ -6,24 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.command_line import command_parser
+from pipeline.errors import ExitCode
 from pipeline.reporting.run_facts import lines, status
 from pipeline.runtime.answers import answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, or 66 where there is no such run."""
+    """Run the command and return its exit code: 0, 65 where a record is damaged, or 66 where there is no such run."""
     parser = command_parser(
         "status",
         "Tell what a run is doing, or how it ended. Reads only.",
-        "Exit codes: 0 done, 66 no such run, 69 the folder cannot be read, 2 usage.",
+        "Exit codes: 0 done, 65 a record is damaged, 66 no such run, 69 the folder cannot be read, 2 usage.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     arguments = parser.parse_args(argv)
 
-    def show() -> None:
+    def show() -> ExitCode:
         facts = status(arguments.run)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
+        return ExitCode.INVALID_DATA if facts["damaged"] else ExitCode.DONE
 
     return answered(show)
 

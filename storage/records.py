@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,54 @@ def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) 
     write_json(path, {**stored, "digest": digest_of(stored)}, compact=compact)
 
 
-def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
+def count(value: object) -> bool:
+    """Return whether a value of a record is a whole number that is not negative."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def number(value: object) -> bool:
+    """Return whether a value of a record is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def amount(value: object) -> bool:
+    """Return whether a value of a record is a finite number that is not negative."""
+    return number(value) and value >= 0  # type: ignore[operator]
+
+
+def misfit(value: Any, form: Any, key: str = "") -> str | None:
+    """Return the key of the first value of a record that has not the form it is written in; None where all have.
+
+    A form is a type, None, or a function that says whether a value fits; a set of the values that there are; a tuple of
+    forms, of which one fits; a list of one form, that of every entry; a dict of the forms of all keys, where the key
+    `str` stands for any, and `...` (a text) allows others.
+    """
+    if isinstance(form, tuple):
+        found = [misfit(value, one, key) for one in form]
+        return None if None in found else found[-1]
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return key
+        forms = dict.fromkeys(value, form[str]) if str in form else {name: form[name] for name in form if name != "..."}
+        odd = [name for name in (*forms, *value) if name not in value or (name not in forms and "..." not in form)]
+        inside = (misfit(value[name], one, f"{key}.{name}".lstrip(".")) for name, one in forms.items() if not odd)
+        return f"{key}.{odd[0]}".lstrip(".") if odd else next(filter(None, inside), None)
+    if isinstance(form, list):
+        entries = enumerate(value) if isinstance(value, list) else None
+        inside = (misfit(one, form[0], f"{key}[{index}]") for index, one in entries or ())
+        return key if entries is None else next(filter(None, inside), None)
+    if isinstance(form, set):
+        return None if isinstance(value, str) and value in form else key
+    if form is None or isinstance(form, type):
+        return None if type(value) is (form or type(None)) else key
+    return None if form(value) else key
+
+
+def read_record(path: Path, form: Any = None, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
     """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
 
-    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
+    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest, or
+    a value has not its `form`, see `misfit`.
     """
     try:
         body = read_json(path)
@@ -88,6 +133,8 @@ def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[s
         whole = False
     if not whole:
         raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}")
+    if form is not None and (key := misfit(body, form)) is not None:
+        raise CorruptDataError(f"{path}: {key} is missing, or not what a run writes there; {remedy}")
     return body
 
 

@@ -22,10 +22,10 @@ from pipeline.prediction.examples import ExamplePart, ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
+from pipeline.runtime.run_records import read_environment
 from pipeline.stages.run_workspace import in_order
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout
-from storage.records import read_record
 
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
@@ -39,9 +39,12 @@ MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is f
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
 
 
-def page(layout: RunLayout) -> str:
-    """Return the whole page. Raises MissingRunError where there is no run."""
-    return environment().get_template("page.html.j2").render(gather(layout))
+def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
+    """Return the whole page; add to `damaged` what it leaves out for that.
+
+    Raises MissingRunError where there is no run.
+    """
+    return environment().get_template("page.html.j2").render(gather(layout, [] if damaged is None else damaged))
 
 
 def environment() -> jinja2.Environment:
@@ -50,16 +53,18 @@ def environment() -> jinja2.Environment:
     return jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
-def gather(layout: RunLayout) -> dict[str, Any]:
+def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
     """Return what the page shows; what does not apply or is not there yet is None or empty.
 
-    `notes` name what could not be read. Memory: 64 MiB of log and metrics each, and a block of predictions.
+    `notes` name what could not be read; what of it is damaged comes into `damaged`, too. Memory: 64 MiB of log and
+    metrics each, and a block of predictions.
     """
     facts = status(layout.root)
-    notes: list[str] = list(facts["damaged"])
+    damaged += facts["damaged"]
+    notes = list[str]()
     report = facts["report"]
-    predictor = tried(notes, "model", lambda: load_predictor(layout.root)) if layout.model.is_dir() else None
-    records = _records(layout)
+    predictor = tried(notes, "model", lambda: load_predictor(layout.root), damaged) if layout.model.is_dir() else None
+    records = _records(layout, damaged)
     return {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -74,26 +79,27 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
-        **_pictures(predictor, notes),
+        **_pictures(predictor, notes, damaged),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
-        **_settings(layout, notes),
-        "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES)[-MOST_LOG_LINES:]],
-        "notes": notes,
+        **_settings(layout, notes, damaged),
+        "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES, [])[-MOST_LOG_LINES:]],
+        "notes": damaged + notes,
     }
 
 
-def _records(layout: RunLayout) -> list[dict[str, Any]]:
+def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
     """Return the iteration records so far: those of the solves that are done, then those of the ones under way."""
-    under_way = [record for path in sorted(layout.solutions.glob("*.jsonl")) for record in tail(path, MOST_TAIL_BYTES)]
+    files = [layout.metrics, *sorted(layout.solutions.glob("*.jsonl"))]
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for record in [*tail(layout.metrics, MOST_TAIL_BYTES), *under_way]:  # a resumed run may tell of one twice
+    for record in (one for path in files for one in tail(path, MOST_TAIL_BYTES, damaged)):
+        # A resumed run may tell of one twice.
         key = ("statistics", "output", "penalty", "iteration", "round")
         latest[tuple(str(record.get(name)) for name in key)] = record
     return list(latest.values())
 
 
-def _pictures(predictor: Predictor | None, notes: list[str]) -> dict[str, Any]:
+def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
     """Return the examples that the model is wrong about, and its centers as pictures."""
     empty: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if predictor is None or predictor.config is None:
@@ -102,8 +108,8 @@ def _pictures(predictor: Predictor | None, notes: list[str]) -> dict[str, Any]:
     if remedy:
         notes.append(f"pictures and examples: {remedy}")
         return empty
-    mistakes = tried(notes, "examples", lambda: _mistakes(predictor)) or {}
-    centers = tried(notes, "pictures of the centers", lambda: _centers(predictor))
+    mistakes = tried(notes, "examples", lambda: _mistakes(predictor), damaged) or {}
+    centers = tried(notes, "pictures of the centers", lambda: _centers(predictor), damaged)
     return {**empty, **mistakes, "centers": centers}
 
 
@@ -207,9 +213,9 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:
+def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
     """Return the frozen settings as text, the command of the first start, and what it ran with."""
-    stored = tried(notes, "environment", lambda: read_record(layout.environment, remedy="restore it")) or {}
+    stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
     settings = tried(notes, "settings", lambda: read_plain(layout.config, MOST_TOML_BYTES).decode())
     if settings is not None:
         settings = IMAGE_SETTINGS.sub(r"\1", settings)

@@ -12,8 +12,9 @@ from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import finished_report, frozen_config, resume_command
-from storage.errors import CorruptDataError, remedy_of
+from pipeline.runtime.run_folder import frozen_config, resume_command
+from pipeline.runtime.run_records import STATE, line_misfit, read_report
+from storage.errors import LINES, CorruptDataError, remedy_of
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
 from storage.lock import holder
@@ -41,14 +42,14 @@ def status(root: Path) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     if layout.state.exists():
         remedy = remedy_of(layout.state.name)
-        stored = tried(damaged, "progress", lambda: read_record(layout.state, remedy=remedy)) or {}
-    log = tail(layout.log, LOG_TAIL_BYTES)
+        stored = tried(damaged, "progress", lambda: read_record(layout.state, STATE, remedy=remedy)) or {}
+    log = tail(layout.log, LOG_TAIL_BYTES, damaged)
     error = log[-1].get("error") if log else None
     state, report = {None: "killed", "StoppedError": "stopped"}.get(error, "failed"), None
     if held_by:
         state = "running"
     elif layout.report.exists():
-        state, report = "finished", tried(damaged, "report", lambda: finished_report(layout))
+        state, report = "finished", tried(damaged, "report", lambda: read_report(layout))
     under_way = stored if state != "finished" else {}
     progress = under_way.get("progress")
     if progress and state != "running":
@@ -93,31 +94,40 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return [printable(line) for line in (*text, *(f"damaged: {line}" for line in facts["damaged"]))]
 
 
-def tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | None:
-    """Return what `make` returns; None where it meets an error that a user may meet, which is noted."""
+def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list[str] | None = None) -> _Value | None:
+    """Return what `make` returns; None where it meets an error that a user may meet, which is noted, damage apart."""
     try:
         return make()
     except Exception as error:
         code, line = describe(error)
         if code == ExitCode.BUG and not isinstance(error, OSError | ValueError):
             raise
-        notes.append(f"{what}: {line}")
+        (notes if damaged is None or code != ExitCode.INVALID_DATA else damaged).append(f"{what}: {line}")
         return None
 
 
-def tail(path: Path, most_bytes: int) -> list[dict[str, Any]]:
-    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out."""
+def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]]:
+    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out.
+
+    So are those with a value that no run writes there, which are noted in `damaged`.
+    """
     try:
         with open_plain(path) as stream:
             stream.seek(max(stream.seek(0, os.SEEK_END) - most_bytes, 0))
             found = stream.read().split(b"\n")
-    except (OSError, CorruptDataError):  # not there yet, or the solve ended meanwhile
+    except OSError:  # not there yet, or the solve ended meanwhile
+        return []
+    except CorruptDataError as error:
+        damaged.append(f"lines: {error}")
         return []
     records = []
     for line in found:
         with suppress(ValueError):
             records.append(parse_json(line))
-    return [record for record in records if isinstance(record, dict)]
+    records = [record for record in records if isinstance(record, dict)]
+    odd = {key for record in records if (key := line_misfit(record)) is not None}
+    damaged += [f"lines: {path}: {key} of a line is not what a run writes there; {LINES}" for key in sorted(odd)]
+    return [record for record in records if line_misfit(record) is None]
 
 
 def _age(layout: RunLayout) -> float | None:

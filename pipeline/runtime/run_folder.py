@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, 
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.own_code import own_version
+from pipeline.runtime.run_records import DECISIVE, FORMAT_VERSION, read_environment, read_report
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, remove_file, write_file
 from storage.folder_layouts import RunLayout
@@ -30,10 +31,7 @@ from storage.folders import committed_files, digest_file, remove_folder, remove_
 from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
-FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
-# What the bits of a model depend on: whose code the numbers come out of, and where it runs.
-DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
 _REMEDY = "restore it, or start a new run"
 
@@ -106,9 +104,7 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 
     Raises CorruptDataError, MissingDataError, ConfigMismatchError for a run of another version.
     """
-    record = read_record(layout.environment, remedy=_REMEDY)
-    if record.get("format_version") != FORMAT_VERSION:
-        raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
+    record = read_environment(layout)
     if digest_file(layout.config).sha256 != record["config"]:
         raise CorruptDataError(
             f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
@@ -181,7 +177,7 @@ def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, wor
         digests = {"data": data, "features": features, "config": hashlib.sha256(text).hexdigest()}
         write_record(layout.environment, {"environment": environment()} | facts | digests)
         write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
-    elif read_record(layout.environment, remedy=_REMEDY)["data"] != data:
+    elif read_environment(layout)["data"] != data:
         raise ConfigMismatchError(
             f"the data or features are no longer those that the run in {layout.root} was started with; "
             "restore them, or start a new run"
@@ -226,7 +222,7 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
             f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
             "resume: they are made again"
         )
-    report = finished_report(layout)
+    report = read_report(layout)
     asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
     if asides or layout.statistics.exists():
         with hold_lock(layout.lock, "removing statistics"):
@@ -235,14 +231,9 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     return report
 
 
-def finished_report(layout: RunLayout) -> dict[str, Any]:
-    """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
-    return read_record(layout.report, remedy="delete it and resume the run: it is made again")
-
-
 def environment_changes(layout: RunLayout) -> list[str]:
     """Return a warning for each difference to the first start that may change the last bits of the model."""
-    return environment_warnings(read_record(layout.environment, remedy=_REMEDY)["environment"], environment())
+    return environment_warnings(read_environment(layout)["environment"], environment())
 
 
 def environment() -> dict[str, Any]:

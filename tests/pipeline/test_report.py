@@ -229,18 +229,6 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["report.json", "env.json", "config.toml", "model/arrays.npz", "metrics.jsonl", "log.jsonl"]
-)
-@pytest.mark.parametrize("damage", [b'{"stage": "sol', b"\xff\xfe\x00"])
-def test_damaged_files_are_named_and_the_rest_is_shown(rings: Runs, tmp_path: Path, name: str, damage: bytes) -> None:
-    run = shutil.copytree(rings["words"], tmp_path / "run")
-    (run / name).write_bytes(damage)
-    told = texts(page_of(run, tmp_path / "page.html"), "p")
-    notes = "".join(words for words in told if words.startswith("Not shown or damaged"))
-    assert (str(run) in notes) == (not name.endswith(".jsonl"))
-
-
 def test_bad_input(images: Path, tmp_path: Path, capsys: Capture) -> None:
     mine = tmp_path / "notes.html"
     mine.write_text("mine")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import socket
 from dataclasses import asdict
@@ -129,21 +128,6 @@ def test_progress_and_the_last_message(unfinished: RunLayout) -> None:
     assert "peak memory: 3 MiB" in text
     killed = status(unfinished.root)
     assert killed["progress"] == asdict(progress) | {"seconds_left": None}
-
-
-@pytest.mark.parametrize("name", ["STATE.json", "report.json", "config.toml", "log.jsonl"])
-@pytest.mark.parametrize("damage", [b"", b'{"stage": "sol', b"\xff\xfe\x00", b"[1, 2]\n"])
-def test_damaged_and_torn_files_do_not_stop_it(
-    unfinished: RunLayout, name: str, damage: bytes, capsys: Capture
-) -> None:
-    path = unfinished.root / name
-    path.write_bytes(damage)
-    facts = status(unfinished.root)
-    assert facts["state"] == ("finished" if name == "report.json" else "killed")
-    assert [str(path) in line for line in facts["damaged"]] == ([] if name == "log.jsonl" else [True])
-    assert main([str(unfinished.root)]) == 0
-    told = re.findall(rf"^damaged: \w+: {re.escape(str(path))}", capsys.readouterr().out, re.M)
-    assert len(told) == (name != "log.jsonl")
 
 
 def test_missing_files_do_not_stop_it(unfinished: RunLayout) -> None:
