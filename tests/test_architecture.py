@@ -173,17 +173,6 @@ print(sorted({"numba", "pipeline.stages"} & set(sys.modules)))
     assert done.stdout.splitlines() == ["[]", "['numba', 'pipeline.stages']"]
 
 
-def test_a_run_on_images_in_threads_imports_no_library_that_it_does_not_use(tmp_path: Path) -> None:
-    code = """
-import sys
-from pipeline.train import main
-code = main(["digits", "--centers", "20", "--run-dir", sys.argv[1], "--features-dir", sys.argv[2], "-q"])
-print(code, sorted({"sklearn", "skimage", "pandas", "pyarrow", "zarr"} & set(sys.modules)))
-"""
-    done = python("-c", code, tmp_path / "run", tmp_path / "features")
-    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "0 []")
-
-
 EQUATIONS = ROOT / "pipeline" / "solvers" / "mathematics.md"
 CITATION = re.compile(r"mathematics\.md, (?:eq\. (\d+)|eqs\. (\d+(?:, \d+)* and \d+))(?!\d)")
 DOCUMENT = re.compile(r"[\w./-]*\w\.(?:md|rst|tex|pdf)\b")

@@ -73,7 +73,6 @@ def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path
         ("classes", ("--scheduler", "threads", "--workers", "3")),
         ("classes", ("--features-store", "none")),
         pytest.param("digits", ("--scheduler", "processes", "--workers", "2"), marks=pytest.mark.ci),
-        pytest.param("digits", ("--scheduler", "threads", "--workers", "1"), marks=nightly),
     ],
 )
 def test_whoever_computes_features_and_where_they_are_the_model_has_the_same_bytes(
@@ -189,8 +188,6 @@ BAD_INPUT = {
     "a scheduler without a key": ("digits", ["--scheduler", "tls://127.0.0.1:9"], 2, "COMM__TLS__CLIENT__KEY"),
     "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
-    "a table made upright": ("TABLE", ["--set", "features.deskew=0.5"], 2, "features.deskew = 0.5 needs images"),
-    "a power of pixels": ("digits", ["--features", "raw", "--set", "features.power=0.5"], 2, "features.power = 0.5"),
     "NaN in the data": ("NAN", [], 65, "row 37"),
     "labels of one class": ("ONE", [], 65, "one class"),
 }

@@ -23,7 +23,7 @@ from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 from storage.files import write_file
 from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import committed_files, new_folder, remove_folder, remove_stale, seal
+from storage.folders import new_folder, remove_folder, remove_stale, seal
 from storage.lock import hold_lock, holder
 from storage.output_files import OutputSpec, writing
 from storage.zarr_arrays import create_arrays
@@ -264,15 +264,6 @@ def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
             assert caught.value.exit_code == 73
 
 
-def test_committed_files_are_listed_by_their_manifests(tmp_path: Path) -> None:
-    fill(tmp_path / "b" / "final", 1)
-    write_file(tmp_path / "a", b"1")
-    write_file(tmp_path / ".tmp-a", b"1")
-    (tmp_path / ".tmp-folder").mkdir()
-    names = [path.relative_to(tmp_path).as_posix() for path in committed_files(tmp_path)]
-    assert names == ["a", "b/final/MANIFEST.json"]
-
-
 DOORS = {"stored": (disk.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}
 
 
@@ -306,20 +297,6 @@ def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path
             open_plain(path)
         assert str(path) in str(caught.value)
         assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_plain_files_and_links_to_them_are_read(door: str, tmp_path: Path) -> None:
-    open_plain, _ = DOORS[door]
-    (tmp_path / "x").write_bytes(b"abc")
-    (tmp_path / "link").symlink_to("x")
-    for name in ("x", "link"):
-        with open_plain(tmp_path / name) as stream:
-            assert stream.read() == b"abc"
-    with pytest.raises(IsADirectoryError):
-        open_plain(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        open_plain(tmp_path / "none")
 
 
 @pytest.mark.parametrize("name", ["x", "x.gz", "x.zst"])

@@ -169,7 +169,6 @@ def alter(store: Path, change: Callable[[dict], object]) -> None:
 HOSTILE = {
     "object dtype": lambda node: node.update(data_type="object"),
     "structured dtype": lambda node: node.update(data_type={"name": "structured", "configuration": {}}),
-    "extension dtype": lambda node: node.update(data_type="variable_length_utf8"),
     "unknown codec": lambda node: node["codecs"].append({"name": "exec", "configuration": {"code": "1"}}),
     "numcodecs pickle": lambda node: node.update(codecs=[{"name": "numcodecs.pickle"}]),
     "sharding": lambda node: node.update(codecs=[{"name": "sharding_indexed", "configuration": {}}]),

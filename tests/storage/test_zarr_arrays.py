@@ -15,7 +15,7 @@ from zarr.codecs import Crc32cCodec
 
 from runs import files_of, largest_bytes
 from storage.errors import CorruptDataError
-from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
+from storage.zarr_arrays import ArraySpec, StoredArray, create_arrays, open_arrays, row_blocks
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8")
 
@@ -120,19 +120,6 @@ def test_reading_takes_no_second_copy(tmp_path: Path) -> None:
         with largest_bytes() as largest:
             array.read(start, stop)
         assert largest[0] < (stop - start) * 512 * 4 + most_bytes
-
-
-@given(st.integers(1, 2**25), st.integers(0, 10**7))
-def test_chunks_are_of_1_to_8_mebibytes(row_bytes: int, n_rows: int) -> None:
-    rows = chunk_rows_for(row_bytes, n_rows)
-    assert 1 <= rows <= max(1, n_rows)
-    assert rows * row_bytes <= 8 * 2**20 or rows == 1
-    if rows not in (1, n_rows):
-        assert rows & (rows - 1) == 0
-        assert rows * row_bytes >= 2**20
-    if rows == 1 and n_rows > 1:
-        assert row_bytes >= 2**20
-    assert chunk_rows_for(2172 * 4, 60_000) == 512, "the features of the paper: near 4 MiB"
 
 
 def test_an_empty_array_reads_as_no_rows(tmp_path: Path) -> None:

@@ -192,16 +192,10 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
         ),
         ({"categorical": "onehot:x y"}, {}, "^categorical: 'x y' is no input of X; it has color, age"),
         (
-            MEDIAN,
-            {"age": ["old", *[1.5] * (ROWS - 1)]},
-            r"age \(numbers and 1 other word, such as 'old' in row 0, '1.5' in row 1 .*: categorical='auto:age'$",
-        ),
-        (
             {**MEDIAN},
             {"age": [pandas.Timedelta(1)] * ROWS},
             r"hold neither .*: age .*; leave them out \(X without age\)$",
         ),
-        ({"categorical": "words"}, {}, "^categorical must be auto, onehot or ordinal.*; found 'words'"),
         ({"missing": "mean"}, {}, "^missing must be .*median; found 'mean'"),
     ],
 )
