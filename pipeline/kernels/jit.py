@@ -26,7 +26,6 @@ from pipeline.errors import PipelineError
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
-_OURS = ("pipeline", "features")
 _unkept = set[Callable[..., Any]]()  # loops that numba could not write to its folder
 
 
@@ -37,7 +36,8 @@ def _doing_without(files: Any) -> Iterator[None]:
         yield
     except Exception as error:  # to unpickle what is damaged raises anything
         function, folder = files._py_func, Path(files.cache_path).parent
-        if isinstance(error, PipelineError | MemoryError) or function.__module__.partition(".")[0] not in _OURS:
+        is_ours = function.__module__.startswith(("pipeline.", "features."))
+        if isinstance(error, PipelineError | MemoryError) or not is_ours:
             raise
         if isinstance(error, OSError):
             _unkept.add(function)

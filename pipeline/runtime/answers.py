@@ -13,6 +13,7 @@ from storage.files import LIMITS
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADMSG)
+_DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
 
 
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
@@ -62,10 +63,8 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
     if isinstance(error, OSError) and error.errno in _FULL:
         return ExitCode.CANNOT_CREATE, f"{line}; {LIMITS.get(error.errno, 'free some space or choose another disk')}"
-    if isinstance(error, OSError) and error.errno in LIMITS:
-        return ExitCode.UNAVAILABLE, f"{line}; {LIMITS[error.errno]}"
-    if isinstance(error, OSError) and error.errno in _FAILING:  # of reading: errors of writing are of our own types
-        return ExitCode.UNAVAILABLE, f"{line}; see whether the disk is whole and connected, or use a copy elsewhere"
+    if isinstance(error, OSError) and error.errno in (*LIMITS, *_FAILING):  # of reading: our own errors tell of writing
+        return ExitCode.UNAVAILABLE, f"{line}; {LIMITS.get(error.errno, _DISK)}"
     if isinstance(error, BlockingIOError) or line.startswith("can't start new thread"):  # a fork, a thread
         limits = "allow more processes, threads or memory (ulimit -u, ulimit -v)"
         return ExitCode.OUT_OF_MEMORY, f"{line}; {limits}, or lower --workers"
