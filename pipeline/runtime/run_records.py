@@ -129,6 +129,8 @@ REPORT = {
     "notes": [str],
     "warnings": [str],
     **_ERRORS,
+    "format_version": count,
+    "seed": count,
     "task": {"regression", "binary", "multiclass"},
     "penalty": _SOME,
     "select": (None, _selection),
@@ -185,14 +187,17 @@ def read_report(layout: RunLayout) -> dict[str, Any]:
 def _contradiction(report: dict[str, Any]) -> str | None:
     """Return a key of a report whose value contradicts others, None where there is none."""
     values, least_squares = report["task"] == "regression", report["penalty"] is None and not report["select"]
-    needed = ["mse", "rmse"] if values else ["error_rate", "n_errors", "confusion", "by_class", "baseline", "auc_rows"]
+    needed = [] if values else ["confusion", "by_class", "baseline", "auc_rows"]
     needed += ["hold_out"] * least_squares + ["select"] * bool(report["selection"])
     needed += ["path_candidates"] * bool(report["path"])
     n_classes, scales, moves = len(report["by_class"] or ()), report["feature_scales"], report["moves"]
     selection, weighting = report["selection"], report["weighting"] or {"class_factors": None}
+    errors = dict.fromkeys(("mse", "rmse"), values) | dict.fromkeys(("error_rate", "n_errors"), not values)
+    before = report["penalised"] or {}
     conditions = {
         **{key: report[key] is not None for key in needed},
-        "mse": (report["mse"] is not None) == values,
+        **{key: (report[key] is not None) == there for key, there in errors.items()},
+        "penalised": all((before[key] is not None) == errors[key] for key in before if key in errors),
         "confusion": all(len(row) == n_classes for row in [report["confusion"] or [], *(report["confusion"] or ())]),
         "feature_scales.chosen_round": not scales or scales["chosen_round"] < len(scales["hold_out_errors"]),
         "feature_scales.names": not scales or len(scales["names"] or scales["scales"]) == len(scales["importances"]),
