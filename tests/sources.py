@@ -3,9 +3,11 @@
 import gzip
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
+import zarr
 
 from features.source import Source
 from runs import python
@@ -70,6 +72,14 @@ def people(n: int) -> tuple[pandas.DataFrame, np.ndarray]:
     }
     y = 2.0 * (color == "red") + np.nan_to_num(age, nan=40) / 20 + columns["member"] + 0.1 * draw.normal(size=n)
     return pandas.DataFrame(columns), y
+
+
+def write_zarr(path: Path, chunk_rows: int | None = None, compressors: Any = "auto", **arrays: np.ndarray) -> None:
+    """Write a zarr group of arrays, in chunks of so many rows, else in one each."""
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    for name, values in arrays.items():
+        chunks = (chunk_rows or len(values), *values.shape[1:])
+        group.create_array(name, data=values, chunks=chunks, compressors=compressors)
 
 
 def npy_bytes(descr: object, shape: tuple[int, ...], data: bytes = b"") -> bytes:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import zarr
 
-from commands import Capture, Patch
+from commands import Patch
 from jobs.benchmarks.generated_images import write_images
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -35,6 +34,7 @@ from pipeline.stages.run_workspace import Run, StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
+from sources import write_zarr
 from storage.files import make_folder
 from storage.folder_layouts import RunLayout
 
@@ -180,23 +180,9 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         assert with_one_more == certify_support(*problem, largest_score, rounding.beside(float(errors[output])))
 
 
-def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: Capture) -> None:
-    images = str(write_images(tmp_path / "images.zarr", 9000, 300))
-    arguments = [images, "--penalty", "30", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir"]
-    arguments += [str(tmp_path / "features"), "--centers", "all", "--memory-limit"]
-    assert main([*arguments, "300MiB"]) == 71
-    error = capsys.readouterr().err
-    assert "use --memory-limit" in error
-    smallest = error.split("--memory-limit ")[1].split("MiB")[0]
-    assert not (tmp_path / "run").exists()
-    assert main([*arguments, f"{smallest}MiB", "--dry-run"]) == 0
-
-
 def one_chunk(path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(120_000, 250))
-    group = zarr.create_group(str(path), zarr_format=3)
-    for name, values in {"X": X, "y": np.sin(X[:, 0])}.items():
-        group.create_array(name, shape=values.shape, chunks=values.shape, dtype="f8")[:] = values
+    write_zarr(path, X=X, y=np.sin(X[:, 0]))
 
 
 WRITTEN: dict[str, Callable[[Path], object]] = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from sklearn.metrics import confusion_matrix, mean_squared_error
 
 from commands import FEWER, TARGETS, WORDS, Capture, Patch, Runs, X, the_error
@@ -14,6 +13,7 @@ from pipeline.evaluate import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, report_of, train_beside
+from sources import write_zarr
 
 N = len(X)
 
@@ -79,9 +79,7 @@ def test_every_form_of_the_data_gives_the_same_numbers(
     lines = [f"{a!r},{label},{b!r}" for (a, b), label in zip(X.tolist(), y.tolist(), strict=True)]
     (tmp_path / "data.csv").write_text("a,t,b\n" + "\n".join(lines) + "\n")
     if task != "words":
-        group = zarr.open_group(tmp_path / "data.zarr", mode="w")
-        for name, values in {"X": X, "t": y}.items():
-            group.create_array(name, data=values, chunks=(64, *values.shape[1:]))
+        write_zarr(tmp_path / "data.zarr", 64, X=X, t=y)
     found, *others = [evaluated(capsys, rings[task], path, "--target", "t") for path in sorted(tmp_path.iterdir())]
     for other in others:
         assert {key for key in KEYS if found[key] != other[key]} <= {"data", "seconds", "rows_per_second"}

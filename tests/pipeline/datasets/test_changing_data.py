@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-import zarr
 
 from features import open_source
 from features.tables import readers, table_source
@@ -16,7 +15,7 @@ from pipeline.datasets import feature_request, open_data, table_records
 from pipeline.planning import plan
 from pipeline.stages.after import evaluate_model
 from runs import model_bytes, train
-from sources import write_idx_folder
+from sources import write_idx_folder, write_zarr
 
 N = 300
 LINE = ("--centers", "10", "--penalty", "1", "--sigma2", "2", "--workers", "2", "--set", "features.name=raw")
@@ -31,9 +30,7 @@ def write_data(folder: Path, kind: str, X: np.ndarray) -> Path:
     if kind == "npz":
         np.savez(path, X=X, y=y)
     elif kind == "zarr":
-        group = zarr.open_group(path, mode="w")
-        for name, values in (("X", X), ("y", y)):
-            group.create_array(name, data=values, chunks=(64, *values.shape[1:]), compressors=None)
+        write_zarr(path, 64, compressors=None, X=X, y=y)
     elif kind == "idx":
         images = (40 * X + 128).clip(0, 255).reshape(N, 2, 2), np.arange(N) % 3
         write_idx_folder(path := folder / "idx", compressed=False, train=images, t10k=images)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
 from commands import flip
 from features import array_sources
@@ -26,6 +25,7 @@ from pipeline.stages import fit_model
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
 from runs import files_of, model_bytes, train
+from sources import write_zarr
 from storage.arrays import write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
@@ -33,17 +33,10 @@ from storage.folder_layouts import FeatureLayout
 N = 300
 
 
-def write_zarr(path: Path, X: np.ndarray, y: np.ndarray, chunk_rows: int = 64) -> None:
-    group = zarr.open_group(path, mode="w")
-    for name, values in {"X": X, "y": y}.items():
-        chunks = (chunk_rows, *values.shape[1:])
-        group.create_array(name, data=values, chunks=chunks, config={"write_empty_chunks": True})
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     X = np.random.default_rng(0).normal(size=(N, 4))
-    write_zarr(tmp_path / "data.zarr", X, X[:, 0] ** 2)
+    write_zarr(tmp_path / "data.zarr", 64, X=X, y=X[:, 0] ** 2)
     return tmp_path / "data.zarr"
 
 
@@ -51,7 +44,7 @@ def rewrite(data: Path) -> None:
     """Put other data in the place of some."""
     X = np.random.default_rng(1).normal(size=(N, 4))
     shutil.rmtree(data)
-    write_zarr(data, X, X[:, 0])
+    write_zarr(data, 64, X=X, y=X[:, 0])
 
 
 def forget_data() -> None:

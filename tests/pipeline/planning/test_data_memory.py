@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
 from features import array_sources
 from features.source import SourceMemory
@@ -18,6 +17,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.planning.plan import READING_BYTES, prepare
 from pipeline.train import main
+from sources import write_zarr
 from storage.user_arrays import UserArray, open_user_arrays
 
 MIB = 2**20
@@ -31,9 +31,7 @@ def write(path: Path, n_rows: int = N, chunk_rows: int = N) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **arrays)
         return path
-    group = zarr.create_group(str(path), zarr_format=3)
-    for name, values in arrays.items():
-        group.create_array(name, shape=values.shape, chunks=(chunk_rows, *values.shape[1:]), dtype="f8")[:] = values
+    write_zarr(path, chunk_rows, **arrays)
     return path
 
 
@@ -72,6 +70,7 @@ def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, 
     spoil(path)
     assert main([*line, "--memory-limit", too_little]) == 71
     assert main([*line, "--dry-run"]) == 65
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_plan_counts_a_chunk_and_its_decoding(noise, tmp_path):

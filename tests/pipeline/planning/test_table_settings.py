@@ -1,6 +1,5 @@
 """What is filled in for a table: the problem, width, scales, and candidates by a budget; and what asks for another."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
-from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
+from pipeline.solvers.candidate_budget import TRIAL_SIZES
 from pipeline.stages.filled_settings import grows, trial_sizes
 from runs import train
 
@@ -95,11 +94,6 @@ def test_candidates_that_were_counted_do_not_grow(tmp_path):
     assert not grows(filled(data, centers__count=300)[0])
     assert not grows(filled(data, solver__select="greedy:auto", centers__budget="4s")[0])
     assert not grows(filled(data, solver__penalty="max:1e-7", centers__budget="4s")[0])
-    shape = FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})
-    many = filled(table(tmp_path, 20_000), centers__count=9000, kernel__name="gaussian", kernel__sigma2="auto")[0]
-    assert trial_sizes(many, shape) == replace(TRIAL_SIZES[-1], most=MOST_TRIED)
-    few = filled(data, centers__count=300, solver__select="greedy:50", kernel__sigma2="auto")[0]
-    assert trial_sizes(few, shape).more == 300, "all of fewer than are tried first"
 
 
 def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):

@@ -20,7 +20,7 @@ from cases import SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.executors import DaskExecutor, Executor, count_threads, open_executor
+from pipeline.runtime.executors import DaskExecutor, count_threads, open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
 
@@ -61,17 +61,6 @@ def leave_word(folder: Path) -> None:
     (folder / str(os.getpid())).touch()
 
 
-def prepared(executor: Executor, folder: Path, count: int) -> set[int]:
-    """Prepare the processes of an executor, and return those that left word once they are so many."""
-    folder.mkdir()
-    executor.prepare(partial(leave_word, folder))
-    until = time.monotonic() + 60
-    while len(list(folder.iterdir())) < count and time.monotonic() < until:
-        time.sleep(0.05)
-    list(executor.run(abs, range(4)))
-    return {int(path.name) for path in folder.iterdir()}
-
-
 @pytest.fixture(scope="module")
 def cluster_address(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) -> Iterator[str]:
     """The address of two workers on loopback, behind TLS."""
@@ -107,7 +96,10 @@ def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_th
 def test_every_other_process_is_prepared_once(executor: tuple, tmp_path: Path) -> None:
     name, opened = executor
     count = len(opened.processes()) if name == "processes" else 0
-    found = prepared(opened, tmp_path / "words", count)
+    opened.prepare(partial(leave_word, tmp_path))
+    wait_until(lambda: len(list(tmp_path.iterdir())) >= count, 60)
+    list(opened.run(abs, range(4)))
+    found = {int(path.name) for path in tmp_path.iterdir()}
     assert len(found) == count
     assert os.getpid() not in found
 

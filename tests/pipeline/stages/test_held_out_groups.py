@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 from sklearn.metrics import log_loss
 
 from cases import SERIAL
@@ -18,6 +17,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.train import main
 from runs import keeping_statistics, train
+from sources import write_zarr
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -38,9 +38,7 @@ def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
     if kind == "npz":
         np.savez(path, **table)
     elif kind == "zarr":
-        store = zarr.open_group(path, mode="w", zarr_format=3)
-        for name, values in table.items():
-            store.create_array(name, data=values, compressors=None)
+        write_zarr(path, **table)
     else:
         columns = np.column_stack([table["X"][:, :2], table["g"], table["X"][:, 2], table["y"]])
         np.savetxt(path, columns, delimiter=",", header="a,b,g,c,label", comments="", fmt="%.17g")

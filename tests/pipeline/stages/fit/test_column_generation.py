@@ -144,20 +144,6 @@ def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[
     assert all(point["converged"] for point in (report["path"] or [])[1:])
 
 
-@pytest.mark.nightly
-def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(features: Path, tmp_path: Path) -> None:
-    run, limit = tmp_path / "run", 640  # enough beside a compiler, where no loops are compiled yet
-    X = np.random.default_rng(0).normal(size=(5000, 8))
-    np.savez(tmp_path / "many.npz", X=X, y=np.digitize(X[:, 0] + np.sin(3 * X[:, 1]), [-0.5, 0.5]))
-    words = [tmp_path / "many.npz", "-q", "--run-dir", run, "--features-dir", features, "--penalty", "1"]
-    words += ["--centers", "all", "--workers", "1", "--memory-limit", f"{limit}MiB"]
-    assert runs.python("-m", "pipeline.train", *words).returncode in (0, 3)
-    (line,) = [line for line in (run / "config.toml").read_text().splitlines() if line.startswith("working_set")]
-    report = runs.report_of(run)
-    assert 200 < int(line.split("=")[1]) < report["n_train"]
-    assert report["peak_rss_bytes"] < limit * 2**20
-
-
 N, DRAWN = 675, 135
 SUBSET = ("--set", f"centers.working_set={2 * DRAWN}")
 ON_SUBSET = ("--centers", "all", "--sigma2", "2", "--tol", "1e-5", "--set", "kernel.precision=float64")
