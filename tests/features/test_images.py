@@ -127,17 +127,6 @@ def test_digits_without_download():
     assert source.identity != other.identity
 
 
-def test_unknown_data_are_refused(tmp_path):
-    (tmp_path / "table.xls").write_text("")
-    for dataset, error, words in (
-        ("minst", UsageError, "mnist, usps, boston, abalone, sinc, digits"),
-        (str(tmp_path / "nothing.csv"), MissingInputError, "no such"),
-        (str(tmp_path / "table.xls"), UsageError, "file type"),
-    ):
-        with pytest.raises(error, match=words):
-            open_source(SourceSpec(dataset))
-
-
 def refused(tmp_path, content, message):
     path = tmp_path / "images"
     path.write_bytes(content)

@@ -104,15 +104,6 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert f"continue with: {facts['resume']}" in lines(facts)
 
 
-def test_a_run_that_was_stopped_says_so(features: Path, tables: Path, tmp_path: Path, capsys: Capture) -> None:
-    run = tmp_path / "run"
-    train(run, features, "--time-limit", "0.01s", dataset=tables / "classes.npz", code=75)
-    facts = status(run)
-    assert facts["state"] == "stopped"
-    assert facts["last_error"] is None
-    assert facts["resume"] in capsys.readouterr().err, "the same command as the run itself gave"
-
-
 def test_progress_and_the_last_message(unfinished: RunLayout) -> None:
     progress = Progress(50, 150, "rows", "residuals", "gap 0.1", 200.0)
     facts = {"stage": "statistics", "pid": 1, "stages": {}, "peak_rss_bytes": 3 * 2**20, "progress": asdict(progress)}
