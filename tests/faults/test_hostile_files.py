@@ -11,15 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.descriptors.extraction import FeatureSpec
-from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.prediction.model_folder import save_model
-from pipeline.prediction.trained_model import SparseKernelModel
-from runs import python
+from runs import TrainedRuns, python
 from sources import npy_bytes
 
 MOST_MIB = 100  # above the peak of an honest command; the bomb takes 350
-X, Y = np.arange(120.0).reshape(40, 3), np.arange(40) % 2
+X, Y = np.arange(160.0).reshape(40, 4), np.arange(40) % 2
 
 # Each line of standard input is a command; the answers are code, standard error, and the peak so far in MiB.
 CHILD = """
@@ -49,24 +45,9 @@ def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of two centers."""
-    saved = SparseKernelModel(
-        task="binary",
-        labels=(0, 1),
-        features=FeatureSpec("raw"),
-        kernel=GaussianKernel,
-        sigma2=3.0,
-        centers=X[:2].astype(np.float32),
-        weights=np.ones((2, 1)),
-        intercept=np.zeros(1),
-        center_index=np.arange(2),
-        selection_order=np.arange(2),
-        input_shape=(3,),
-    )
-    folder = tmp_path_factory.mktemp("hostile") / "model"
-    save_model(folder, saved)
-    return folder
+def model(finished_run: TrainedRuns, tables: Path) -> Path:
+    """A model of four inputs."""
+    return finished_run("--centers", "20", dataset=tables / "values.npz") / "model"
 
 
 def npz(path: Path, inputs: bytes, labels: bytes) -> None:
@@ -81,8 +62,8 @@ def link(target: str) -> Callable[[Path], None]:
 
 DATA: dict[str, Callable[[Path], object]] = {
     "rows-of-nothing.npz": lambda path: npz(path, npy_bytes("<f8", (10**9, 0)), npy_bytes("<i8", Y.shape, Y.tobytes())),
-    "strings-of-nothing.npz": lambda path: npz(path, npy_bytes("|S0", (10**9, 3)), npy_bytes("|S0", (10**9,))),
-    "void.npz": lambda path: npz(path, npy_bytes("|V0", (10**9, 3)), npy_bytes("|V0", (10**9,))),
+    "strings-of-nothing.npz": lambda path: npz(path, npy_bytes("|S0", (10**9, 4)), npy_bytes("|S0", (10**9,))),
+    "void.npz": lambda path: npz(path, npy_bytes("|V0", (10**9, 4)), npy_bytes("|V0", (10**9,))),
     "pipe.npz": os.mkfifo,
     "pipe.csv": os.mkfifo,
     "device.npz": link("/dev/zero"),
@@ -97,7 +78,7 @@ DATA: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.ci
 def test_data_that_would_fill_the_memory(tmp_path: Path, model: Path) -> None:
-    np.savetxt(tmp_path / "honest.csv", X, delimiter=",", header="a,b,c", comments="")
+    np.savetxt(tmp_path / "honest.csv", X, delimiter=",", header="a,b,c,d", comments="")
     commands = [["predict", str(model), str(tmp_path / "honest.csv"), "--out", str(tmp_path / "out.csv"), "-q"]]
     for name, make in DATA.items():
         make(tmp_path / name)
