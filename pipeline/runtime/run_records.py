@@ -159,13 +159,14 @@ REPORT = {
 
 
 _LINE_TEXTS = ("time", "event", "stage", "message", "error", "traceback", "statistics")
-_OF_SOLVES = ("output", "iteration", "visited", "screened", "n_active")
-_OF_ROUNDS = ("round", "working_set", "violators", "admitted", "dropped")
-_LINE_NUMBERS = ("skipped", "penalty", "objective", "relative_gap", "hold_out_error", "sample_error")
+_OF_SOLVES = ("round", "output", "iteration", "visited", "screened", "n_active")
+_OF_ROUNDS = ("working_set", "violators", "admitted", "dropped")
 LINE = {
     **dict.fromkeys(_LINE_TEXTS, str),
-    **dict.fromkeys(_OF_SOLVES + _OF_ROUNDS, (None, count)),
-    **dict.fromkeys(_LINE_NUMBERS, (None, number)),
+    **dict.fromkeys(_OF_SOLVES, count),
+    **dict.fromkeys(_OF_ROUNDS, (None, count)),
+    **dict.fromkeys(("skipped", "penalty", "objective", "relative_gap"), number),
+    **dict.fromkeys(("hold_out_error", "sample_error"), (None, number)),
     "relative_gaps": (None, [number]),
 }
 
