@@ -223,7 +223,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
     [
         ("pipeline/__init__.py", ('"1.0.0"', '"0.9.0"'), "slkl 0.9.0 with sources"),
         ("features/descriptors/sphog.py", ("", "\n"), "slkl 1.0.0 with sources"),
-        ("pipeline/runtime/own_code.py", ("def own_code", "def its_code"), "cannot import slkl"),
+        ("pipeline/runtime/own_code.py", ("version(name)", "its_version(name)"), "cannot import slkl"),
     ],
 )
 def test_a_worker_with_other_code_is_told(
@@ -244,7 +244,7 @@ def test_a_worker_with_other_code_is_told(
     ):
         wait_until(lambda: len(executor._client.nthreads()) == 2, 60)
         for question in (
-            lambda: list(executor.run(abs, range(40))),
+            lambda: list(executor.run(time.sleep, 20 * [0.1])),
             lambda: executor.processes(),
             lambda: open_executor(address, 1, 1, 2**30).__enter__(),
         ):
