@@ -188,7 +188,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     # Heavy imports wait until here, so that --help and --print-config answer at once.
     from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
-    from pipeline.runtime import run_folder, run_records  # numpy
+    from pipeline.runtime import run_folder  # numpy
     from pipeline.runtime.executors import open_executor
     from pipeline.runtime.memory_limits import worker_limit_bytes
     from storage.folder_layouts import RunLayout
@@ -239,7 +239,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
             if layout.config.exists():
                 raise StoppedError(f"{error}; continue with: {command}") from None
             raise StoppedError(f"{error} before anything was saved; start it again, with more time") from None
-        return TrainedRun(layout.root, run_records.read_report(layout))
+        return TrainedRun(layout.root, run_folder.read_report(layout))
 
 
 def _run(

@@ -13,9 +13,9 @@ from pathlib import Path
 from features.cell_text import printable
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
+from pipeline.reporting.run_facts import odd_key
 from pipeline.runtime.answers import answered
-from pipeline.runtime.run_folder import frozen_config
-from pipeline.runtime.run_records import CONTENTS, ENVIRONMENT, REPORT, STATE, line_misfit, read_environment
+from pipeline.runtime.run_folder import frozen_config, read_environment
 from storage.errors import FEATURES_REMEDY, StorageError, remedy_of
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout
@@ -23,7 +23,6 @@ from storage.folders import committed_files, verify
 from storage.lock import holder
 from storage.records import read_record
 
-FORMS = {"STATE.json": STATE, "env.json": ENVIRONMENT, "CONTENTS.json": CONTENTS, "report.json": REPORT}
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run, which may be replacing it, is called damaged
 
 
@@ -99,7 +98,7 @@ def _look(layout: RunLayout) -> Findings:
     if layout.contents.exists() or (finished and not live):
         expected.append(layout.contents.name)
         with suppress(StorageError):  # named already
-            expected += read_record(layout.contents, CONTENTS)["files"]
+            expected += read_record(layout.contents)["files"]
     for name in dict.fromkeys(expected):  # the report is committed just after the list: a kill may come between
         if not (layout.root / name).exists() and (finished or name != layout.report.name):
             found.add(name, ["missing"])
@@ -127,7 +126,7 @@ def _problems(layout: RunLayout, path: Path, *, torn: bool) -> list[str]:
             check_npz(path)
         elif path.suffix != ".json":
             return ["the MANIFEST.json of its folder is missing"]
-        elif read_record(path, FORMS.get(path.name)).get("item", path.stem) != path.stem:
+        elif read_record(path).get("item", path.stem) != path.stem:
             return ["it belongs to another item"]
     except (StorageError, PipelineError, ValueError, OSError) as error:
         return [str(error).removeprefix(f"{path}: ").partition(";")[0]]
@@ -144,7 +143,7 @@ def _check_lines(path: Path, *, torn: bool) -> None:
                 record = parse_json(line)
             except ValueError:
                 raise ValueError(f"line {number} is not JSON") from None
-            key = line_misfit(record) if isinstance(record, dict) else "it is no object, which"
+            key = odd_key(record) if isinstance(record, dict) else "it is no object, which"
             if key is not None:
                 raise ValueError(f"line {number}: {key} is not what a run writes there")
 

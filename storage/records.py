@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,77 +64,46 @@ def read_json(path: Path) -> Any:
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object that programs read back, with the digest of its content under `digest`.
+    """Write a JSON object that programs read back, with the digest of each of its values under `digest`.
 
     Raises as `write_json`; ValueError also where `body` has a `digest` already.
     """
     if "digest" in body:
         raise ValueError("the key 'digest' is the record's own")
     stored = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    write_json(path, {**stored, "digest": digest_of(stored)}, compact=compact)
+    write_json(path, {**stored, "digest": digests_of(stored)}, compact=compact)
 
 
-def count(value: object) -> bool:
-    """Return whether a value of a record is a whole number that is not negative."""
-    return type(value) is int and 0 <= value < 2**63
+def digests_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of each value of a record. Raises as `canonical_json`."""
+    return {key: digest_of(value)[:16] for key, value in body.items()}
 
 
-def number(value: object) -> bool:
-    """Return whether a value of a record is a finite number."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
+    """Read what `write_record` wrote, without its digests; layout and order of the text do not matter.
 
-
-def amount(value: object) -> bool:
-    """Return whether a value of a record is a finite number that is not negative."""
-    return number(value) and value >= 0  # type: ignore[operator]
-
-
-def misfit(value: Any, form: Any, key: str = "") -> str | None:
-    """Return the key of the first value of a record that has not the form it is written in; None where all have.
-
-    A form is a type, None, or a function that says whether a value fits; a set of the values that there are; a tuple of
-    forms, of which one fits; a list of one form, that of every entry; a dict of the forms of all keys, where the key
-    `str` stands for any, and `...` (a text) allows others.
-    """
-    if isinstance(form, tuple):
-        found = [misfit(value, one, key) for one in form]
-        return None if None in found else found[-1]
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return key
-        forms = dict.fromkeys(value, form[str]) if str in form else {name: form[name] for name in form if name != "..."}
-        odd = [name for name in (*forms, *value) if name not in value or (name not in forms and "..." not in form)]
-        inside = (misfit(value[name], one, f"{key}.{name}".lstrip(".")) for name, one in forms.items() if not odd)
-        return f"{key}.{odd[0]}".lstrip(".") if odd else next(filter(None, inside), None)
-    if isinstance(form, list):
-        entries = enumerate(value) if isinstance(value, list) else None
-        inside = (misfit(one, form[0], f"{key}[{index}]") for index, one in entries or ())
-        return key if entries is None else next(filter(None, inside), None)
-    if isinstance(form, set):
-        return None if isinstance(value, str) and value in form else key
-    if form is None or isinstance(form, type):
-        return None if type(value) is (form or type(None)) else key
-    return None if form(value) else key
-
-
-def read_record(path: Path, form: Any = None, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
-    """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
-
-    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest, or
-    a value has not its `form`, see `misfit`.
+    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where a value does not match its digest.
     """
     try:
         body = read_json(path)
-        whole = isinstance(body, dict) and body.pop("digest", None) == digest_of(body)
+        digests = body.pop("digest", None) if isinstance(body, dict) else None
+        if not isinstance(digests, dict):
+            raise CorruptDataError(f"{path}: is no record with the digests of its values; {remedy}")
+        found = {key: _digest_of_any(value) for key, value in body.items()}
     except CorruptDataError as error:
         raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}") from None
-    except (ValueError, RecursionError):  # values that we never write, such as NaN
-        whole = False
-    if not whole:
-        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}")
-    if form is not None and (key := misfit(body, form)) is not None:
-        raise CorruptDataError(f"{path}: {key} is missing, or not what a run writes there; {remedy}")
+    odd = sorted(key for key in {**digests, **found} if digests.get(key) != found.get(key))
+    if odd:
+        raise CorruptDataError(f"{path}: {', '.join(odd[:3])}: not the value that was written; {remedy}")
     return body
+
+
+def _digest_of_any(value: object) -> str | None:
+    """Return the digest of a value, None for one that we never write, such as NaN."""
+    try:
+        return digest_of(value)[:16]
+    except (ValueError, RecursionError):
+        return None
 
 
 class Markers(dict[str, dict[str, Any]]):

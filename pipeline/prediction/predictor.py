@@ -38,7 +38,6 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import Sums, ranked_rows, score_numbers, score_sums, total_of
 from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
-from pipeline.runtime.run_records import read_environment
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout
 from storage.output_files import sweep_output
@@ -143,7 +142,7 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
     spec = source_spec(config)
     source = open_data(spec)
     shape = describe(request_of(config, spec), source)
-    if shape.digest != read_environment(predictor.layout)["data"]:
+    if shape.digest != run_folder.read_environment(predictor.layout)["data"]:
         names = " and ".join(filter(None, (config.dataset, config.data.test)))
         raise ConfigMismatchError(
             f"{names}: no longer the data that the run was trained on; restore them, or name other DATA"

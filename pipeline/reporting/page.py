@@ -22,7 +22,7 @@ from pipeline.prediction.examples import ExamplePart, ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
-from pipeline.runtime.run_records import read_environment
+from pipeline.runtime.run_folder import read_environment
 from pipeline.stages.run_workspace import in_order
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +12,7 @@ from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import frozen_config, resume_command
-from pipeline.runtime.run_records import STATE, line_misfit, read_report
+from pipeline.runtime.run_folder import frozen_config, read_report, resume_command
 from storage.errors import LINES, CorruptDataError, remedy_of
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
@@ -22,6 +21,13 @@ from storage.records import read_record
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*/*.json", "solutions/*.npz")
+
+# Of lines of log.jsonl and metrics.jsonl, as far as they are shown or drawn.
+_TEXTS = {"time", "event", "stage", "message", "error", "traceback", "statistics"}
+_COUNTS = {"round", "output", "iteration", "visited", "screened", "n_active"}
+_NUMBERS = {"skipped", "penalty", "objective", "relative_gap"}
+_NUMBERS_OR_NONE = {"working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}
+_LARGEST = 1e308
 
 _Value = TypeVar("_Value")
 
@@ -42,7 +48,7 @@ def status(root: Path) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     if layout.state.exists():
         remedy = remedy_of(layout.state.name)
-        stored = tried(damaged, "progress", lambda: read_record(layout.state, STATE, remedy=remedy)) or {}
+        stored = tried(damaged, "progress", lambda: read_record(layout.state, remedy=remedy)) or {}
     log = tail(layout.log, LOG_TAIL_BYTES, damaged)
     error = log[-1].get("error") if log else None
     state, report = {None: "killed", "StoppedError": "stopped"}.get(error, "failed"), None
@@ -125,9 +131,25 @@ def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]
         with suppress(ValueError):
             records.append(parse_json(line))
     records = [record for record in records if isinstance(record, dict)]
-    odd = {key for record in records if (key := line_misfit(record)) is not None}
+    odd = {key for record in records if (key := odd_key(record)) is not None}
     damaged += [f"lines: {path}: {key} of a line is not what a run writes there; {LINES}" for key in sorted(odd)]
-    return [record for record in records if line_misfit(record) is None]
+    return [record for record in records if odd_key(record) is None]
+
+
+def odd_key(line: Mapping[str, Any]) -> str | None:
+    """Return a key of a line of log.jsonl or metrics.jsonl whose value is of no kind that runs write, None without."""
+    for key, value in line.items():
+        a_number = type(value) in (int, float) and abs(value) < _LARGEST
+        odd = (
+            (key in _TEXTS and not isinstance(value, str))
+            or (key in _COUNTS and not (a_number and value >= 0))
+            or (key in _NUMBERS and not a_number)
+            or (key in _NUMBERS_OR_NONE and not (a_number or value is None))
+            or (key == "relative_gaps" and not (value is None or isinstance(value, list)))
+        )
+        if odd:
+            return key
+    return None
 
 
 def _age(layout: RunLayout) -> float | None:

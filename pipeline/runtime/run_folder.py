@@ -23,7 +23,6 @@ from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, 
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.own_code import own_version
-from pipeline.runtime.run_records import DECISIVE, FORMAT_VERSION, read_environment, read_report
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, remove_file, write_file
 from storage.folder_layouts import RunLayout
@@ -31,7 +30,10 @@ from storage.folders import committed_files, digest_file, remove_folder, remove_
 from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
+FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
+# What the bits of a model depend on: whose code the numbers come out of, and where it runs.
+DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
 _REMEDY = "restore it, or start a new run"
 
@@ -229,6 +231,22 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
             for path in (*asides, layout.statistics):
                 remove_folder(path)
     return report
+
+
+def read_report(layout: RunLayout) -> dict[str, Any]:
+    """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
+    return read_record(layout.report, remedy="delete it and resume the run: it is made again")
+
+
+def read_environment(layout: RunLayout) -> dict[str, Any]:
+    """Return what a run was started with.
+
+    Raises MissingDataError, CorruptDataError, ConfigMismatchError for a run of another version.
+    """
+    record = read_record(layout.environment, remedy=_REMEDY)
+    if record.get("format_version") != FORMAT_VERSION:
+        raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
+    return record
 
 
 def environment_changes(layout: RunLayout) -> list[str]:

@@ -37,7 +37,6 @@ from pipeline.runtime.row_pass import (
     session_name,
     take_over,
 )
-from pipeline.runtime.run_records import STATE
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.stages.workspace import FINAL, STAGES, FinalWeights, TaskCheckpoints, Workspace, note_of
 from storage import checkpoints as checkpoint_files
@@ -95,7 +94,7 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
     if not layout.state.exists():
         return {name: StageCost() for name in STAGES}, 0
-    saved = read_record(layout.state, STATE, remedy=STATE_REMEDY)
+    saved = read_record(layout.state, remedy=STATE_REMEDY)
     found = {name: StageCost(**cost) for name, cost in in_order(saved["stages"]).items()}
     return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]
 

@@ -13,20 +13,19 @@ from commands import Capture
 from pipeline import evaluate, report, status, verify
 from pipeline.train import main as train
 from runs import NIGHTLY, TrainedRuns
-from storage.records import digest_of
 
 ARGUMENTS = ("--centers", "30", "--penalty", "path:1:0.5:2", "--refit", "ridge", "--class-weight", "balanced")
 NAMES = ("STATE.json", "env.json", "report.json", "CONTENTS.json", "log.jsonl", "metrics.jsonl")
 VALUES = (None, "x", "", -1, 0.5, float("nan"), 10**400, 1e308, True, [], [1], {"a": 1})
 # What is put where, and the key that is told.
 TOLD: dict[str, tuple[str, tuple[str | int, ...], Any, str]] = {
-    "a negative number": ("STATE.json", ("stages", "solve", "items"), -1, "stages.solve.items"),
-    "a text for a number": ("STATE.json", ("peak_rss_bytes",), "x", "peak_rss_bytes"),
-    "a number for a name": ("CONTENTS.json", ("files", 0), 1, "files[0]"),
-    "a list for a number": ("report.json", ("n_test",), [1], "n_test"),
-    "a number too large": ("report.json", ("solves", 1, "objective"), 10**400, "solves[1].objective"),
-    "an object for a word": ("log.jsonl", ("event",), {}, "event"),
-    "a text for a count": ("metrics.jsonl", ("visited",), "x", "visited"),
+    "a negative number": ("STATE.json", ("stages", "solve", "items"), -1, "stages:"),
+    "a text for a number": ("STATE.json", ("peak_rss_bytes",), "x", "peak_rss_bytes:"),
+    "a number for a name": ("CONTENTS.json", ("files", 0), 1, "files:"),
+    "a list for a number": ("report.json", ("n_test",), [1], "n_test:"),
+    "a number too large": ("report.json", ("solves", 1, "objective"), 10**400, "solves:"),
+    "an object for a word": ("log.jsonl", ("event",), {}, "event "),
+    "a text for a count": ("metrics.jsonl", ("visited",), "x", "visited "),
 }
 
 
@@ -46,7 +45,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def edit(path: Path, at: tuple[Any, ...], new: Any) -> None:
-    """Put a value into a record, or into the first line of a log, and sign it; `...` takes the entry out."""
+    """Put a value into a record, or into the first line of a log; `...` takes the entry out."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     whole = inner = json.loads(lines[0])
     for key in at[:-1]:
@@ -55,8 +54,6 @@ def edit(path: Path, at: tuple[Any, ...], new: Any) -> None:
         del inner[at[-1]]
     else:
         inner[at[-1]] = new
-    if whole.pop("digest", None):
-        whole["digest"] = "" if new != new else digest_of(whole)  # NaN has no digest
     path.write_text("\n".join([json.dumps(whole), *lines[1:]]) + "\n")
 
 
@@ -96,14 +93,14 @@ def test_an_edited_record_is_named_with_its_key(run: Path, case: str, capsys: Ca
     assert verify.main([str(run), "-q"]) == 65
     told = capsys.readouterr().out
     assert name in told
-    assert f"{key} " in told
+    assert key in told
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_edit_of_a_record_is_a_bug_of_a_command(run: Path, tables: Path, name: str, capsys: Capture) -> None:
     before = (run / name).read_text()
     first = json.loads(before.splitlines()[0] if name.endswith(".jsonl") else before)
-    edits = [(at, new) for at in places(first) for new in (*VALUES, ...) if at != ("digest",)]
+    edits = [(at, new) for at in places(first) for new in (*VALUES, ...)]
     for at, new in random.Random(name).sample(edits, min(len(edits), 100 if NIGHTLY else 4)):
         edit(run / name, at, new)
         told = told_by_all(run, tables / "classes.npz", capsys)
