@@ -150,9 +150,10 @@ def _in_files(frames: dict[str, Any], folder: Path) -> dict[str, Path]:
 
 def _in_python(message: str, paths: Mapping[str, Path]) -> str:
     """Return what an error says, of data frames and arguments in place of the files and options that they became."""
+    said, command = re.match(r"((?s:.*?))(python -m pipeline\..*)?\Z", message).groups()  # type: ignore[union-attr]
     for name, path in paths.items():
-        message = message.replace(str(path), FRAMES[name]).replace(path.stem, FRAMES[name])
-    return in_arguments(re.sub(r"\S*\bframe-[0-9a-f]{16}\.parquet", "another data frame", message))
+        said = said.replace(str(path), FRAMES[name]).replace(path.stem, FRAMES[name])
+    return in_arguments(re.sub(r"\S*\bframe-[0-9a-f]{16}\.parquet", "another data frame", said)) + (command or "")
 
 
 def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:
@@ -238,7 +239,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
             command = run_folder.resume_command(arguments.dataset, root, config.resources.scheduler)
             if layout.config.exists():
                 raise StoppedError(f"{error}; continue with: {command}") from None
-            raise StoppedError(f"{error} before anything was saved; start it again, with more time") from None
+            more = ", with more time" if "time limit" in str(error) else ""
+            raise StoppedError(f"{error} before anything was saved; start it again{more}") from None
         return TrainedRun(layout.root, run_folder.read_report(layout))
 
 

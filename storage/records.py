@@ -88,7 +88,7 @@ def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[s
         body = read_json(path)
         digests = body.pop("digest", None) if isinstance(body, dict) else None
         if not isinstance(digests, dict):
-            raise CorruptDataError(f"{path}: is no record with the digests of its values; {remedy}")
+            raise CorruptDataError(f"{path}: it has no digests of its values; {remedy}")
         found = {key: _digest_of_any(value) for key, value in body.items()}
     except CorruptDataError as error:
         raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}") from None

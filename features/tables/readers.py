@@ -177,7 +177,7 @@ class CsvFile:
             if self._header:
                 next(self._lines(stream))
             try:
-                for read in pyarrow.csv.open_csv(
+                with pyarrow.csv.open_csv(
                     pyarrow.PythonFile(stream, mode="r"),
                     pyarrow.csv.ReadOptions(
                         column_names=[str(place) for place in range(len(cells))],
@@ -191,11 +191,12 @@ class CsvFile:
                         null_values=[""],
                         strings_can_be_null=True,
                     ),
-                ):
-                    columns = {place: read.column(str(place)) for place in places}
-                    yield Batch(self.path, start, read.num_rows, columns, self._line_of)
-                    start += read.num_rows
-                    end = read.column(str(last)).slice(max(read.num_rows - 1, 0))
+                ) as reader:
+                    for read in reader:
+                        columns = {place: read.column(str(place)) for place in places}
+                        yield Batch(self.path, start, read.num_rows, columns, self._line_of)
+                        start += read.num_rows
+                        end = read.column(str(last)).slice(max(read.num_rows - 1, 0))
             except pyarrow.ArrowException as error:
                 if "Empty CSV file" in str(error):
                     return
@@ -407,7 +408,7 @@ def check_frame(X: Any, called: str, *, columns: bool = True) -> None:
     columns: whether it is to have several, or is one.
     """
     calls = ["toPandas", "collect", "read_all", *["to_frame"] * columns, "compute"]  # of Spark, polars, pyarrow, dask
-    call = next((name for name in calls if hasattr(X, name)), None)
+    call = next((name for name in calls if hasattr(type(X), name)), None)  # of X itself, a column may have the name
     if call is not None and (call != "compute" or hasattr(X, "columns")):  # arrays of dask have none
         raise DataError(f"{called}: is a {type(X).__name__}, no table in memory; give its .{call}()")
     names: Any = getattr(X, "column_names", None) or getattr(X, "columns", ())

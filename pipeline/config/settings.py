@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.parsers import is_address, text
+from pipeline.config.parsers import PLAIN, is_address, is_plain, text
 from pipeline.config.train_config import DATASETS, TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, reworded
 from storage.errors import CorruptDataError
@@ -167,7 +167,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     range, and the address of a scheduler in a file, which may be anybody's.
     """
     try:
-        config = TrainConfig(dataset=absolute_path(text(dataset)))
+        config = TrainConfig(dataset=text(absolute_path(text(dataset))))
     except ValueError as error:
         raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
     origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
@@ -185,7 +185,10 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         value = get(config, key)
         if value is not None:
             check_no_url(key, value)
-            config = with_value(config, key, str(Path(value).expanduser().absolute()))
+            path = str(Path(value).expanduser().absolute())
+            if not is_plain(path):
+                raise ConfigError(f"{path!r} ({key}): {PLAIN}; rename the folder")
+            config = with_value(config, key, path)
     return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
 
 

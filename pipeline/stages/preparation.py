@@ -18,6 +18,7 @@ from pipeline.datasets.build_feature_store import FeatureItem
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, release_data
+from pipeline.errors import StoppedError
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, loops_in
 from pipeline.runtime import stopping
@@ -157,9 +158,13 @@ def build_features(run: Run, *, contents: bool = False) -> None:
                     build, executor = (lambda item: next(built)), Executor()
                 elif source.columns is not None:  # a small table: other processes do not have what this one has read
                     executor = Executor()
-                run.run_items(
-                    FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
-                )
+                try:
+                    run.run_items(
+                        FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
+                    )
+                except StoppedError as error:
+                    anew = "; the features of a table are written in one reading, which begins anew"
+                    raise StoppedError(f"{error}{anew if source.columns is not None else ''}") from None
                 with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()

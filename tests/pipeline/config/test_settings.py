@@ -250,3 +250,11 @@ def test_a_message_names_settings_as_its_reader_types_them():
     message = "`solver.select=greedy:9` goes with `centers.count`, `solver.intercept=true`, `a.b=1`, `data.drop=a b`"
     said = "--select greedy:9 goes with --centers, --intercept, `a.b=1`, --set 'data.drop=a b'"
     assert in_options(message) == said
+
+
+@pytest.mark.parametrize("dataset", ["digits", "t.csv"])
+def test_a_working_folder_whose_name_cannot_be_printed_is_refused(tmp_path, monkeypatch, capsys, dataset):
+    (tmp_path / "a\x1b[31m").mkdir()
+    monkeypatch.chdir(tmp_path / "a\x1b[31m")
+    assert train.main([dataset]) == 2
+    assert "without control characters" in capsys.readouterr().err

@@ -128,17 +128,17 @@ def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
 def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     """To the same bits, in float64; what is asked for and finds nothing to do changes nothing but float32 features."""
     frame, y = people(ROWS)
-    frame = frame[["zip", "member"]].assign(level=np.arange(ROWS) * 0.7)
+    frame = frame[["zip", "member"]].assign(compute=np.arange(ROWS) * 0.7)
     X = frame.to_numpy(dtype=np.float64)
     of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, y) for rows in (X, KINDS[kind](frame)))
     np.testing.assert_array_equal(of_frame.dual_coef_, of_array.dual_coef_)
     np.testing.assert_array_equal(of_frame.predict(KINDS[kind](frame)), of_array.predict(X))
     columns = of_frame.to_model().table_columns
-    assert (columns.inputs, of_array.to_model().table_columns) == (("zip", "member", "level"), None)
+    assert (columns.inputs, of_array.to_model().table_columns) == (("zip", "member", "compute"), None)
     with pytest.raises(ValueError, match="Feature names must be in the same order"):
-        of_frame.predict(KINDS[kind](frame[["member", "zip", "level"]]))
-    with pytest.raises(ValueError, match=r"X: row 3, column level is ''; a finite number is needed"):
-        of_frame.predict(KINDS[kind](frame.assign(level=np.where(np.arange(ROWS) == 3, np.nan, 1.0))))
+        of_frame.predict(KINDS[kind](frame[["member", "zip", "compute"]]))
+    with pytest.raises(ValueError, match=r"X: row 3, column compute is ''; a finite number is needed"):
+        of_frame.predict(KINDS[kind](frame.assign(compute=np.where(np.arange(ROWS) == 3, np.nan, 1.0))))
     asked = SLKLRegressor(50, random_state=0, missing="median").fit(KINDS[kind](frame), y)
     np.testing.assert_allclose(asked.predict(KINDS[kind](frame)), of_array.predict(X), rtol=1e-4)
 

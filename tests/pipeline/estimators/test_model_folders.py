@@ -91,7 +91,7 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
         with pytest.raises(CannotWriteError, match=why):
             machine.save(tmp_path / name)
     assert files_of(tmp_path) == theirs
-    refusal = r"damaged manifest \(its content does not match its own digest\); train again or restore it$"
+    refusal = r"damaged manifest \(it has no digests of its values\); train again or restore it$"
     with pytest.raises(CorruptDataError, match=refusal):
         SLKLRegressor.load(tmp_path / "alike")
     assert (tmp_path / "noted" / "data").is_dir()
