@@ -55,6 +55,8 @@ def keep_compiled_code() -> None:
     can be written there.
     """
     named = os.environ.get("NUMBA_CACHE_DIR")
+    if named == os.devnull:  # as a process that started this one has set it, below
+        return
     try:
         folder = Path(named or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
         folder = folder if named else folder / "slkl" / "numba"

@@ -263,7 +263,7 @@ def _run(
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.after.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit_model import fit
-    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers, repair_features
+    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
@@ -314,7 +314,7 @@ def _run(
                 fit(run)
                 scores = evaluate_model(run)
             except (CorruptDataError, MissingDataError):
-                if not repair_features(run):
+                if not build_features(run, contents=True):
                     raise
                 fit(run)  # goes on from what is committed
                 scores = evaluate_model(run)

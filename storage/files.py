@@ -42,7 +42,7 @@ _CAUSES = {
     errno.EROFS: "read-only file system",
     errno.EIO: "input/output error of the device",
 }
-# What to do about limits of a process, and about a disk that fails, whatever is read or written.
+# What to do where a limit of the process or of the system is reached, by reading or by writing.
 LIMITS = {
     errno.EFBIG: "allow larger files (ulimit -f), or choose another file system",
     errno.EMFILE: "allow more open files (ulimit -n), or lower --workers",

@@ -108,11 +108,12 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested. Raises ConfigError for an
     unknown option, and a dataset that is no name and no path.
     """
-    if not isinstance(dataset, str | os.PathLike):
-        raise ConfigError(
-            f"the data are a {type(dataset).__name__}: give the name of a data set or the path of a file; of arrays, "
-            "numpy.savez('rows.npz', X=X, y=y) makes one"
-        )
+    for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
+        if not isinstance(data, str | os.PathLike):
+            raise ConfigError(
+                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file; of arrays, "
+                "numpy.savez('rows.npz', X=X, y=y) makes one"
+            )
     words: list[str] = []
     for name, value in options.items():
         if name not in NAMES_IN_PYTHON:
@@ -124,7 +125,7 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
         elif value is not None:
             words.append(f"--{name.replace('_', '-')}={_as_typed(value)}")
     words += [f"--set={key}={_as_typed(value)}" for key, value in flat(settings).items() if value is not None]
-    name = os.fspath(dataset)
+    name = os.fspath(dataset)  # type: ignore[call-overload]
     return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
 
 

@@ -107,6 +107,7 @@ def _weighting(run: Run) -> dict[str, Any] | None:
 def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
     """Return the best width of each kernel and kind of scales that were tried: of all, then of those that decide.
 
+    Those that decide are told once, also where they were found on as many candidates as all.
     The error of the held-out rows is mean squared, or of classes the log loss; None where no fit was.
     """
     if "tried" not in run.choices:
@@ -126,6 +127,7 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
             "chosen": key == decided,
         }
         for key, (kernel, kind, m, sigma2, error, *_) in sorted(best.items())
+        if key[0] or (1.0, *key[1:]) not in best
     ]
 
 

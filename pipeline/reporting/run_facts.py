@@ -130,10 +130,10 @@ def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]
     for line in found:
         with suppress(ValueError):
             records.append(parse_json(line))
-    records = [record for record in records if isinstance(record, dict)]
-    odd = {key for record in records if (key := odd_key(record)) is not None}
+    looked_at = [(record, odd_key(record)) for record in records if isinstance(record, dict)]
+    odd = {key for _, key in looked_at if key is not None}
     damaged += [f"lines: {path}: {key} of a line is not what a run writes there; {LINES}" for key in sorted(odd)]
-    return [record for record in records if odd_key(record) is None]
+    return [record for record, key in looked_at if key is None]
 
 
 def odd_key(line: Mapping[str, Any]) -> str | None:

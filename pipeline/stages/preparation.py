@@ -125,18 +125,18 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     return loops
 
 
-def build_features(run: Run, *, contents: bool = False) -> None:
+def build_features(run: Run, *, contents: bool = False) -> bool:
     """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
 
-    Raises LockedError where another run builds it for too long.
+    Returns whether there was none, or a damaged one. Raises LockedError where another run builds it for too long.
     """
     layout, shape = run.feature_layout, run.shape
     with run.stage(FEATURES):
         if run.config.resources.features_store == "none":
-            return  # computed on the fly by whoever reads them
+            return False  # computed on the fly by whoever reads them
         if feature_rows.is_built(layout, run.events.warn, contents=contents):
             run.events.record("features reused", digest=layout.digest)
-            return
+            return False
         held_by = holder(layout.lock)
         if held_by is not None:
             run.events.log(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
@@ -168,11 +168,4 @@ def build_features(run: Run, *, contents: bool = False) -> None:
                 with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()
-
-
-def repair_features(run: Run) -> bool:
-    """Make again what is damaged in the feature store of a run; return whether anything was."""
-    if run.config.resources.features_store == "none" or feature_rows.is_built(run.feature_layout, contents=True):
-        return False
-    build_features(run, contents=True)
     return True

@@ -183,7 +183,7 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
     error = "log loss" if sample["of_classes"] else "mean squared error"
     work.log(
         f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out {error} is {best.error:.6g} on "
-        f"{best.n_centers} candidates"
+        f"{best.n_centers} candidates, fitted to a sample of the rows"
     )
     return {
         "kernel": np.array(kernel),

@@ -19,6 +19,7 @@ from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import TableRecords, take_cost
 from pipeline.errors import ConfigError, ConfigMismatchError, PlanError
+from pipeline.runtime import stopping
 from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
@@ -176,27 +177,24 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
 
 
-class KilledError(BaseException):
-    pass
-
-
 @pytest.mark.usefixtures("in_order")
-def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, monkeypatch):
+def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, monkeypatch, capsys):
     """It may have been another table, which is known at the end."""
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     np.savetxt(path := tmp_path / "t.csv", RNG.normal(size=(400, 4)), delimiter=",", header="a,b,c,y", comments="")
     train(tmp_path / "whole", tmp_path / "f", *SMALL, dataset=path)
     written, real = list[str](), build_feature_store.build_item
 
-    def killing(task: Any, item: Any, inputs: Any) -> int:
-        if len(written) == 3:
-            raise KilledError
+    def stopping_after_three(task: Any, item: Any, inputs: Any) -> int:
         written.append(item.name)
+        if len(written) == 3:
+            stopping.request("a test")
         return real(task, item, inputs + 1)
 
-    monkeypatch.setattr(build_feature_store, "build_item", killing)
-    with pytest.raises(KilledError):
-        train(tmp_path / "killed", tmp_path / "g", *SMALL, dataset=path)
+    monkeypatch.setattr(build_feature_store, "build_item", stopping_after_three)
+    train(tmp_path / "stopped", tmp_path / "g", *SMALL, dataset=path, code=75)
+    assert "written in one reading, which begins anew; continue with: " in capsys.readouterr().err
+    assert len(written) == 3
     monkeypatch.setattr(build_feature_store, "build_item", real)
     train(tmp_path / "run", tmp_path / "g", *SMALL, dataset=path)
     assert files_of(tmp_path / "g") == files_of(tmp_path / "f")
@@ -259,6 +257,7 @@ AREAS = PRICES.drop(columns="zone")
         (polars.from_pandas(AREAS).lazy(), {}, r"the data frame: is a LazyFrame, .*; give its \.collect\(\)"),
         (AREAS, {"test": AREAS.area}, r"the data frame of test rows: is a Series, .*; give its \.to_frame\(\)"),
         (pandas.concat([AREAS, AREAS], axis=1), {}, "the data frame: has the column 'area' twice"),
+        (AREAS, {"test": AREAS.to_numpy()}, "the data are a ndarray: give .* the path of a file; of arrays, numpy"),
     ],
 )
 def test_errors_speak_of_the_data_frame_and_of_arguments(tmp_path, frame, asked, message):
