@@ -190,7 +190,8 @@ def with_ridge(
 
 
 def _mean_diagonal(statistics: GramStatistics) -> float:
-    return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1)
+    """Return the mean square of the columns, of which ridges are fractions; 1 where all are 0, as any weights are."""
+    return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1) or 1.0
 
 
 def search_exponents(error_at: Callable[[int], float], start: int, steps: range) -> dict[int, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from hashlib import blake2b
@@ -169,6 +170,11 @@ class _Mover:
         self._checkpoints = work.checkpoints(NAME)
         asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
         self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]
+        # Powers of two, with which L-BFGS computes on numbers near 1 in any units of rows and targets: its float32 and
+        # the squares of its numbers would leave their range.
+        squares = sum(self._task.facts.bounds().yty) * work.shape.n_train
+        self._of_points = 0.5 ** math.frexp(math.sqrt(self._task.sigma2))[1]
+        self._of_gradients = 0.5 ** math.frexp(squares)[1] / self._of_points
 
     def _is_typical(self, share: float) -> bool:
         """Return whether a sample is about as large as meant: copies of a row are drawn together, weights may be 0."""
@@ -258,26 +264,31 @@ class _Mover:
         gradient = gradient_of(rows, sums, arrays)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
-            curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
+            step, change = self._of_points * state.last_step, self._of_gradients * (gradient - state.last_gradient)
+            curvature = curvature.with_pair(step.ravel(), change.ravel())
         return replace(state, gradient=gradient, last_step=none, last_gradient=none, **vars(curvature))
 
     def _moved(self, state: Moving) -> Moving | None:
         """Return the state after a step; None where none lowers the objective."""
         shape, number = state.points.shape, state.step + 1
+        unit = self._of_gradients * self._of_points
         last: list[Solution] = []
 
         def objective_at(x: NDArray[np.float64]) -> float:
-            fit, objective = self._tried(x.reshape(shape), state, self._words(number, state))
+            points = x.reshape(shape) / self._of_points
+            fit, objective = self._tried(points, state, self._words(number, state))
             last[:] = [fit]
-            return objective
+            return unit * objective
 
-        farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
-        first = FIRST * np.sqrt(self._task.sigma2) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
-        x, gradient = state.points.ravel(), state.gradient.ravel()
-        found = next_point(x, state.objective, gradient, state.curvature, first, objective_at)
+        gradient = self._of_gradients * state.gradient
+        farthest = float(np.sqrt(np.einsum("md,md->m", gradient, gradient).max()))
+        width = self._of_points * np.sqrt(self._task.sigma2)
+        first = FIRST * width * float(np.abs(gradient).max()) / max(farthest, 1e-300)
+        x = (self._of_points * state.points).ravel()
+        found = next_point(x, unit * state.objective, gradient.ravel(), state.curvature, first, objective_at)
         if found is None:
             return None
-        points, fit, none = found.reshape(shape), last[0], np.empty(0)
+        points, fit, none = found.reshape(shape) / self._of_points, last[0], np.empty(0)
         error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
         self._work.record("moves", step=number, objective=fit.objective, held_out_error=error)
         self._work.drop(TRIALS)
@@ -300,15 +311,20 @@ class _Mover:
     def _tried(self, points: Points, state: Moving, words: str) -> tuple[Solution, float]:
         """Return the solution at some points, and the objective there with the ridge so far.
 
-        The ridge is a larger one where that lowers the held-out error. What earlier trials of a step gave is kept until
-        the step is made.
+        The ridge is a larger one where that lowers the held-out error. The objective is infinite where the step was too
+        long for kernel values or a factor. What earlier trials of a step gave is kept until the step is made.
         """
 
         def make() -> Arrays:
+            try:
+                self._task.kernel_at(self._rounded(points))
+            except InvalidDataError:
+                return as_arrays(_too_long(state)) | {"so_far": np.asarray(np.inf)}
             parts = self.statistics(points, state.level, words)
-            fit = self.fitted(parts, state)
-            larger = self.chosen(parts, (10.0 * fit.fraction,)) if np.isfinite(fit.objective) else fit
-            better = larger if larger.held_out_error < fit.held_out_error else fit
+            fit = better = self.fitted(parts, state)
+            if np.isfinite(fit.objective):
+                with suppress(InvalidDataError):  # no factor: the ridge stays
+                    better = min(fit, self.chosen(parts, (10.0 * fit.fraction,)), key=lambda one: one.held_out_error)
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
         arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
@@ -328,8 +344,8 @@ class _Mover:
         """Return the solution with the ridge of an earlier one."""
         try:
             solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
-        except LinAlgError:  # not at points like these: the step was too long
-            return replace(before, objective=np.inf, held_out_error=np.inf)
+        except LinAlgError:
+            return _too_long(before)
         return self._fit(parts, solved, before.ridge, before.fraction)
 
     def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Solution:
@@ -397,6 +413,11 @@ def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[flo
     n_rows = sorted({min(share * shape.n_train, most) for share in SAMPLES})
     least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / hold_out)
     return [rows / shape.n_train for rows in n_rows if rows >= least]
+
+
+def _too_long(before: Solution) -> Solution:
+    """Return what a step comes to after which there are no kernel values, or no factor of their Gram."""
+    return replace(before, objective=np.inf, held_out_error=np.inf)
 
 
 def _sample_name(level: int) -> str:

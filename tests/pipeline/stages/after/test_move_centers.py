@@ -9,6 +9,7 @@ import pytest
 
 from cases import SERIAL
 from pipeline.errors import StoppedError
+from pipeline.estimators import SLKLRegressor
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
@@ -231,3 +232,18 @@ def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
     report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
     assert [level["share"] for level in report["moves"]["levels"]] == [1.0]
     assert report["moves"]["held_out_after"] <= report["moves"]["held_out_before"]
+
+
+@pytest.mark.parametrize("first", [0.1, 1e3, 1e30])
+def test_centers_move_alike_for_targets_in_any_unit_however_long_the_first_step_is(
+    first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step after which all columns are zero, or no center is a float32 number, is too long, and no error."""
+    monkeypatch.setattr(stage, "FIRST", first)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    asked = SLKLRegressor(50, select="greedy:8", move_centers=3, random_state=0)
+    centers = [asked.fit(X, unit * y).centers_.copy() for unit in (1.0, 2.0**60, 1e-140)]
+    assert np.array_equal(centers[1], centers[0])
+    np.testing.assert_allclose(centers[2], centers[0], atol=1e-4)
