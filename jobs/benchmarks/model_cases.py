@@ -21,7 +21,6 @@ TRAININGS = {
     "images-the-papers-algorithm": f"{DIGITS} --centers 60 --schedule uniform --step newton --set solver.stop=paper",
     "images-hog-greedy": f"{DIGITS} --centers 150 --features hog --sigma2 auto --select greedy:30",
     "images-raw-one-label": f"{DIGITS} --centers 80 --features raw --sigma2 64 --penalty 1 --set data.positive=4",
-    "images-exact-columns": f"{DIGITS} --centers 60 --set kernel.precision=float64 --features-store none",
     "images-rounds": f"{DIGITS} --centers 500 --set centers.working_set=200 --penalty 1 --refit ridge",
     "table": "{data}/values.npz",
     "table-classes": f"{{data}}/classes.npz {WEIGHTED} --budget 2s",

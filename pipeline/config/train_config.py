@@ -220,12 +220,6 @@ class KernelConfig:
         "--scale",
     )
     scale_rounds: int = option(12, whole(1, 100), "rounds in which scales are learned, at most")
-    precision: str = option(
-        "auto",
-        OneOf(("auto", "float32", "float64")),
-        "precision of kernel values, to which the certificate refers (auto: float64 for tables with a "
-        "penalty, else float32)",
-    )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class FeatureShape:
     chunk_rows: int
     description: dict[str, Any]
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
+    dtype: str = "float32"  # of the rows
 
     @property
     def store(self) -> str:

@@ -183,6 +183,7 @@ class ArrayFeatures:
             chunk_rows=chunk_rows_for(4 * n_features, max(len(self.index), 1)),
             description={},
             weighted=() if self._weights is None else ("train",),
+            dtype=np.dtype(self.dtype).name,
         )
 
     def standardise(self, shape: FeatureShape, *, balanced: bool) -> None:

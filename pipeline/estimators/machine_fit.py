@@ -42,7 +42,7 @@ from pipeline.runtime.row_pass import Workers
 from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import assemble_model
 from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, with_candidates
+from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, value_dtype, with_candidates
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, loops_to_compile
@@ -222,7 +222,6 @@ def _filled_in(
         "seed": int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max)),
         "centers.count": count,
         "centers.working_set": None if count is None else shape.n_train,  # a Gram of all candidates, or none
-        "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
     }
     room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
@@ -265,7 +264,7 @@ def _store(
         input_shape=(shape.n_features,),
         table_columns=columns,
     )
-    _set_model(machine, model, None if machine._of_cells else np.dtype(config.kernel.precision).type)
+    _set_model(machine, model, None if machine._of_cells else np.dtype(value_dtype(config, shape)).type)
     if final.points is None:
         machine.centers_ = features.take(work.candidates[final.active], as_given=True)
     machine.penalty_ = summary["penalty"]

@@ -12,6 +12,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
+from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import held_out_rows, target_blocks
 from storage.arrays import read_arrays
@@ -64,7 +65,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "moves": summary.get("moves"),
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
-        "precision": config.kernel.precision,
+        "precision": value_dtype(config, run.shape),
         "seed": config.seed,
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),

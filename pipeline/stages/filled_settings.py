@@ -97,7 +97,7 @@ def fill_in(
     refuse(_without_sense(config, shape, explicit))
     # Without an intercept, centred targets would be another problem.
     centres = shape.task == "regression" and bool(config.solver.intercept)
-    config = _with_precision(_with_defaults(config, {"data.centre_targets": centres}))
+    config = _with_defaults(config, {"data.centre_targets": centres})
     config, of_memory = _with_memory(config, shape, asked, room)
     return config, [*notes, *of_memory]
 
@@ -135,17 +135,6 @@ def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: in
     scale = "learned" if config.kernel.sigma2 is None else "none"
     defaults = {"kernel.name": kernel, "kernel.scale": scale, "kernel.sigma2": "auto"}
     return _with_defaults(with_value(config, "solver.refit", "ridge"), defaults)
-
-
-def _with_precision(config: TrainConfig) -> TrainConfig:
-    """Fill in the precision of kernel values: float64 where there is a certificate, which is of columns in it.
-
-    Features of images are long, and their inner products nearly all the work: they stay float32.
-    """
-    if config.kernel.precision != "auto":
-        return config
-    exact = config.solver.is_penalised and config.features.name == "raw"
-    return with_value(config, "kernel.precision", "float64" if exact else "float32")
 
 
 def _with_count(
@@ -192,8 +181,7 @@ def _with_memory(
     fits = room.fits(with_candidates(config, most)) if working_set is None else working_set >= most
     if fits or asked.solver.penalty is not None:
         return config, []
-    as_asked = {key: get(asked, key) for key in ("solver.refit", "kernel.precision")}
-    config = _with_precision(with_values(config, {"solver.penalty": DEFAULT_PENALTY} | as_asked))
+    config = with_values(config, {"solver.penalty": DEFAULT_PENALTY, "solver.refit": asked.solver.refit})
     return config, [f"penalty {DEFAULT_PENALTY}, which needs no Gram of all candidates: that does not fit"]
 
 
@@ -208,6 +196,15 @@ def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
 def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
     """Return the kernels that are asked for, or tried."""
     return KERNELS if kernel.name == AUTO_KERNEL else (kernel_named(kernel.name or "gaussian"),)
+
+
+def value_dtype(config: TrainConfig, shape: FeatureShape) -> str:
+    """Return the dtype of kernel values: float64 where rows are, or the certificate of a table is of such columns.
+
+    Features of images are long, and their inner products nearly all the work: they stay float32.
+    """
+    certified = config.solver.is_penalised and config.features.name == "raw"
+    return "float64" if certified else shape.dtype
 
 
 def is_chosen(kernel: KernelConfig) -> bool:

@@ -25,7 +25,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
-from pipeline.stages.filled_settings import kernels_of
+from pipeline.stages.filled_settings import kernels_of, value_dtype
 from pipeline.stages.fit.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
@@ -113,7 +113,7 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         loops += loops_in(deskew, *deskew.SIGNATURES) if config.features.deskew else []
     kernels, learned = kernels_of(config.kernel), learns_scales(config.kernel.scale)
     names = {name for kernel in kernels for name in kernel.loops}
-    dtypes = {config.kernel.precision, "float32"}  # of the model; of trials
+    dtypes = {value_dtype(config, shape), "float32"}  # of the model; of trials
     columns = [loop for loop in loops_in(kernel_loops, *sorted(names)) if loop.types[0].dtype.name in dtypes]
     if not in_rounds:  # else candidates are scored with float32 columns too
         columns = [loop for loop in columns if loop.types[-2] != kernel_loops.FLOAT32_COLUMNS]

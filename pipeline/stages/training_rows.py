@@ -24,6 +24,7 @@ from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.stages.filled_settings import value_dtype
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -396,7 +397,7 @@ class RunSize:
     @property
     def value_bytes(self) -> int:
         """Bytes of a kernel value."""
-        return 8 if self.config.kernel.precision == "float64" else 4
+        return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
     def pieces(self, blocks: RowGrid, n_columns: int) -> int:
         """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""

@@ -25,7 +25,7 @@ from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of, value_dtype
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
@@ -252,7 +252,7 @@ class Workspace(RowData):
             shape=self.shape,
             kernel=self.kernel,
             sigma2=float(self.choices["sigma2"]),
-            precision=self.config.kernel.precision,
+            precision=value_dtype(self.config, self.shape),
             read_rows=self.config.statistics.block_rows,
             seed=self.config.seed,
             facts=self.facts,

@@ -12,7 +12,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
 from pipeline.solvers.candidate_budget import TRIAL_SIZES
-from pipeline.stages.filled_settings import grows, trial_sizes
+from pipeline.stages.filled_settings import grows, trial_sizes, value_dtype
 from runs import train
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
@@ -36,22 +36,20 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
     return {key: get(config, key) for key in keys}
 
 
-CERTIFIED = PENALISED | {"kernel.precision": "float64"}
 # What is asked for, and what is filled in for a table of 700 rows.
 FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto", "kernel.precision": "float32"}),
+    ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto"}),
     ({"kernel.name": "laplace"}, SIMPLE | {"kernel.name": "laplace"}),
     ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
     ({"kernel.scale_rounds": 5}, SIMPLE | {"kernel.scale_rounds": 5}),
-    ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian", "kernel.precision": "float32"}),
-    ({"solver.penalty": 1.0}, {"kernel.name": "gaussian", "kernel.precision": "float64"}),
-    ({"solver.penalty": "auto"}, {"kernel.precision": "float64"}),
-    ({"solver.penalty": "max:1e-7"}, CERTIFIED),
-    ({"solver.tolerance": 1e-4}, CERTIFIED),
-    ({"solver.refit": "ridge"}, CERTIFIED | {"solver.refit": "ridge"}),
-    ({"solver.refit": "none"}, CERTIFIED),
-    ({"centers.count": "all"}, CERTIFIED),
-    ({"statistics.hold_out": 0.0}, CERTIFIED),
+    ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
+    ({"solver.penalty": 1.0}, {"kernel.name": "gaussian"}),
+    ({"solver.penalty": "max:1e-7"}, PENALISED),
+    ({"solver.tolerance": 1e-4}, PENALISED),
+    ({"solver.refit": "ridge"}, PENALISED | {"solver.refit": "ridge"}),
+    ({"solver.refit": "none"}, PENALISED),
+    ({"centers.count": "all"}, PENALISED),
+    ({"statistics.hold_out": 0.0}, PENALISED),
 ]
 
 
@@ -61,13 +59,23 @@ def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_
     assert taken(config, expected) == expected
 
 
-def test_few_rows_are_penalised_and_images_have_kernel_values_of_float32_unless_columns_enter_in_rounds(tmp_path):
+def test_few_rows_are_penalised(tmp_path):
     assert taken(filled(table(tmp_path, 199))[0], PENALISED) == PENALISED
-    rounds = {"centers.count": 400, "centers.working_set": 90}
-    of_table = filled(table(tmp_path, 400), **rounds, **{"solver.penalty": "max:1e-3"})[0]
-    images = filled("digits", **{"centers.count": 400})[0]
-    asked = filled("digits", **rounds, **{"kernel.precision": "float64"})[0]
-    assert [each.kernel.precision for each in (of_table, images, asked)] == ["float64", "float32", "float64"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "asked", "expected"),
+    [
+        ("table", {}, "float32"),
+        ("table", {"solver.select": "greedy:9"}, "float32"),
+        ("table", {"solver.penalty": "auto"}, "float64"),
+        ("digits", {"centers.count": 400}, "float32"),
+        ("digits", {"features.name": "raw"}, "float64"),
+    ],
+)
+def test_kernel_values_are_float64_where_there_is_a_certificate_of_raw_rows(tmp_path, dataset, asked, expected):
+    data = table(tmp_path, 400) if dataset == "table" else dataset
+    assert value_dtype(filled(data, **asked)[0], FeatureShape("0", "", "", (), 400, 5, 4, 1000, {})) == expected
 
 
 def test_a_metric_is_not_for_a_product_of_features(tmp_path):
@@ -110,7 +118,7 @@ def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
 def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
     data = table(tmp_path, 9000)
     config, notes = filled(data, centers__count=9000, resources__memory_limit="1500MiB")
-    assert (config.solver.penalty, config.kernel.precision) == ("max:1e-7", "float64")
+    assert config.solver.penalty == "max:1e-7"
     assert any("does not fit" in note for note in notes)
     by_budget, _ = filled(data, resources__memory_limit="1500MiB", centers__budget="1h")
     assert by_budget.solver.penalty == "none"

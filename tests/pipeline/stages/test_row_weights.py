@@ -16,7 +16,7 @@ from runs import model_bytes, train
 
 WEIGHTED = ("--set", "data.weights=w")
 BALANCED = ("--class-weight", "balanced")
-EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-10", "--sigma2", "0.5", "--set", "statistics.hold_out=0")
+EXACT = ("--tol", "1e-10", "--sigma2", "0.5", "--set", "statistics.hold_out=0")
 PLAIN = ("--set", "data.standardise=false")  # moments of equal weights are those of none up to rounding alone
 ROUNDS = ("--centers", "all", "--set", "centers.working_set=90")
 Arrays = dict[str, Any]

@@ -30,7 +30,7 @@ COMMON = SERIAL
 WIDTH = ("--sigma2", "1")
 ON_DEMAND = ("--set", "centers.columns=on-demand")
 AT_ONCE = ("--set", "centers.working_set=150")
-EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-9")  # float32 columns round otherwise in other tiles
+EXACT = ("--tol", "1e-9")
 MANY = ("--centers", "400")
 CASES = {
     "all candidates": (*AT_ONCE, "--centers", "all", "--penalty", "1", "--sigma2", "2"),
@@ -146,7 +146,7 @@ def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[
 
 N, DRAWN = 675, 135
 SUBSET = ("--set", f"centers.working_set={2 * DRAWN}")
-ON_SUBSET = ("--centers", "all", "--sigma2", "2", "--tol", "1e-5", "--set", "kernel.precision=float64")
+ON_SUBSET = ("--centers", "all", "--sigma2", "2", "--tol", "1e-5")
 SETTINGS = {
     "auto": ("values", "--penalty", "auto"),
     "refitted": ("values", "--penalty", "auto", "--refit", "ridge", "--set", "seed=4"),

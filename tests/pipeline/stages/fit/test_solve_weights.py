@@ -84,7 +84,7 @@ def test_the_papers_rule_stops_before_the_gap_and_says_so(train: Train) -> None:
 def test_least_squares_on_all_is_ridge_regression_on_the_columns(
     finished_run: TrainedRuns, tables: Path, rows_of: Any
 ) -> None:
-    run = finished_run(*COMMON, "--set", "kernel.precision=float64", dataset=tables / "values.npz")
+    run = finished_run(*COMMON, dataset=tables / "values.npz")
     report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
     assert (report["penalty"], report["solves"], report["penalised"], report["refit"]) == (None, [], None, "ridge")
     assert report["model_n_centers"] == report["n_centers"] == CENTERS
