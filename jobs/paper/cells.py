@@ -30,7 +30,7 @@ from storage.folder_layouts import RunLayout
 from storage.records import read_record, write_json
 
 # Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
-PAPER_WAY = ("--schedule", "uniform", "--step", "newton", "--set", "solver.stop=paper")
+PAPER_WAY = ("--schedule", "paper")
 CERTIFIED = ("--tol", "1e-4")
 METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted", "greedy")
 MNIST = Path(__file__).with_name("mnist.toml")  # the paper's settings, which the named run goes beyond

@@ -36,8 +36,6 @@ KERNELS_ELSEWHERE = {  # as scikit-learn names them
     "laplacian": "is product-laplace with sigma2 = 1/gamma²",
     **dict.fromkeys(("linear", "poly", "polynomial", "sigmoid", "cosine", "precomputed"), NO_DISTANCE),
 }
-SCHEDULES = ("shrinking", "uniform")
-STEPS = ("exact", "newton")
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
@@ -275,17 +273,10 @@ class SolverConfig:
     )
     schedule: str = option(
         "shrinking",
-        OneOf(SCHEDULES),
-        "order in which coordinates are visited: shrinking skips those that stay at zero; uniform, the paper's",
+        OneOf(("shrinking", "uniform", "paper")),
+        "how coordinates are visited: shrinking skips those that stay at zero, and ends in Newton steps on all others; "
+        "uniform draws them at random; paper does with the steps and the stopping rule of the paper",
         "--schedule",
-    )
-    step: str = option(
-        "exact", OneOf(STEPS), "step along a coordinate: exact goes to the minimum, newton is the paper's", "--step"
-    )
-    stop: str = option(
-        "gap",
-        OneOf(("gap", "paper")),
-        "when a solve ends: at the relative duality gap, or by the paper's rule (needs the uniform schedule)",
     )
 
     @property

@@ -192,11 +192,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     fit_intercept : bool
         Fit b, without a penalty.
     tol : float or None
-        Relative duality gap to reach, above 0. None: 1e-3, and up to 500 candidates to rounding (not if "uniform").
+        Relative duality gap to reach, above 0. None: 1e-3, and up to 500 candidates to rounding with "shrinking".
     max_sweeps : int
         Iterations (sweeps or Newton rounds) of a solve before it gives up, at least 1.
-    schedule : "shrinking" or "uniform"
-        "uniform": the paper's random order, without Newton rounds.
+    schedule : "shrinking", "uniform" or "paper"
+        "uniform": the paper's random order, without Newton rounds; "paper": with its steps and stopping rule, too.
     memory_limit : int, str or None
         Bytes, or a size such as "2GiB", that a fit may take besides the process and X, of which blocks of up to
         150 MiB are copied. None: three quarters of the machine's memory.

@@ -114,7 +114,7 @@ def run_sweep(
     order: np.ndarray,
     shrunk: np.ndarray,
     *,
-    step: str = "exact",
+    exact: bool = True,
     threshold: float = np.inf,
     refactor_every: int = REFACTOR_EVERY,
     most_factorisations: float = np.inf,
@@ -123,6 +123,7 @@ def run_sweep(
 
     order (visits,) i8 : coordinates in the order of their visits.
     shrunk (M,) bool : set in place for the zero coordinates whose gradient exceeds ``threshold``.
+    exact : steps go to the minimum, else they are the paper's.
     refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run repeats its bits.
     most_factorisations : the sweep ends early after so many: columns alike to rounding may want one at each visit.
     Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
@@ -132,7 +133,7 @@ def run_sweep(
     while done < order.size and factorisations < most_factorisations:
         segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
         mu, support, before = inverse.mu.copy(), inverse.support.copy(), shrunk.copy()
-        visits, moved, largest = _visit(problem, inverse, segment, shrunk, step, threshold)
+        visits, moved, largest = _visit(problem, inverse, segment, shrunk, exact, threshold)
         if moved == 0:
             done, worst = done + visits, max(worst, largest)
             continue
@@ -158,14 +159,14 @@ def run_sweep(
 
 
 def _visit(
-    problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, step: str, threshold: float
+    problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, exact: bool, threshold: float
 ) -> tuple[int, int, float]:
     """Visit ``order`` in place from a fresh G, until it must be computed afresh; return (visits, moves, worst)."""
     gram, done, moves, worst = read_only(problem.gram), 0, 0, 0.0
     while True:
         a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
-            order[done:], gram, problem.kty, problem.penalty, step == "exact", threshold, inverse.mu,
+            order[done:], gram, problem.kty, problem.penalty, exact, threshold, inverse.mu,
             inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)

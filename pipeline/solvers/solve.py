@@ -121,7 +121,7 @@ def _finished(options: SolverOptions, state: SolverState) -> Status | None:
     """Return why to stop before another iteration, or None (mathematics.md, eqs. 35 and 45)."""
     if (state.certified and state.relative_gap <= options.tolerance) or state.best_gap <= options.tolerance:
         return Status.CONVERGED
-    if options.stop == "paper" and state.iterations > 1:
+    if options.schedule == "paper" and state.iterations > 1:
         fall = state.previous_objective - state.objective
         if fall < PAPER_EPSILON * state.previous_objective:
             return Status.PAPER_RULE
@@ -242,7 +242,7 @@ def _sweep(
     shrunk, n_screened = state.shrunk.copy(), int(np.count_nonzero(state.screened))
     inverse, report = run_sweep(
         problem, inverse, order, shrunk,
-        step=options.step, threshold=threshold, most_factorisations=most_factorisations,
+        exact=options.schedule != "paper", threshold=threshold, most_factorisations=most_factorisations,
     )  # fmt: skip
     if options.uses_newton:
         state = replace(state, shrunk=shrunk, threshold=report.worst if report.worst > 0 else np.inf)

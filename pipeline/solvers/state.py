@@ -21,18 +21,15 @@ class SolverOptions:
     tolerance : relative duality gap over all candidates to stop at.
     max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
         Newton rounds, which admit the worst violators and minimise on the faces they meet.
-    schedule : "shrinking" or "uniform".
-    step : "exact", or "newton", where that does not lower a weight
+    schedule : "shrinking", "uniform", or "paper": uniform with Newton steps, where these do not lower a weight, and the
+        paper's stopping rule, its sign corrected (mathematics.md, eq. 35).
     opening_visits : of the one sweep before Newton rounds, which admits far more coordinates than the optimum keeps.
-    stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 35).
     """
 
     tolerance: float = 1e-3
     max_sweeps: int = 1000
     schedule: str = "shrinking"
-    step: str = "exact"
     opening_visits: int = 200
-    stop: str = "gap"
 
     @property
     def uses_newton(self) -> bool:

@@ -46,8 +46,6 @@ PENALISED = {
     "solver.tolerance": "which has no duality gap",
     "solver.max_sweeps": "which sweeps nothing",
     "solver.schedule": "which has its own order",
-    "solver.step": "which has its own steps",
-    "solver.stop": "which has no such rule",
 }
 
 
@@ -323,8 +321,6 @@ def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset
         )
     if config.data.class_weight is not None and shape.task == "regression":
         yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
-    if solver.stop == "paper" and solver.schedule != "uniform":
-        yield "`solver.stop=paper` needs `solver.schedule=uniform`; choose both or neither"
     if config.statistics.hold_out == 0 and needs_rows is not None:
         yield f"{needs_rows} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1"
     if config.data.centre_targets and not (shape.task == "regression" and solver.intercept):

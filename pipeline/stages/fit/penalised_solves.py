@@ -71,8 +71,6 @@ def solver_options(solver: SolverConfig) -> SolverOptions:
         tolerance=solver.tolerance or TO_ROUNDING,
         max_sweeps=solver.max_sweeps,
         schedule=solver.schedule,
-        step=solver.step,
-        stop=solver.stop,
     )
 
 

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "penalty": (images, {**PRECISE, "penalty": 0.5}),
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
     "path": (images, {**PRECISE, "penalty": "path:max:0.1:4", "refit": "ridge"}),
-    "uniform": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "uniform"}),
+    "paper": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
     "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),

@@ -171,7 +171,6 @@ TOGETHER = [
     (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
     (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
-    (["--set", "solver.stop=paper"], "uniform"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
     ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
     ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "no gradient for --kernel laplace"),

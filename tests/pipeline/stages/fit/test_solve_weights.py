@@ -75,7 +75,7 @@ def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of
 
 
 def test_the_papers_rule_stops_before_the_gap_and_says_so(train: Train) -> None:
-    rule = ("--schedule", "uniform", "--step", "newton", "--set", "solver.stop=paper", "--tol", "1e-9")
+    rule = ("--schedule", "paper", "--tol", "1e-9")
     _, report = train("--penalty", "1", *rule)
     assert max(solve["relative_gap"] for solve in report["solves"]) > 1e-9
     assert all("epsilon" in solve["status"] for solve in report["solves"])
