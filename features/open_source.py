@@ -3,13 +3,10 @@
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from features import images, paper_tables
 from features.array_sources import open_arrays, open_npz
@@ -49,14 +46,14 @@ def open_source(
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
     """
     if arrays is not None:
-        return viewed(open_arrays(spec, arrays, digests), spec)
+        return open_arrays(spec, arrays, digests)
     with _opening:  # threads that start together must not each read the same 55 MB
         return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec), keeper)
 
 
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
 def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: "Keeper | None") -> Source:
-    source = viewed(_open(spec, keeper), spec)
+    source = _open(spec, keeper)
     if spec.dataset not in NAMED and stamp_of(spec) != stamps:  # each file of those has its sha256
         raise changed(spec)
     return source
@@ -70,26 +67,6 @@ def changed(spec: SourceSpec) -> DataError:
 def close_files() -> None:
     """Close the files that this process has open."""
     _opened.cache_clear()
-
-
-def viewed(source: Source, spec: SourceSpec) -> Source:
-    """Return a source as it is, or with the positive label of `spec` as class 1 and all others as -1.
-
-    Raises UsageError where the source has no classes, DataError where no label reads so.
-    """
-    if spec.positive is None:
-        return source
-    if source.task == "regression":
-        raise UsageError(f"data.positive = {spec.positive}: {source.name} is a regression task; leave it out")
-    labels = [str(label) for label in source.classes]
-    if spec.positive not in labels:
-        known = ", ".join(labels[:20])
-        raise DataError(f"data.positive = {spec.positive}: no label of {source.name}; it has {known}")
-    positive = labels.index(spec.positive)
-
-    targets = {part: (classes == positive).astype(np.int64) for part, classes in source.targets.items()}
-    identity = source.identity | {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
-    return replace(source, task="binary", classes=(-1, 1), targets=targets, identity=identity)
 
 
 def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:

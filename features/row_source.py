@@ -67,8 +67,7 @@ def source_of(
     n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(given, counted, strict=True))
     labels = given[0].labels[counted[0].rows]
     is_table = len(given[0].inputs.shape) == 2
-    # Labels of images, or one set against all others, are classes also where there are many.
-    most_classes = MOST_TABLE_CLASSES if is_table and spec.positive is None else MOST_CLASSES
+    most_classes = MOST_TABLE_CLASSES if is_table else MOST_CLASSES
     task = spec.task or detect_task(labels, most_classes)
     classes = class_labels(labels, task)
     chosen = chosen_rows(spec, counted, name, split=len(given) == 1)
@@ -246,7 +245,7 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRo
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
-    if spec.task or spec.positive is not None or labels.dtype.kind not in "iu" or task == "binary":
+    if spec.task or labels.dtype.kind not in "iu" or task == "binary":
         return []
     taken, otherwise, other = "classes", "quantities", "regression"
     if task == "regression":

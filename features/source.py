@@ -25,7 +25,6 @@ class SourceSpec:
     header : whether tables of text begin with the names of their columns
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
     standardise : None: False for images and `sinc`, True for tables
-    positive : the label to set against all others, as it reads; labels become 1 and -1
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     kept : the folder of what was found in tables; None: they are read into memory
     """
@@ -46,7 +45,6 @@ class SourceSpec:
     missing: str | None = None
     task: str | None = None
     standardise: bool | None = None
-    positive: str | None = None
     noise: float | None = None
     seed: int = 0
     kept: str | None = None

@@ -86,7 +86,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     Of a finished run the folder is removed: the statistics of hundreds of them would fill a disk.
     """
     words = [dataset, *(["--config", f"jobs/paper/{MNIST.name}"] if dataset == "mnist" else []), *arguments]
-    name = f"{dataset}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:12]}"
+    name = f"{Path(dataset).stem}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:12]}"
     kept = asked.out / "runs" / f"{name}.json"
     if kept.exists():
         return Trained(**json.loads(kept.read_text(encoding="utf-8")))
@@ -147,6 +147,17 @@ def split_of(asked: argparse.Namespace, dataset: str, *arguments: str) -> Split:
     store = open_features(live(request, shape))
     X, y = store.read("train", 0, shape.n_train), store.targets("train", 0, shape.n_train)
     return Split(X, y, store.read("test", 0, shape.n_test), store.targets("test", 0, shape.n_test))
+
+
+def one_against_others(asked: argparse.Namespace, dataset: str, label: int) -> list[str]:
+    """Return the words that train on a data set as its kernel sees it, whose labels are 1 for a digit, else -1."""
+    path, split = asked.out / f"{dataset}-{label}.npz", split_of(asked, dataset)
+    parts = {"train": (split.X, split.y), "test": (split.X_test, split.y_test)}
+    arrays = {f"X_{part}": X for part, (X, _) in parts.items()}
+    arrays |= {f"y_{part}": np.where(y == label, 1, -1) for part, (_, y) in parts.items()}
+    asked.out.mkdir(parents=True, exist_ok=True)
+    np.savez(path, allow_pickle=False, **arrays)
+    return [str(path), "--set", "data.standardise=false", "--set", "solver.intercept=false"]
 
 
 def row(

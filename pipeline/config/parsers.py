@@ -94,11 +94,6 @@ def is_plain(value: str) -> bool:
     return not has_controls(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def label(value: object) -> str:
-    """Accept a label of the data, a text or a number, as it reads."""
-    return text(str(value)) if not isinstance(value, bool) else text(value)
-
-
 def address(value: object) -> str:
     """Accept the address of a dask scheduler: `settings.load` knows where it may come from."""
     if is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value)):

@@ -17,7 +17,6 @@ from pipeline.config.parsers import (
     categories,
     duration,
     is_searched,
-    label,
     learns_scales,
     name_list,
     number_list,
@@ -105,9 +104,6 @@ class DataConfig:
         truth,
         "auto",
         "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
-    )
-    positive: str | None = optional(
-        label, "none", "label to set against all others, which makes a binary task with labels 1 and -1"
     )
     centre_targets: bool | None = optional(
         truth, "auto", "fit a regression to the targets less their mean (auto: where there is an intercept)"

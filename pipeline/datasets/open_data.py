@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from features.array_sources import digest_arrays, open_npz
-from features.open_source import changed, close_files, open_source, stamp_of, viewed
+from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_table
 from pipeline.datasets.table_records import TableRecords
@@ -78,7 +78,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
     path = Path(spec.dataset)
     if not _is_zarr(spec):
         is_npz = path.suffix == ".npz" and path.is_file()
-        return viewed(open_npz(spec, path, outline=True), spec) if is_npz else None
+        return open_npz(spec, path, outline=True) if is_npz else None
     arrays = open_user_arrays(path)
     return open_source(spec, arrays, dict.fromkeys(arrays, ""))
 

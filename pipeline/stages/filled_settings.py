@@ -51,8 +51,7 @@ PENALISED = {
 
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     """Fill in task, features and whether inputs are z-scored."""
-    if config.data.positive is None:  # which makes the task another than that of the labels
-        config = with_value(config, "data.task", source.task)
+    config = with_value(config, "data.task", source.task)
     is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
     if config.features.name == "auto":
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")

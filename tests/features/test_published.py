@@ -12,7 +12,7 @@ import pooch
 import pytest
 
 from features import published
-from features.errors import DataError, MissingInputError, UnavailableError, UsageError
+from features.errors import DataError, MissingInputError, UnavailableError
 from features.open_source import open_source
 from features.published import PUBLISHED, Published, fetch, find, read_files
 from features.source import SourceSpec
@@ -220,23 +220,3 @@ def test_sinc_is_what_it_says_by_seed_noise_and_size():
     radius = np.linalg.norm(inputs, axis=1)
     np.testing.assert_allclose(targets, np.sin(radius) / radius, rtol=0, atol=1e-14)
     assert quiet.identity != open_source(SourceSpec("sinc", n_test=7)).identity
-
-
-def test_one_class_against_the_rest(tmp_path):
-    images, labels = np.random.default_rng(0).integers(0, 256, (60, 4, 4)).astype(np.uint8), np.arange(60) % 6
-    np.savez(tmp_path / "images.npz", X=images, y=labels)
-    spec = SourceSpec(str(tmp_path / "images.npz"))
-    multiclass, view = open_source(spec), open_source(replace(spec, positive="4"))
-    assert (view.name, view.task, view.classes) == ("images", "binary", (-1, 1))
-    assert (view.n_train, view.n_test, view.input_shape) == (multiclass.n_train, multiclass.n_test, (4, 4))
-    for part in ("train", "test"):
-        (images, targets), (same, signs) = whole(multiclass, part), whole(view, part)
-        assert np.array_equal(images, same)
-        assert np.array_equal(signs, targets == 4)
-        assert 0 < signs.sum() < len(signs)
-    assert view.identity != open_source(replace(spec, positive="5")).identity
-    with pytest.raises(DataError, match="no label of images; it has 0, 1"):
-        open_source(replace(spec, positive="four"))
-    with pytest.raises(UsageError, match="regression"):
-        open_source(SourceSpec("sinc", positive="1"))
-    assert open_source(SourceSpec("digits", n_train=50, positive="0")).read("train", 0, 50)[1].sum() > 0

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from features import published
+from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
@@ -102,7 +103,7 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     m0 = {(point["penalty"], point["M"]): point["certified"] for point in facts["sizes"]}
     assert m0[1.0, 64] < m0[0.01, 64] <= 64
 
-    with pytest.raises(SystemExit, match="66"):
+    with pytest.raises(MissingInputError, match="copy it there"):
         script("table_usps", "--runs", "1", "--data-dir", tmp_path)
 
     script("report")
