@@ -17,7 +17,7 @@ from features.input_files import check_promise, open_plain
 from features.row_draws import group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
-from features.targets import check_finite_targets
+from features.targets import check_finite_targets, written
 
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
@@ -146,8 +146,8 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         if bad.size:
             raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
     if labels.dtype.kind == "f":
-        labels = labels.astype(np.float64) if labels.dtype.itemsize > 8 else labels  # nothing else can store them
         check_finite_targets(labels, name)
+        labels = written(labels)
     return labels
 
 

@@ -1,16 +1,100 @@
-"""Cells and names of columns as text: which cells are missing, how values are spelled, and lists of names."""
+"""Cells and names of columns as text: which are missing or numbers, how values are spelled, and lists of names.
+
+A number is what Arrow takes for one; one that begins with a needless 0, such as the code 007, is a word. Dates are days
+since 1970, true and false are 1 and 0.
+"""
 
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-# Words for a missing cell: those of pandas and Arrow, and that of the UCI data sets.
-_NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?"
+# Words for a missing cell: those of pandas and Arrow, those of the UCI data sets, and a dash.
+_NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?,-"
 NULL_WORDS = ("", *_NULLS.split(","))
+UNKNOWN = -1  # place of a word that is none of a list
+KINDS = ("number", "date", "truth value", "word")  # of cells
+NUMBER, DATE, TRUTH, WORD = range(4)
+MICROSECONDS_A_DAY = 86_400e6
+_NUMBER = re.compile(r"([+-]?inf(inity)?|(?![+-]?0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
+_TRUTH = {"true": 1.0, "false": 0.0}
+_DIGITS = r"([0-9]+([.,][0-9]+)?|[0-9]{1,3}([., '_][0-9]{3})+([.,][0-9]+)?)"
+COMMAS = "numbers with a comma"
+# What words may be that are none, and what to do about it.
+_LOOKS = (
+    (
+        re.compile(r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", re.I),
+        COMMAS,
+        "write thousands without one, or read decimals with `data.decimal=,`",
+    ),
+    (
+        re.compile(r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}([T ].*)?"),
+        "dates that are none of ISO",
+        "write ISO dates (2020-01-31)",
+    ),
+    (
+        re.compile(rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)"),
+        "numbers with a unit, or signs in them",
+        "write plain numbers (1234.5)",
+    ),
+)
+_SWAPPED = str.maketrans({",": ".", ".": ","})
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a table writes its cells: the sign of decimals, and whether only empty cells are missing."""
+
+    decimal: str = "."
+    only_empty: bool = False
+
+    @property
+    def nulls(self) -> tuple[str, ...]:
+        """Words for a missing cell."""
+        return ("",) if self.only_empty else NULL_WORDS
+
+    def read(self, text: str) -> tuple[int, float]:
+        """Return what kind a text is, and its number, days since 1970, or truth value; NaN for a word."""
+        number = text.translate(_SWAPPED) if self.decimal == "," else text
+        if _NUMBER.fullmatch(number):
+            return NUMBER, float(number)
+        if text.lower() in _TRUTH:
+            return TRUTH, _TRUTH[text.lower()]
+        try:
+            moment = datetime.fromisoformat(text if _DATE.fullmatch(text) else "")
+        except ValueError:
+            return WORD, float("nan")
+        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return DATE, since // timedelta(microseconds=1) / MICROSECONDS_A_DAY
+
+
+def misread(words: Collection[str]) -> tuple[str, str] | None:
+    """Return what all words of a column are that only look like words, and what to do about it."""
+    looks = ((told, remedy) for sign, told, remedy in _LOOKS if words and all(map(sign.fullmatch, words)))
+    return next(looks, None)
+
+
+def value_of(text: str) -> object:
+    """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole numbers stay exact."""
+    if re.fullmatch("-?(0|[1-9][0-9]*)", text):
+        return int(text)
+    kind, value = Spelling().read(text)
+    return text if kind == WORD else (kind, value) if kind == DATE else value
+
+
+def places_in(known: Mapping[str, int], texts: Collection[str]) -> list[int]:
+    """Return the place of each text, or of the one known text that has its value; else UNKNOWN."""
+    of_value = dict[object, int]()
+    for text, place in known.items() if not known.keys() >= set(texts) else ():
+        value = value_of(text)
+        of_value[value] = UNKNOWN if value in of_value else place
+    return [known[text] if text in known else of_value.get(value_of(text), UNKNOWN) for text in texts]
 
 
 def is_missing(text: str) -> bool:
@@ -21,7 +105,7 @@ def is_missing(text: str) -> bool:
 def text_of(value: Any) -> str | None:
     """Return a value as a csv would hold it; None for a missing one."""
     text = None if value is None else str(value)
-    return None if text in ("nan", "NaT", "<NA>") else text
+    return None if text in ("nan", "NaT", "<NA>") and not isinstance(value, str) else text
 
 
 def printable(text: str) -> str:
@@ -39,13 +123,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def reads_as_number(cell: str) -> bool:
-    """Return whether a cell is a number in any spelling."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, with a point or a comma."""
+    return Spelling().read(cell.strip().replace(",", "."))[0] == NUMBER
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -68,6 +148,11 @@ def names_text(names: Iterable[str]) -> str:
     every = any(name != name.strip() or not name for name in names)
     csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
     return text.getvalue()
+
+
+def title_of(name: str, place: int) -> str:
+    """Return what messages call a column."""
+    return name or f"(no name, column {place})"
 
 
 def setting(key: str, value: str) -> str:

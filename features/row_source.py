@@ -9,9 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from features.cell_text import is_number
 from features.errors import DataError, UsageError
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
-from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
+from features.targets import (
+    MOST_CLASSES,
+    MOST_TABLE_CLASSES,
+    are_whole,
+    checked_weights,
+    class_labels,
+    detect_task,
+    encode,
+)
 
 PIECE_BYTES = 8 << 20
 
@@ -245,7 +254,11 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRo
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
-    if spec.task or labels.dtype.kind not in "iu" or task == "binary":
+    if spec.task:
+        return []
+    if labels.dtype.kind == "U" and all(map(is_number, np.unique(labels).tolist())):
+        return [f"target: numbers such as {labels[0]} are classes as they are written; else `data.task=regression`"]
+    if labels.dtype.kind == "U" or not are_whole(labels) or task == "binary":
         return []
     taken, otherwise, other = "classes", "quantities", "regression"
     if task == "regression":

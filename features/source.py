@@ -1,16 +1,18 @@
 """Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from features.cell_text import Spelling
 from features.errors import DataError
 from features.tables.encoding import TableEncoding
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
+HOW = [[decimal, only_empty] for decimal in (".", ",") for only_empty in (False, True)]  # see `Spelling`
 NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 
 
@@ -24,6 +26,7 @@ class SourceSpec:
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     header : whether tables of text begin with the names of their columns
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
+    decimal : the sign of decimals in cells of text
     standardise : None: False for images and `sinc`, True for tables
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     kept : the folder of what was found in tables; None: they are read into memory
@@ -43,6 +46,7 @@ class SourceSpec:
     header: bool = True
     categorical: str | None = None
     missing: str | None = None
+    decimal: str = "."
     task: str | None = None
     standardise: bool | None = None
     noise: float | None = None
@@ -72,8 +76,8 @@ class RowArray(Protocol):
 class Columns:
     """The columns of the table that a model was trained on, by their names; () where its inputs have none.
 
-    header: whether texts begin with the names, else these are f0, f1, … . encoding: how cells become inputs, None for
-    numbers alone.
+    header: whether texts begin with the names, else these are f0, f1, … . how: how cells are written. dates: the inputs
+    whose cells are dates. encoding: how cells become inputs, None for numbers alone.
     """
 
     inputs: tuple[str, ...]
@@ -81,26 +85,31 @@ class Columns:
     header: bool = True
     weights: str | None = None
     groups: str | None = None
+    how: Spelling = Spelling()
+    dates: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
         described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
         encoding = None if self.encoding is None else self.encoding.described()
-        return described | {"inputs": list(self.inputs), "encoding": encoding}
+        described |= {"inputs": list(self.inputs), "dates": list(self.dates), "how": [*astuple(self.how)]}
+        return described | {"encoding": encoding}
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
         """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
-        inputs, encoding = described["inputs"], described["encoding"]
+        inputs, dates, how, encoding = (described[name] for name in ("inputs", "dates", "how", "encoding"))
         names = [described[name] for name in ("target", "weights", "groups")]
-        are_names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
+        are_lists = isinstance(inputs, list) and isinstance(dates, list)
+        are_names = are_lists and all(isinstance(name, str) for name in [*inputs, *dates])
         if not are_names or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
-        if type(described["header"]) is not bool:
-            raise DataError(f"columns are {described!r:.60}, expected true or false for header")
+        if type(described["header"]) is not bool or how not in HOW:
+            raise DataError(f"columns are {described!r:.60}, expected true or false for header, and how cells read")
         known = None if encoding is None else TableEncoding.from_description(encoding)
-        return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
+        more = {"inputs": tuple(inputs), "dates": tuple(dates), "how": Spelling(*how)}
+        return cls(**{**described, **more, "encoding": known})
 
     @property
     def input_names(self) -> tuple[str, ...]:

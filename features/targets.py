@@ -1,11 +1,10 @@
 """From labels to targets, int64 indices into the sorted classes or float64 values, to outputs of solves, and back."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
-from features.cell_text import has_controls, reads_as_number
+from features.cell_text import has_controls, is_number, places_in
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -19,7 +18,7 @@ LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of s
 def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     """Return the task that labels (n,) suggest: integers, booleans, floats or strings.
 
-    Two distinct values are binary; 3 to `most_classes` distinct integers, or 3 to 100 strings, are multiclass; other
+    Two distinct values are binary; 3 to `most_classes` distinct whole numbers, or 3 to 100 strings, multiclass; other
     numbers are regression. Raises DataError for no labels, one class, or more than 100 distinct strings.
     """
     if labels.ndim != 1 or labels.size == 0:
@@ -30,15 +29,30 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if n_distinct == 2:
         return "binary"
     text = labels.dtype.kind == "U"
-    if n_distinct <= (MOST_CLASSES if text else most_classes) and labels.dtype.kind in "biuU":
+    if n_distinct <= (MOST_CLASSES if text else most_classes) and (text or are_whole(labels)):
         return "multiclass"
     if text:
-        row = next((row for row, label in enumerate(labels) if not reads_as_number(label)), 0)
+        row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
         raise DataError(
             f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
             "or give the task (`data.task=multiclass`) if these are classes"
         )
     return "regression"
+
+
+def are_whole(labels: np.ndarray) -> bool:
+    """Return whether labels (n,) are whole numbers, also those that are stored as floats, or truth values."""
+    return labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and bool((labels == np.rint(labels)).all()))
+
+
+def written(labels: np.ndarray) -> np.ndarray:
+    """Return floats (n,) as float64; few that may be classes as they are written: the float32 of .1 is no other .1."""
+    if labels.dtype.itemsize >= np.dtype(np.float64).itemsize:
+        return labels.astype(np.float64)
+    values, of_rows = np.unique(labels, return_inverse=True)
+    if len(values) > MOST_CLASSES:
+        return labels.astype(np.float64)
+    return values.astype(str).astype(np.float64)[of_rows]
 
 
 def class_labels(labels: np.ndarray, task: str) -> tuple:
@@ -80,17 +94,15 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
     return index
 
 
-def class_positions(
-    labels: np.ndarray, classes: tuple, otherwise: Callable[[Any], Any] = lambda label: label
-) -> np.ndarray:
+def class_positions(labels: np.ndarray, classes: tuple) -> np.ndarray:
     """Return which of the classes each of some labels (n,) is, (n,) int64, -1 where it is none.
 
-    Whole numbers of any size are compared exactly. A label that is no class is looked for as `otherwise(label)`.
+    A label is found as it is written, else by its value: 2.0 is 2, and true is True, where no two classes are. Whole
+    numbers of any size are compared exactly.
     """
-    known = {label: k for k, label in enumerate(classes)}
     values, inverse = np.unique(labels, return_inverse=True)
-    codes = [known.get(value, known.get(otherwise(value), -1)) for value in values.tolist()]
-    return np.array(codes, np.int64)[inverse]
+    found = places_in({str(label): k for k, label in enumerate(classes)}, list(map(str, values.tolist())))
+    return np.array(found, np.int64)[inverse]
 
 
 def class_array(classes: tuple) -> np.ndarray:

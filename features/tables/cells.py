@@ -1,84 +1,67 @@
-"""The cells of a column: numbers, categories, labels or groups, the same from every kind of file.
+"""The cells of a column: numbers, categories, labels or groups, the same from every kind of file."""
 
-Arrow decides what a number is. Dates are days since 1970, true and false are 1 and 0. A number that begins with a
-needless 0, such as the code 007, is a word.
-"""
-
-import re
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import NULL_WORDS, text_of
+from features.cell_text import DATE, MICROSECONDS_A_DAY, NUMBER, TRUTH, WORD, Spelling, misread, setting, text_of
 from features.errors import DataError
 from features.tables.readers import holds_words
+from features.targets import MOST_TABLE_CLASSES, written
 
-EXACT = 2**53  # below it, float64 tells all whole numbers apart
-MICROSECONDS_A_DAY = 86_400e6
-_NUMBER = re.compile(r"([+-]?inf(inity)?|(?!0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
-_TRUTH = {"true": 1.0, "false": 0.0}
-_NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
+POINTS = Spelling()
 
 
 def numbers(
-    values: "pyarrow.Array", *, are_known: bool = False
-) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-    """Return the numbers (n,) that the cells of a column are, NaN for others; and which others are words.
+    values: "pyarrow.Array", how: Spelling = POINTS, *, are_known: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return the numbers (n,) that the cells of a column are, NaN for others, and of which kind each is (n,).
 
-    The second is None where no cell is a word. are_known: whether the cells were read before, and are no words.
+    A kind is NUMBER, DATE, TRUTH or WORD; that of a missing cell means nothing. are_known: whether the cells were read
+    before, and are no words.
     """
     if types.is_dictionary(values.type) and not holds_words(values.type.value_type):
         values = values.dictionary_decode()
-    kind = values.type
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return _days(values), None
-    if types.is_decimal(kind) or types.is_null(kind):
-        values = values.cast(pyarrow.string())
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return _array(values.cast(pyarrow.float64(), safe=False)), None
+    of = values.type
+    if types.is_date(of) or types.is_timestamp(of):
+        return _days(values), _all(DATE, values)
+    if types.is_decimal(of) or types.is_null(of):
+        values, how = values.cast(pyarrow.string()), POINTS
+    if types.is_integer(of) or types.is_floating(of) or types.is_boolean(of):
+        read = _array(values.cast(pyarrow.float64(), safe=False))
+        return read, _all(TRUTH if types.is_boolean(of) else NUMBER, values)
     if types.is_string(values.type):
         for has_blanks in (False, True):
-            cells = _trimmed(values) if has_blanks else values
+            cells = _with_points(_trimmed(values, how) if has_blanks else values, how)
             if not are_known and _has_needless_zeros(cells):
                 break
             try:
                 found = _array(cells.cast(pyarrow.float64()))
             except pyarrow.ArrowInvalid:
                 continue
-            if are_known or not _has_other_nans(cells, found):
-                return found, None
+            if are_known or not _has_other_nans(cells, found, how):
+                return found, _all(NUMBER, values)
         try:
-            return _days(values.cast(pyarrow.timestamp("us"))), None
+            return _days(values.cast(pyarrow.timestamp("us"))), _all(DATE, values)
         except pyarrow.ArrowInvalid:
             pass
-    texts, of_rows = distinct(values)
-    read_as = np.array([np.nan if text is None else number_of(text) for text in texts], np.float64)
-    words = np.array([text is not None and np.isnan(number) for text, number in zip(texts, read_as, strict=True)], bool)
-    return read_as[of_rows], words[of_rows] if words.any() else None
+    texts, of_rows = distinct(values, how)
+    read_as = [(NUMBER, np.nan) if text is None else how.read(text) for text in texts]
+    kinds, found = (np.array([one[k] for one in read_as]) for k in (0, 1))
+    return found[of_rows].astype(np.float64), kinds[of_rows].astype(np.int8)
 
 
-def number_of(text: str) -> float:
-    """Return the number, the days since 1970, or the truth value that a text is; NaN where it is none of them."""
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if not _DATE.fullmatch(text):
-        return _TRUTH.get(text.lower(), np.nan)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return np.nan
-    if len(text) == 10:
-        return float((moment.date() - date(1970, 1, 1)).days)
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since // timedelta(microseconds=1)) / MICROSECONDS_A_DAY
+def _all(kind: int, values: "pyarrow.Array") -> NDArray[np.int8]:
+    """Return one kind for all cells of a column."""
+    return np.broadcast_to(np.int8(kind), len(values))
 
 
-def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
+def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str | None], NDArray[np.int64]]:
     """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
 
     They are those that a csv of the same table holds, without blanks around them; None for a missing cell.
@@ -92,52 +75,83 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
     rank = np.empty(len(used), np.int64)
     rank[order] = np.arange(len(used))
     listed = _micros(coded.dictionary)
-    texts = [None if code < 0 else _text(listed[code]) for code in used[order].tolist()]
+    if types.is_floating(listed.type):  # in as few digits as its own type needs
+        listed = listed.to_numpy(zero_copy_only=False)
+    texts = [None if code < 0 else _text(listed[code], how) for code in used[order].tolist()]
     return texts, rank[of_rows]
 
 
-def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
+def missing_cells(values: "pyarrow.Array", how: Spelling = POINTS) -> NDArray[np.bool_]:
     """Return which cells (n,) of a column are missing."""
     kind = values.type.value_type if types.is_dictionary(values.type) else values.type
     values = values.cast(pyarrow.string() if holds_words(kind) else kind)
     missing = compute.is_null(values, nan_is_null=types.is_floating(kind))
     if holds_words(kind):
-        missing = compute.or_(missing, compute.is_in(_bare(values), value_set=_NULLS))
+        missing = compute.or_(missing, compute.is_in(_bare(values), value_set=_nulls(how)))
     return missing.to_numpy(zero_copy_only=False)
 
 
-def labels_of(columns: Sequence["pyarrow.Array"], where: str) -> NDArray[np.generic]:
+def labels_of(
+    columns: Sequence["pyarrow.Array"], where: str, task: str | None = None, how: Spelling = POINTS
+) -> NDArray[np.generic]:
     """Return the labels (n,) of a column in pieces: int64, uint64 or float64 where all are numbers, else texts.
 
-    Raises DataError, which begins with `where`, for labels that no type tells apart, compares or keeps.
+    Texts that are numbers stay texts where they would be classes and one is not written as its number is: a class is
+    what is written. task: that asked for, "words" for texts alone, None where the labels decide. Raises DataError that
+    begins with `where`, for labels that no type compares or keeps, and for texts that only look like words.
     """
-    pieces = [_micros(piece) for piece in columns]
+    pieces = [_micros(piece.dictionary_decode() if types.is_dictionary(piece.type) else piece) for piece in columns]
     kinds = list(dict.fromkeys(piece.type for piece in pieces))
     _check_alike(kinds, where)
     if len(kinds) > 1 or types.is_decimal(kinds[0]):  # the first: of several files
         pieces = [_texts(piece) for piece in pieces]
-    column = pyarrow.chunked_array(pieces)
-    if holds_words(column.type) and not any(_has_needless_zeros(piece) for piece in column.chunks):
-        column = compute.utf8_trim_whitespace(column.cast(pyarrow.string()))
-        hexadecimal = compute.any(compute.match_substring(column, "x", ignore_case=True)).as_py()
-        for kind in (pyarrow.int64(), pyarrow.uint64(), pyarrow.float64()):
-            if kind != pyarrow.float64() and hexadecimal:
-                continue
-            try:
-                read = column.cast(kind)
-            except pyarrow.ArrowInvalid:
-                continue
-            _check_apart(column, read, where)
+    column, are_texts = pyarrow.chunked_array(pieces), any(map(holds_words, kinds))
+    if holds_words(column.type) and task != "words":
+        plain = _with_points(compute.utf8_trim_whitespace(column.cast(pyarrow.string())), how)
+        read = _as_numbers(plain)
+        if read is not None and not (are_texts and _are_words(plain, task)):
             return read.to_numpy()
     elif types.is_integer(column.type) or types.is_floating(column.type):
-        unsigned = column.type == pyarrow.uint64()
-        kind = pyarrow.uint64() if unsigned else pyarrow.int64() if types.is_integer(column.type) else pyarrow.float64()
-        return column.cast(kind).to_numpy()
-    texts, of_rows = distinct(column.combine_chunks())
+        found = column.to_numpy()
+        return written(found) if found.dtype.kind == "f" else found if found.itemsize == 8 else found.astype(np.int64)
+    texts, of_rows = distinct(column.combine_chunks(), how)
+    words = [text for text in texts if text is not None and how.read(text)[0] == WORD]
+    if task is None and are_texts and (looks := misread(words)) is not None:
+        classes = setting("data.task", "multiclass")
+        raise DataError(f"{where}: holds {looks[0]}, such as {words[0]!r:.60}; {looks[1]}; for classes {classes}")
     ends = next((text for text in texts if text is not None and text.endswith("\0")), None)
     if ends is not None:
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
     return np.array(texts, dtype=str)[of_rows]
+
+
+def _as_numbers(texts: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray | None":
+    """Return texts without blanks around them as int64, uint64 or float64; None where one is a word."""
+    if any(_has_needless_zeros(piece) for piece in texts.chunks):
+        return None
+    hexadecimal = compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py()
+    for kind in (pyarrow.int64(), pyarrow.uint64(), pyarrow.float64())[2 * bool(hexadecimal) :]:
+        with suppress(pyarrow.ArrowInvalid):
+            return texts.cast(kind)
+    return None
+
+
+def _are_words(texts: "pyarrow.ChunkedArray", task: str | None) -> bool:
+    """Return whether texts of numbers are classes of which one is not written as Python writes its number.
+
+    Where nothing is known, they are classes if the numbers would be, or if few texts are fewer numbers: 1.1 and 1.10.
+    """
+    words = texts.unique()
+    if task == "regression" or (task is None and len(words) > MOST_TABLE_CLASSES):
+        return False
+    found = _as_numbers(pyarrow.chunked_array([words]))
+    assert found is not None
+    numbers = found.to_pylist()
+    if list(map(str, numbers)) == words.to_pylist():
+        return False
+    if task is not None or not np.isfinite(np.array(numbers, np.float64)).all():
+        return task is not None
+    return len(set(numbers)) in (2, *range(len(words))) or all(float(number).is_integer() for number in numbers)
 
 
 def _check_alike(kinds: Sequence["pyarrow.DataType"], where: str) -> None:
@@ -155,42 +169,25 @@ def _texts(values: "pyarrow.Array") -> "pyarrow.Array":
     return pyarrow.array(texts, pyarrow.string()).take(pyarrow.array(of_rows))
 
 
-def _check_apart(texts: "pyarrow.ChunkedArray", read: "pyarrow.ChunkedArray", where: str) -> None:
-    """Raise DataError where whole numbers beyond the exact ones of float64 become one."""
-    if read.type != pyarrow.float64() or not len(read):
-        return
-    large = compute.and_(
-        compute.greater_equal(compute.abs(read), float(EXACT)), compute.match_substring_regex(texts, r"^[+-]?\d+$")
-    )
-    written, kept = texts.filter(large), read.filter(large)
-    if compute.count_distinct(written).as_py() != compute.count_distinct(kept).as_py():
-        shown = " and ".join(text.as_py()[:40] for text in written.unique()[:2])
-        raise DataError(
-            f"{where}: no type of numbers tells labels such as {shown} apart; write labels of classes as words, and "
-            "quantities with an exponent (1e20)"
-        )
-
-
 def _has_needless_zeros(values: "pyarrow.Array") -> bool:
-    """Return whether a text of a column begins with 0 and another digit."""
+    """Return whether a text of a column begins with 0 and another digit, with or without a sign."""
     values = values.cast(pyarrow.string()) if not types.is_string(values.type) else values
     _, offsets, data = values.buffers()
     if data is None or not data.size:
         return False
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     letters = np.frombuffer(data, np.uint8)
-    begins_with_zero = letters.take(ends[:-1], mode="clip") == ord("0")
-    zeros = ends[:-1][begins_with_zero & (np.diff(ends) > 1)]
+    first = letters.take(ends[:-1], mode="clip")
+    begins = ends[:-1] + ((first == ord("-")) | (first == ord("+")))
+    zeros = begins[(letters.take(begins, mode="clip") == ord("0")) & (ends[1:] - begins > 1)]
     return bool((letters[zeros + 1] - np.uint8(ord("0")) < 10).any())
 
 
-def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
+def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64], how: Spelling) -> bool:
     """Return whether a text that Arrow reads as NaN is none of the words for a missing cell, such as nan(1)."""
     are_nans = np.isnan(read)
-    if not are_nans.any():
-        return False
-    nans = values.filter(pyarrow.array(are_nans))
-    return len(nans) > nans.null_count and not compute.all(compute.is_in(nans.drop_null(), value_set=_NULLS)).as_py()
+    nans = values.filter(pyarrow.array(are_nans)).drop_null() if are_nans.any() else []
+    return len(nans) > 0 and not compute.all(compute.is_in(nans, value_set=_nulls(how))).as_py()
 
 
 def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
@@ -209,20 +206,33 @@ def _micros(values: "pyarrow.Array") -> "pyarrow.Array":
     return values.cast(pyarrow.timestamp("us", values.type.tz), safe=False)
 
 
-def _text(cell: "pyarrow.Scalar") -> str | None:
+def _text(cell: Any, how: Spelling) -> str | None:
     """Return a value as a csv would hold it, None for a missing one; a time that no calendar has as its number."""
     try:
-        text = text_of(cell.as_py())
+        value = cell.as_py() if isinstance(cell, pyarrow.Scalar) else cell
     except (OverflowError, ValueError, pyarrow.ArrowInvalid):
         return str(cell.value)
-    text = None if text is None else text.strip()
-    return None if text in NULL_WORDS else text
+    text = text_of(value)
+    if not isinstance(value, str):
+        return text if text is None else text.removesuffix(" 00:00:00")  # a date
+    return None if value.strip() in how.nulls else value.strip()
 
 
-def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":
+def _with_points(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
+    """Return texts with points for decimal commas; those that have points become no numbers."""
+    if how.decimal == ".":
+        return values
+    return compute.replace_substring(compute.replace_substring(values, ".", ";"), ",", ".")
+
+
+def _nulls(how: Spelling) -> "pyarrow.Array":
+    return pyarrow.array(how.nulls, pyarrow.string())
+
+
+def _trimmed(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
     """Return texts without blanks around them, null for those that say that a cell is missing."""
     trimmed = _bare(values)
-    missing = compute.is_in(trimmed, value_set=_NULLS)
+    missing = compute.is_in(trimmed, value_set=_nulls(how))
     return compute.if_else(missing, pyarrow.scalar(None, trimmed.type), trimmed)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import shown
+from features.cell_text import Spelling, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -26,11 +26,16 @@ class TableLayout:
     target: int | None = None
     weights: int | None = None
     groups: int | None = None
+    how: Spelling = Spelling()
 
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs."""
         return [self.names[place] for place in self.inputs]
+
+    def title(self, place: int) -> str:
+        """Return what messages call a column."""
+        return title_of(self.names[place], place)
 
 
 def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Columns]:
@@ -61,8 +66,9 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
         header=spec.header,
         weights=names[others["weights"]] if "weights" in others else None,
         groups=names[others["groups"]] if "groups" in others else None,
+        how=Spelling(spec.decimal, spec.missing == "empty"),
     )
-    return TableLayout(tuple(names), tuple(places), target, **others), columns
+    return TableLayout(tuple(names), tuple(places), target, **others, how=columns.how), columns
 
 
 def _chosen_places(spec: SourceSpec, names: list[str], every: list[int], path: Path) -> list[int]:
@@ -117,12 +123,12 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     """
     path, names = table.path, table.names
     target = None if asked is None else named_column(names, asked, path, "target")
-    others = [names.index(name) if name in names else None for name in (columns.weights, columns.groups)]
+    weights, groups = (names.index(name) if name in names else None for name in (columns.weights, columns.groups))
     if columns.inputs:
         if asked is None and columns.target in names:
             target = names.index(columns.target)
         inputs = _by_name(names, columns, path)
-        unknown = set(range(len(names))) - {*inputs, target, *others}
+        unknown = set(range(len(names))) - {*inputs, target, weights, groups}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
     else:
@@ -135,7 +141,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     if labelled and target is None:
         wanted = "" if columns.target is None else f" {columns.target!r}"
         raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
-    return TableLayout(tuple(names), inputs, target, *others)
+    return TableLayout(tuple(names), inputs, target, weights, groups, columns.how)
 
 
 def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, names_in, shown
+from features.cell_text import UNKNOWN, drop_setting, names_in, places_in, shown
 from features.errors import DataError, UsageError
 
 KINDS = ("auto", "onehot", "ordinal")
+MISSING = ("median", "empty")  # empty: the median too, and only for empty cells
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
 MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
-UNKNOWN = -1.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class EncodingRequest:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None) -> "EncodingRequest":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME; None or "median". Raises UsageError for others."""
+        """Return what the settings ask for: KIND or KIND:NAME,NAME; one of MISSING. Raises UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)
             raise UsageError(f"`data.categorical={categorical}`: give {known}, or such with columns: KIND:A,B")
-        if missing not in (None, "median"):
-            raise UsageError(f"`data.missing={missing}`: give `data.missing=median`")
+        if missing is not None and missing not in MISSING:
+            raise UsageError(f"`data.missing={missing}`: give {' or '.join(MISSING)}")
         return cls(kind or None, names_in(names), missing)
 
 
@@ -66,8 +66,8 @@ class ColumnEncoding:
 
     def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
         """Return the place of each of some words among those of the column; None for None."""
-        known = {word: float(k) for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array([known.get(word, UNKNOWN) for word in words], np.float64)
+        known = {word: k for k, word in enumerate(self.words or ())}
+        return None if words is None else np.array(places_in(known, words), np.float64)
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""

@@ -4,9 +4,8 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 `features.tables.encoding` makes inputs of them.
 """
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,14 +13,27 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import counted, drop_setting, names_text, setting
+from features.cell_text import (
+    COMMAS,
+    DATE,
+    KINDS,
+    UNKNOWN,
+    WORD,
+    Spelling,
+    counted,
+    drop_setting,
+    misread,
+    names_text,
+    places_in,
+    setting,
+    title_of,
+)
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import distinct, number_of, numbers
-from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN, EncodingRequest
+from features.tables.cells import POINTS, distinct, numbers
+from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest
 from features.tables.readers import Batch
 
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MOST_COMPLAINTS = 20  # columns that are listed
 
 
@@ -29,17 +41,18 @@ MOST_COMPLAINTS = 20  # columns that are listed
 class _Column:
     """What was seen of a column: its words in the order of their first rows, None for numbers; counts of its cells.
 
-    named: whether it was asked for as categories, so that its numbers are words. numbers: some of those that stand
-    among words. first: the first cell of a kind.
+    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. numbers:
+    some of those that stand among words. first: the first cell of a kind.
     """
 
     name: str
+    how: Spelling
     words: dict[str, int] | None = None
     named: bool = False
+    place: int = 0
     n_missing: int = 0
     n_words: int = 0
     n_infinite: int = 0
-    has_numbers: bool = False
     numbers: set[str] = field(default_factory=set)
     is_long: bool = False
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
@@ -48,17 +61,16 @@ class _Column:
         """Return the codes (rows,) of cells, and count what they are."""
         if self.words is not None:
             return self._places(batch, values)
-        read, words = numbers(values)
+        read, kinds = numbers(values, self.how)
         finite = np.isfinite(read)
+        for kind, name in enumerate(KINDS[:WORD]):
+            if name not in self.first:
+                self._see(batch, name, values, finite & (kinds == kind))
         if finite.all():
-            self.has_numbers = self.has_numbers or len(read) > 0
             return read
-        if words is not None:
+        if (kinds == WORD).any():
             self.words = {}
-            if self.has_numbers or finite.any():
-                self._see(batch, "number", values, finite)
             return self._places(batch, values)
-        self.has_numbers = self.has_numbers or bool(finite.any())
         infinite = np.isinf(read)
         self.n_infinite += int(np.count_nonzero(infinite))
         self._see(batch, "infinite", values, infinite)
@@ -67,18 +79,28 @@ class _Column:
         self._see(batch, "missing", values, missing)
         return read
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of cells that it has beside words."""
+        return [kind for kind in KINDS[:WORD] if kind in self.first]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it has numbers, dates or truth values among others, or among words."""
+        return not self.named and len(self.kinds) + bool(self.words) > 1
+
     def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
         assert self.words is not None
-        texts, of_rows = distinct(values)
+        texts, of_rows = distinct(values, self.how)
         counts = np.bincount(of_rows, minlength=len(texts))
         places = np.full(len(texts), np.nan)
         for at, text in enumerate(texts):
             kind = "missing" if text is None else "word"
             if text is not None and text not in self.words:
                 self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
-                if not self.named and not np.isnan(number_of(text)):
-                    kind, self.has_numbers = "number", True
+                if not self.named and (read := self.how.read(text)[0]) != WORD:
+                    kind = KINDS[read]
                     self.numbers |= {text} if len(self.numbers) <= MOST_ONEHOT else set()
                 elif len(self.words) <= MOST_WORDS:
                     self.words[text] = len(self.words)
@@ -118,15 +140,15 @@ class Learner:
     UsageError where a column that is asked for as categories is no input.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
-        self.names, self._path, self._asked = list(names), path, asked
+    def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest, how: Spelling = POINTS) -> None:
+        self.names, self.how, self._path, self._asked = list(names), how, path, asked
         absent = next((name for name in asked.columns if name not in names), None)
         if absent is not None:
             known = ", ".join(names)[:400]
             raise UsageError(f"`data.categorical`: {absent!r} is no input of {path}; it has {known}")
         named = [name in asked.columns for name in names]
         self._columns = [
-            _Column(name, {} if is_named else None, is_named) for name, is_named in zip(names, named, strict=True)
+            _Column(name, how, {} if is_named else None, is_named) for name, is_named in zip(names, named, strict=True)
         ]
 
     @property
@@ -134,20 +156,31 @@ class Learner:
         """The words of each column and their codes; None for a column of numbers."""
         return [column.words for column in self._columns]
 
+    @property
+    def dates(self) -> tuple[str, ...]:
+        """Names of the columns of dates."""
+        return tuple(column.name for column in self._columns if column.words is None and "date" in column.first)
+
+    @property
+    def mixed(self) -> list[int]:
+        """The columns with words, or with several kinds of numbers."""
+        return [k for k, column in enumerate(self._columns) if column.words is not None or column.is_mixed]
+
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) of the columns at some places."""
         codes = np.empty((batch.n_rows, len(places)))
         for k, (column, place) in enumerate(zip(self._columns, places, strict=True)):
+            column.place = place
             codes[:, k] = column.read(batch, batch.columns[place])
         return codes
 
     def check(self, spec: SourceSpec, n_rows: int, n_distinct: "dict[str, int]") -> None:
         """Raise DataError with every column that cannot be used as it is, and the settings that help.
 
-        n_distinct: how many different numbers a sample of a column has; only columns with words among them are asked.
+        n_distinct: how many different numbers a sample of a column has; only those that are `mixed` are asked.
         """
         faults, dropped, named = list[str](), list[str](), list[str]()
-        categories = missing = False
+        needs = set[str]()
         for column in self._columns:
             words, parts = column.words or {}, []
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
@@ -155,41 +188,49 @@ class Learner:
             all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
             if column.n_infinite:
                 parts.append(f"{column.n_infinite} infinite{example('infinite')}")
-            if len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
+            looks = misread(words) if not column.named and column.how.decimal == "." else None
+            if looks is not None and looks[0] == COMMAS:
+                parts.append(f"{COMMAS}{example('word')}")
+                needs.add("decimal")
+            elif len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
-                looks = "looks like an id" if not column.is_long else "looks like a text"
-                if all(map(_DECIMAL_COMMA.fullmatch, words)):
-                    looks = "write numbers with a point"
-                parts.append(f"{many} different words{example('word')}, {looks}")
+                like = "looks like an id" if not column.is_long else "looks like a text"
+                parts.append(f"{many} different words{example('word')}, {looks[1] if looks else like}")
                 unusable = True
-            elif words and column.has_numbers and not column.named:
-                number = example("number").removeprefix(", such as ")
-                few = f"numbers and {counted(len(words), 'other word')}{example('word')}"
-                parts.append(few + (f", {number} is a number" if number else ""))
+            elif column.is_mixed or looks is not None:
+                parts.append(f"{looks[0]}{example('word')}, {looks[1]}" if looks else _mixture(column, example))
                 unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             elif words and self._asked.categorical is None:
                 parts.append(f"{counted(len(words), 'word')}{example('word')}")
-                categories = True
+                needs.add("categorical")
             if column.n_missing == n_rows:
                 parts.append("no cell is filled in")
             elif column.n_missing and self._asked.missing is None:
                 parts.append(f"{column.n_missing} of {n_rows} missing{example('missing') if not parts else ''}")
-                missing = missing or not unusable
-            faults += [f"{column.name} ({'; '.join(parts)})"] if parts else []
+                needs |= set() if unusable else {"missing"}
+            faults += [f"{title_of(column.name, column.place)} ({'; '.join(parts)})"] if parts else []
             dropped += [column.name] if unusable else []
         if not faults:
             return
         dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
-        options = _remedies(spec, self._asked, dropped, named, categories=categories, missing=missing)
+        options = _remedies(spec, self._asked, dropped, named, needs)
         more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
         raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
 
 
+def _mixture(column: _Column, example: Callable[[str], str]) -> str:
+    """Return the kinds of cells that a column has, and the first of each, for people."""
+    words = [] if not column.words else [f"{counted(len(column.words), 'other word')}{example('word')}"]
+    firsts = [(kind, example(kind).removeprefix(", such as ")) for kind in column.kinds]
+    held = " and ".join([*(f"{kind}s" for kind in column.kinds), *words])
+    return ", ".join([held, *(f"{cell} is a {kind}" for kind, cell in firsts if cell)])
+
+
 def _remedies(
-    spec: SourceSpec, asked: EncodingRequest, dropped: list[str], named: list[str], *, categories: bool, missing: bool
+    spec: SourceSpec, asked: EncodingRequest, dropped: list[str], named: list[str], needs: Collection[str]
 ) -> str:
     """Return the options that let a table be read, with those that it has already."""
     options = []
@@ -197,12 +238,12 @@ def _remedies(
         options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
     elif dropped:
         options.append(drop_setting(*(spec.drop or ()), *dropped))
-    if categories or named:
+    if "categorical" in needs or named:
         every = (*asked.columns, *named)
         kind = asked.categorical or "auto"
         options.append(setting("data.categorical", f"{kind}:{names_text(every)}" if every else kind))
-    if missing:
-        options.append(setting("data.missing", "median"))
+    more = {"missing": "median", "decimal": ","}
+    options += [setting(f"data.{key}", value) for key, value in more.items() if key in needs]
     return " ".join(options)
 
 
@@ -219,13 +260,16 @@ class CellReader:
     """Turns the columns of batches into codes as they were learned.
 
     names: of the columns; words: the code of each known word by column, None for a column of numbers; missing: whether
-    cells may be missing. are_known: whether the same cells were read before, by a `Learner` or another reader. unknown:
-    how many cells of each column had a word that is not known.
+    cells may be missing; how: how cells are written; dates: names of the columns of dates, which others are none of,
+    None where any may be. are_known: whether the same cells were read before, by a `Learner` or another reader.
+    unknown: how many cells of each column had a word that is not known.
     """
 
     names: Sequence[str]
     words: Sequence[dict[str, int] | None]
     missing: bool = False
+    how: Spelling = POINTS
+    dates: Collection[str] | None = None
     are_known: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
 
@@ -238,36 +282,41 @@ class CellReader:
         for k, (known, place) in enumerate(zip(self.words, places, strict=True)):
             read = self._numbers if known is None else self._places
             try:
-                codes[:, k] = read(k, batch, batch.columns[place])
+                codes[:, k] = read(k, batch, place)
             except CellError as error:
                 errors.append(error)
         if errors:
             raise min(errors, key=lambda error: error.row)
         return codes
 
-    def _numbers(self, k: int, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
-        read, words = numbers(values, are_known=self.are_known)
-        wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
-        if words is not None:
-            wrong |= words
+    def _numbers(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
+        read, kinds = numbers(batch.columns[place], self.how, are_known=self.are_known)
+        wrong, wanted = np.isinf(read) if self.missing else ~np.isfinite(read), "a finite number"
+        if not self.are_known:
+            wrong |= kinds == WORD
+        if self.dates is not None:
+            is_date = self.names[k] in self.dates
+            wrong |= ~np.isnan(read) & ((kinds == DATE) != is_date)
+            wanted = "a date" if is_date else wanted
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise CellError(row, f"{self._cell(k, batch, values, row)}; a finite number is needed")
+            raise CellError(row, f"{self._cell(k, batch, place, row)}; {wanted} is needed")
         return read
 
-    def _places(self, k: int, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
+    def _places(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
         known = self.words[k]
         assert known is not None
-        texts, of_rows = distinct(values)
-        places = np.array([np.nan if text is None else known.get(text, UNKNOWN) for text in texts], np.float64)[of_rows]
+        texts, of_rows = distinct(batch.columns[place], self.how)
+        of_texts = np.array(places_in(known, [text or "" for text in texts]), np.float64)
+        places = np.where([text is None for text in texts], np.nan, of_texts)[of_rows]
         missing = np.isnan(places)
         if missing.any() and not self.missing:
             row = int(np.argmax(missing))
-            raise CellError(row, f"{self._cell(k, batch, values, row)}; a category is needed")
+            raise CellError(row, f"{self._cell(k, batch, place, row)}; a category is needed")
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
         return places
 
-    def _cell(self, k: int, batch: Batch, values: "pyarrow.Array", row: int) -> str:
+    def _cell(self, k: int, batch: Batch, place: int, row: int) -> str:
         """Return what a cell is and where it is."""
-        value = values[row].as_py()
-        return f"{batch.where(row)}, column {self.names[k]} is {'' if value is None else str(value)[:40]!r}"
+        value, title = batch.columns[place][row].as_py(), title_of(self.names[k], place)
+        return f"{batch.where(row)}, column {title} is {'' if value is None else str(value)[:40]!r}"

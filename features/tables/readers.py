@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, reads_as_number, setting, shown, text_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
@@ -119,7 +119,7 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; a cell in quotes must end on its line there") from error
         if len(cells) > MOST_COLUMNS:
             raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
-        if self._header and all(map(reads_as_number, cells)):
+        if self._header and all(map(is_number, cells)):
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
             raise DataError(f"{self.path}: {fault}; {remedy}")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, reads_as_number, setting, shown
+from features.cell_text import Spelling, drop_setting, is_number, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -50,33 +50,36 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None])
+    of_weights = CellReader([layout.names[weights or 0]], [None], how=layout.how, dates=())
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
             reader.codes(batch, layout.inputs),
-            None if target is None else _labels(batch, target, layout.names[target]),
+            None if target is None else _labels(batch, target, layout),
             None if weights is None else of_weights.codes(batch, [weights])[:, 0],
-            None if groups is None else _group_keys(batch, groups, layout.names[groups]),
+            None if groups is None else _group_keys(batch, groups, layout),
         )
 
 
-def _labels(batch: Batch, place: int, name: str) -> "pyarrow.Array":
+def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
     """Return the labels of a batch. Raises CellError for the first row without one."""
     values = batch.columns[place]
-    missing = missing_cells(values)
+    missing = missing_cells(values, layout.how)
     if not missing.any():
         return values
     row = int(np.argmax(missing))
-    raise CellError(row, f"{batch.where(row)}, column {name} has no label")
+    text = values[row].as_py()
+    found = f" ({text!r:.60}); if that is one, train with {setting('data.missing', 'empty')}" if text else ""
+    raise CellError(row, f"{batch.where(row)}, column {layout.title(place)} has no label{found}")
 
 
-def _group_keys(batch: Batch, place: int, name: str) -> RowKeys:
+def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
     """Return the key (rows,) u8 of the group of each row. Raises CellError for a row without one."""
-    texts, of_rows = distinct(batch.columns[place])
+    texts, of_rows = distinct(batch.columns[place], layout.how)
     if None in texts:
         row = int(np.argmax(of_rows == texts.index(None)))
-        raise CellError(row, f"{batch.where(row)}, column {name} names no group; name one for each row")
+        title = layout.title(place)
+        raise CellError(row, f"{batch.where(row)}, column {title} names no group; name one for each row")
     return group_keys(np.array(texts, dtype=str))[of_rows]
 
 
@@ -86,7 +89,7 @@ class ReadTable:
 
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
     codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
-    encoding: learned on the training rows, None for numbers alone and for a test file
+    encoding: learned on the training rows, None for numbers alone and for a test file; dates: columns of dates
     unknown: how many cells of each column of a test file have a word that no training row has
     sample, codes: rows (m,), ascending, and their codes (m, columns); None where they were not kept
     """
@@ -98,6 +101,7 @@ class ReadTable:
     codes_sha256: str
     sha256: str
     ids: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: NDArray[np.int64] | None = None
@@ -169,7 +173,7 @@ class CodesInOrder:
 
     def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
         digest, n_rows = hashlib.sha256(), 0
-        reader = CellReader(self._layout.input_names, self._words, missing=True, are_known=True)
+        reader = CellReader(self._layout.input_names, self._words, True, self._layout.how, are_known=True)
         for rows in rows_of(self._table, self._layout, reader, labelled=False):
             digest.update(rows.codes.tobytes())
             n_rows += len(rows.codes)
@@ -201,6 +205,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         "layout": astuple(layout),
         "header": spec.header,
         "asked": astuple(asked),
+        "task": spec.task,
         "encoded": _decides_training_rows(spec, asked),
     }
 
@@ -209,7 +214,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
 
     found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
     rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-    identity: dict[str, Any] = {"source": "csv"}
+    columns, identity = replace(columns, dates=found.dates), dict[str, Any](source="csv")
     if found.encoding is not None:
         columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
         rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
@@ -257,8 +262,8 @@ def _decides_training_rows(spec: SourceSpec, asked: EncodingRequest) -> list[Any
 
 def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:
     """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting."""
-    learner = Learner(table.path, layout.input_names, asked)
-    found = _read(table, layout, learner, tick, spec.seed)
+    learner = Learner(table.path, layout.input_names, asked, layout.how)
+    found = _read(table, layout, learner, tick, spec.seed, spec.task)
     assert found.sample is not None
     assert found.codes is not None
     learner.check(spec, len(found.labels), _n_distinct(learner, found.codes))
@@ -275,13 +280,14 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
 
 
 def _n_distinct(learner: Learner, codes: NDArray[np.float64]) -> dict[str, int]:
-    """Return how many different values the columns have that hold words."""
-    of_words = [k for k, words in enumerate(learner.words) if words is not None]
-    return {learner.names[k]: len(np.unique(codes[:, k])) for k in of_words}
+    """Return how many different values the columns have that hold words, or numbers of several kinds."""
+    return {learner.names[k]: len(np.unique(codes[:, k])) for k in learner.mixed}
 
 
-def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick: Tick, seed: int) -> ReadTable:
-    """Return what one reading finds, without an encoding: labels, weights, groups, and a sample of the codes."""
+def _read(
+    table: Table, layout: TableLayout, reader: Learner | CellReader, tick: Tick, seed: int, task: str | None
+) -> ReadTable:
+    """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes."""
     assert layout.target is not None
     labels, weights, groups = list["pyarrow.Array"](), list[NDArray[np.float64]](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sample(seed, len(layout.inputs))
@@ -300,9 +306,10 @@ def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick:
     pyarrow.default_memory_pool().release_unused()
     if not n_rows:
         raise DataError(f"{table.path}: has columns but no rows")
-    values = labels_of(labels, f"{table.path}, column {layout.names[layout.target]}")
+    where = f"{table.path}, column {layout.title(layout.target)}"
+    values = labels_of(labels, where, task, layout.how)
     if values.dtype.kind == "f":
-        check_finite_targets(values, f"{table.path}, column {layout.names[layout.target]}")
+        check_finite_targets(values, where)
     of_rows, keys = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
     whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, len(layout.inputs))).encode())
     for array in (values, of_rows, keys):
@@ -318,6 +325,7 @@ def _read(table: Table, layout: TableLayout, reader: Learner | CellReader, tick:
         codes_sha256=digest.hexdigest(),
         sha256=whole.hexdigest(),
         ids=ids,
+        dates=reader.dates if isinstance(reader, Learner) else (),
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
         sample=sampled,
         codes=codes,
@@ -380,10 +388,12 @@ def _open_test(
     layout = model_layout(table, None, columns, n_columns, labelled=True)
     reader = cell_reader(columns, layout.input_names)
     words = [known and list(known) for known in reader.words]
+    read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": words, "missing": reader.missing}
+    request |= {"labels": read_as, "dates": columns.dates}
 
     def read_now(tick: Tick) -> ReadTable:
-        return _read(table, layout, reader, tick, spec.seed)
+        return _read(table, layout, reader, tick, spec.seed, read_as)
 
     found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
     if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
@@ -402,10 +412,10 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names))
+        return CellReader(names, [None] * len(names), how=columns.how, dates=columns.dates)
     listed = [column.words for column in columns.encoding.columns]
     words = [None if known is None else {word: k for k, word in enumerate(known)} for known in listed]
-    return CellReader(names, words, missing=columns.encoding.missing)
+    return CellReader(names, words, columns.encoding.missing, columns.how, columns.dates)
 
 
 def _sampled(source: Source, found: ReadTable) -> LearnedRows:
@@ -428,10 +438,11 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     `open_table`.
     """
     names, table = frame.names(), Table(frame.path, [(frame, ())])
-    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked)
+    how = Spelling(only_empty=asked.missing == "empty")
+    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked, how)
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
     learner.check(SourceSpec(str(frame.path)), len(codes), _n_distinct(learner, codes))
-    columns = Columns(tuple(names))
+    columns = Columns(tuple(names), how=how, dates=learner.dates)
     if asked == EncodingRequest():
         return codes, columns
     encoding = learn_encoding(names, learner.words, codes[training], asked)
@@ -455,7 +466,7 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
 
 def _header_notes(table: Table) -> list[str]:
     """Return a note of a first line that is mostly numbers, as the first row of a table without names may be."""
-    numeric = [name for name in table.names if reads_as_number(name)]
+    numeric = [name for name in table.names if is_number(name)]
     if 2 * len(numeric) <= len(table.names) or not isinstance(table.parts[0][0], CsvFile):
         return []
     remedy = setting("data.header", "false")

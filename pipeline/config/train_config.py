@@ -95,10 +95,12 @@ class DataConfig:
         "auto (onehot up to 32 categories); onehot:A,B also encodes the columns A and B, which hold numbers",
     )
     missing: str | None = optional(
-        OneOf(("median",)),
+        OneOf(("median", "empty")),
         "none",
-        "replace missing cells of a table by the median of their column, and add an input that marks them",
+        "replace missing cells of a table by the median of their column, and add an input that marks them; empty: "
+        "only empty cells are missing, and words such as NA are words",
     )
+    decimal: str = option(".", OneOf((".", ",")), "sign before the decimals of numbers in a table of text")
     task: str | None = optional(OneOf(TASKS), "auto", "kind of task; auto finds it from the targets")
     standardise: bool | None = optional(
         truth,

@@ -180,6 +180,7 @@ def _table_examples(
     """Return the rows of a table, read front to back in batches; of texts, one reading more counts them."""
     from features.tables.cells import distinct  # as above
     from features.tables.columns import model_layout
+    from features.tables.learning import CellReader
     from features.tables.table_source import RowsInOrder, cell_reader, rows_of
 
     columns = model.table_columns or Columns(())
@@ -187,6 +188,7 @@ def _table_examples(
     n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
     layout = model_layout(table, target, columns, n_columns, labelled=labelled)
     reader = cell_reader(columns, layout.input_names)
+    of_target = CellReader([table.names[layout.target or 0]], [None], how=reader.how, dates=())
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
         for rows in rows_of(table, layout, reader, labelled=labelled):
@@ -194,7 +196,10 @@ def _table_examples(
             if rows.labels is None:
                 yield (inputs,)
                 continue
-            texts, of_rows = distinct(rows.labels)
+            if model.task == "regression":
+                yield inputs, of_target.codes(rows.batch, [layout.target or 0])[:, 0]
+                continue
+            texts, of_rows = distinct(rows.labels, reader.how)
             yield inputs, np.array(texts, dtype=str)[of_rows]
         raise DataError(f"{table.path}: became shorter while it was read; leave it alone meanwhile")
 

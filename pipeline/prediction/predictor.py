@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from features.cell_text import Spelling
 from features.descriptors.extraction import feature_length
 from features.errors import DataError
 from features.open_source import changed, stamp_of
@@ -266,40 +267,22 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
 def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
     """Return the labels of the data as indices (rows,) i8 into the model's, or values (rows,) f8 where it has none.
 
-    Numbers may be text. Raises DataError naming the first row whose label is unknown, or whose
-    value is no finite number.
+    Labels are found as they are written, else by their value. Raises DataError naming the first row whose label is
+    unknown, or whose value is no finite number.
     """
     assert block.labels is not None
     if not labels:
-        text = block.labels.dtype.kind == "U"
-        values = np.array([_number(label) for label in block.labels.tolist()] if text else block.labels, np.float64)
-        bad = first_non_finite_row(values)  # None, which stands for text that is no number, has become nan
+        read, text = Spelling().read, block.labels.dtype.kind == "U"
+        values = np.array([read(label)[1] for label in block.labels.tolist()] if text else block.labels, np.float64)
+        bad = first_non_finite_row(values)
         if bad is not None:
             label, row = block.labels[bad].item(), block.piece_start + bad
             raise DataError(f"{block.name}: row {row} has the target {label!r}; a finite number is needed")
         return values
-    known = set(labels)
-
-    def otherwise(label: str | float) -> object:
-        return str(label) if str(label) in known else _number(label)
-
-    index = class_positions(block.labels, labels, otherwise)
+    index = class_positions(block.labels, labels)
     unknown = np.flatnonzero(index < 0)
     if unknown.size:
         label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])
         shown = ", ".join(repr(one) for one in labels[:12]) + (", ..." if len(labels) > 12 else "")
         raise DataError(f"{block.name}: row {row} has label {label!r}, which the model does not know; it knows {shown}")
     return index
-
-
-def _number(value: str | float) -> int | float | None:
-    """Return what a text reads as, None where it is no number; a whole one stays exact."""
-    if isinstance(value, str) and (not value.isascii() or "_" in value):
-        return None
-    for kind in (int, float):
-        try:
-            number: int | float = kind(value)
-            return number
-        except (ValueError, OverflowError):
-            continue
-    return None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from features.cell_text import is_missing, names_in, names_text
+from features.cell_text import WORD as IS_WORD
+from features.cell_text import Spelling, is_missing, names_in, names_text
 from features.errors import DataError
-from features.tables.cells import distinct, labels_of, missing_cells, number_of, numbers
+from features.tables.cells import distinct, labels_of, missing_cells, numbers
 
 MISSING, WORD = None, "a word"
 CELLS = {
@@ -27,10 +29,12 @@ CELLS = {
         "1970-01-02 12:00:00+00": 1.5,
         "1970-01-01T00:00:00.123456789": 0.123456 / 86400,
     },
-    **dict.fromkeys(("", " ", " NA ", "?", "nan", "-NaN", "None", "null", "NaT", "#N/A"), MISSING),
-    **dict.fromkeys(("007", " 007", "00", "00.5", "1_000", "0x1F", "1,5", "1 2", "٣", "１", "1e", "-", "."), WORD),
+    **dict.fromkeys(("", " ", " NA ", "?", "nan", "-NaN", "None", "null", "NaT", "#N/A", "-"), MISSING),
     **dict.fromkeys(
-        ("NAN", "nan(1)", "na", "none", "yes", "t", "2024-02-30", "2024-1-1", "24:00", "1970-01-01T25"), WORD
+        ("007", " 007", "00", "00.5", "1_000", "0x1F", "1,5", "1 2", "٣", "１", "1e", "-007", "+00", "."), WORD
+    ),
+    **dict.fromkeys(
+        ("NAN", "nan(1)", "na", "none", "yes", "t", "2024-02-30", "2024-1-1", "24:00", "1970-01-01T25", "."), WORD
     ),
 }
 
@@ -41,8 +45,8 @@ def of_texts(cells: Sequence[str | None]) -> pyarrow.Array:
 
 def kinds_of(values: pyarrow.Array) -> list[float | str | None]:
     """Return what each cell of a column is read as: a number, a word, or missing."""
-    found, words = numbers(values)
-    is_word = np.zeros(len(values), bool) if words is None else words
+    found, kinds = numbers(values)
+    is_word = ~np.isfinite(found) & ~np.isinf(found) & (kinds == IS_WORD)
     return [
         WORD if word else None if math.isnan(number) else number
         for number, word in zip(found.tolist(), is_word.tolist(), strict=True)
@@ -57,8 +61,7 @@ def test_what_a_cell_is(cell):
         assert kinds_of(of_texts([*company, cell]).dictionary_encode())[len(company) :] == expected
     assert kinds_of(of_texts([cell]).cast("large_string")) == expected
     if expected != [WORD]:
-        found, words = numbers(of_texts([cell]), are_known=True)
-        assert words is None
+        found, _ = numbers(of_texts([cell]), are_known=True)
         assert found[0] == expected[0] or (expected == [MISSING] and math.isnan(found[0]))
     assert missing_cells(of_texts([cell])).tolist() == [expected == [MISSING]]
     assert is_missing(cell) == (expected == [MISSING])
@@ -76,7 +79,7 @@ def test_a_cell_is_the_same_alone_and_in_a_column(cells):
     alone = [kinds_of(of_texts([cell]))[0] for cell in cells]
     assert kinds_of(of_texts(cells)) == kinds_of(of_texts([*cells, "word"]))[:-1] == alone
     for cell, found in zip(cells, alone, strict=True):
-        number = number_of(cell.strip())
+        _, number = Spelling().read(cell.strip())
         assert found == (MISSING if is_missing(cell) else WORD if math.isnan(number) else number)
 
 
@@ -120,36 +123,49 @@ def test_types_of_columns(values, expected, texts):
         assert missing_cells(column).tolist() == [number is None for number in expected]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        ([["1", " 2"], ["-3"]], np.array([1, 2, -3])),
-        ([["1", "2.0"]], np.array([1.0, 2.0])),
-        ([["5", str(2**63)]], np.array([5, 2**63], np.uint64)),
-        ([["1e300", "2"]], np.array([1e300, 2.0])),
-        ([["01", "2"]], np.array(["01", "2"])),
-        ([["1", "x"]], np.array(["1", "x"])),
-        ([["true", "False"]], np.array(["true", "False"])),
-        ([["2024-01-01", "2024-01-02"]], np.array(["2024-01-01", "2024-01-02"])),
-        ([[True, False]], np.array(["True", "False"])),
-        ([[date(2024, 1, 1)]], np.array(["2024-01-01"])),
-        ([[1], [2.5], [True]], np.array([1, 2.5, 1])),
-        ([[Decimal("0.50"), Decimal("1.25")]], np.array([0.5, 1.25])),
-    ],
-)
-def test_labels_are_numbers_where_all_are_else_texts(pieces, expected):
+MIXED, VERSIONS = ["1", "2.0"], ["1.1", "1.10", "1.2"]
+PRICES = [f"{k / 8:.3f}" for k in range(30)]
+# Labels in pieces, the task that is asked for, and what they are.
+LABELS: list[tuple[list[list[Any]], str | None, list[Any]]] = [
+    ([["1", " 2"], ["-3"]], None, [1, 2, -3]),
+    ([["0.0", "1.0", "2.0"]], None, [0.0, 1.0, 2.0]),
+    ([["5", str(2**63)]], None, [5, 2**63]),
+    ([["-1", str(2**63), str(2**63 + 1)]], None, ["-1", str(2**63), str(2**63 + 1)]),
+    ([PRICES, ["1", "1.0"]], None, [*map(float, PRICES), 1.0, 1.0]),
+    ([["0.50", "1.25", "2.75"]], None, [0.5, 1.25, 2.75]),
+    ([["0.50", "1.25", "2.75"]], "multiclass", ["0.50", "1.25", "2.75"]),
+    ([["inf", "2"]], None, [math.inf, 2.0]),
+    *(([labels], None, labels) for labels in (MIXED, VERSIONS, ["01", "2"], ["-007", "7"], ["+1", "-1"], ["1e3", "2"])),
+    *(([labels], "regression", [*map(float, labels)]) for labels in (MIXED, VERSIONS)),
+    ([["1", "2"]], "words", ["1", "2"]),
+    *(([labels], None, labels) for labels in (["1", "x"], ["true", "False"], ["2024-01-01", "2024-01-02"])),
+    ([[True, False]], None, ["True", "False"]),
+    ([[date(2024, 1, 1)]], None, ["2024-01-01"]),
+    ([[1], [2.5], [True]], None, [1.0, 2.5, 1.0]),
+    ([[Decimal("0.50"), Decimal("1.25")]], None, [0.5, 1.25]),
+    ([[np.float32(0.1), np.float32(2)]], None, [0.1, 2.0]),
+]
+
+
+@pytest.mark.parametrize(("pieces", "task", "expected"), LABELS)
+def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces, task, expected):
     for columns in (pieces, [[label] for piece in pieces for label in piece]):
-        found = labels_of([pyarrow.array(piece) for piece in columns], "t")
-        assert (found.dtype.kind, found.tolist()) == (expected.dtype.kind, expected.tolist())
+        found = labels_of([pyarrow.array(piece) for piece in columns], "t", task)
+        assert list(map(repr, found.tolist())) == list(map(repr, expected))
+        if isinstance(pieces[0][0], str | int):  # a categorical column of the same
+            found = labels_of([pyarrow.array(piece).dictionary_encode() for piece in columns], "t", task)
+            assert found.tolist() == expected or isinstance(pieces[0][0], bool)
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
         (
-            ["-1", str(2**63), str(2**63 + 1)],
-            f"t: no type of numbers tells labels such as {2**63} and {2**63 + 1} apart",
+            ["-0,5", "1,5", "2"],
+            "t: holds numbers with a comma, such as '-0,5'; .*`data.decimal=,`; for classes `data.t",
         ),
+        (["12%", "5%"], "t: holds numbers with a unit, .*write plain numbers"),
+        (["31.01.2020", "01.02.2020"], r"t: holds dates .*write ISO dates \(2020-01-31\)"),
         ([True, "true"], "t: the files of the table hold bool and string; give labels of one type"),
         ([date(2020, 1, 1), TIME], r"t: the files of the table hold date32.* and timestamp.*; give labels of one type"),
         (["x", "y\0"], r"t: the label 'y\\x00' ends with a NUL character"),

@@ -193,8 +193,8 @@ def test_one_complaint_is_enough(tmp_path, columns, seed):
 
 
 def test_settings_that_leave_no_input_are_not_asked_for(tmp_path):
-    with pytest.raises(DataError, match=r"b \(60 different words.* write numbers with a point\); mend their cells$"):
-        table(tmp_path, "a;b;y\n" + "".join(f"{k},5;{k},25;{k % 2}\n" for k in range(60)))
+    with pytest.raises(DataError, match=r"b \(60 different words.* looks like an id\); mend their cells$"):
+        table(tmp_path, "a;b;y\n" + "".join(f"w{k};v{k};{k % 2}\n" for k in range(60)))
 
 
 def test_at_most_twenty_columns_are_listed(tmp_path):
