@@ -25,23 +25,21 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 _DIGITS = r"([0-9]+([.,][0-9]+)?|[0-9]{1,3}([., '_][0-9]{3})+([.,][0-9]+)?)"
 COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it.
-_LOOKS = (
-    (
-        re.compile(r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", re.I),
-        COMMAS,
-        "write thousands without one, or read decimals with `data.decimal=,`",
+_LOOKS = {
+    COMMAS: (
+        r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
+        "write thousands without one, or give `data.decimal=,`",
     ),
-    (
-        re.compile(r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}([T ].*)?"),
-        "dates that are none of ISO",
+    "numbers with a point": (r"[+-]?[0-9]*\.[0-9]+", "write decimals as `data.decimal` says, without needless zeros"),
+    "dates that are none of ISO": (
+        r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}([T ].*)?",
         "write ISO dates (2020-01-31)",
     ),
-    (
-        re.compile(rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)"),
-        "numbers with a unit, or signs in them",
+    "numbers with a unit, or signs in them": (
+        rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)",
         "write plain numbers (1234.5)",
     ),
-)
+}
 _SWAPPED = str.maketrans({",": ".", ".": ","})
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
@@ -76,8 +74,10 @@ class Spelling:
 
 def misread(words: Collection[str]) -> tuple[str, str] | None:
     """Return what all words of a column are that only look like words, and what to do about it."""
-    looks = ((told, remedy) for sign, told, remedy in _LOOKS if words and all(map(sign.fullmatch, words)))
-    return next(looks, None)
+    for told, (pattern, remedy) in _LOOKS.items():
+        if words and all(re.fullmatch(pattern, word, re.I) for word in words):
+            return told, remedy
+    return None
 
 
 def value_of(text: str) -> object:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.cell_text import is_number
+from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import (
@@ -256,8 +256,8 @@ def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
     if spec.task:
         return []
-    if labels.dtype.kind == "U" and all(map(is_number, np.unique(labels).tolist())):
-        return [f"target: numbers such as {labels[0]} are classes as they are written; else `data.task=regression`"]
+    if labels.dtype.kind == "U" and (numbers := list(filter(is_number, np.unique(labels).tolist()))):
+        return [f"target: numbers such as {shown(numbers, 3)} are classes as they are written, as words are"]
     if labels.dtype.kind == "U" or not are_whole(labels) or task == "binary":
         return []
     taken, otherwise, other = "classes", "quantities", "regression"

@@ -188,7 +188,7 @@ class Learner:
             all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
             if column.n_infinite:
                 parts.append(f"{column.n_infinite} infinite{example('infinite')}")
-            looks = misread(words) if not column.named and column.how.decimal == "." else None
+            looks = None if column.named else misread(words)
             if looks is not None and looks[0] == COMMAS:
                 parts.append(f"{COMMAS}{example('word')}")
                 needs.add("decimal")
