@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import Spelling, shown, title_of
+from features.cell_text import Spelling, counted, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -48,18 +48,22 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(names, name, path, what) for what, name in asked.items() if name is not None}
     of_folders = range(len(names) - len(table.partitioned), len(names))
-    target = target_column(names, spec.target, path, {*others.values(), *of_folders})
+    target = target_column(names, spec.target, path, table.index, {*others.values(), *of_folders})
     roles = {"target": target, **others}
     taken = tuple(roles.values())
     for place in taken:
         both = [role for role, of_role in roles.items() if of_role == place]
         if len(both) > 1:
             raise UsageError(f"{path}: column {names[place]} is both {' and '.join(both)}; name another one")
-    if len(names) < 1 + len(taken):
-        few = "one column" if len(names) == 1 else f"{len(names)} columns"
-        raise DataError(f"{path}: has {few}; inputs and {' and '.join(('a target', *others))} are needed")
-    every = [place for place in range(len(names)) if place not in taken]
-    places = _chosen_places(spec, names, every, path)
+    places = _chosen_places(spec, names, taken, table.index, path)
+    if not places:
+        few = "one column" if len(names) == 1 else counted(len(names), "column")
+        why = f", with the index of a frame ({shown(names[place] for place in sorted(table.index))})" * bool(
+            table.index
+        )
+        if len(names) == 1 and spec.header:
+            why = f" ({names[0]!r:.60}); cells are separated by commas, semicolons or tabs, below a line of names"
+        raise DataError(f"{path}: has {few}{why}; inputs and {' and '.join(('a target', *others))} are needed")
     columns = Columns(
         inputs=tuple(names[place] for place in places),
         target=names[target],
@@ -71,16 +75,19 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     return TableLayout(tuple(names), tuple(places), target, **others, how=columns.how), columns
 
 
-def _chosen_places(spec: SourceSpec, names: list[str], every: list[int], path: Path) -> list[int]:
-    """Return the places of the inputs in their order in the file: all that may be, or those that are asked for."""
+def _chosen_places(
+    spec: SourceSpec, names: list[str], taken: Sequence[int], index: Container[int], path: Path
+) -> list[int]:
+    """Return the places of the inputs in their order in the file: all but an index, or those that are asked for."""
     asked = spec.columns if spec.columns is not None else spec.drop
+    every = [place for place in range(len(names)) if place not in taken and (spec.columns or place not in index)]
     if asked is None:
         return every
     key = "`data.columns`" if spec.columns is not None else "`data.drop`"
     if spec.columns is not None and spec.drop is not None:
         raise UsageError("`data.columns` and `data.drop`: name the inputs, or what is none; leave one of them out")
     for name in asked:
-        if name in names and not any(names[place] == name for place in every):
+        if name in names and names.index(name) in taken:
             what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
             raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
         if name not in names:
@@ -91,15 +98,18 @@ def _chosen_places(spec: SourceSpec, names: list[str], every: list[int], path: P
     return places
 
 
-def target_column(names: list[str], asked: str | None, path: Path, but: Container[int | None] = ()) -> int:
+def target_column(
+    names: list[str], asked: str | None, path: Path, index: Container[int], but: Container[int | None] = ()
+) -> int:
     """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
 
-    Raises UsageError where `asked` names none.
+    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none.
     """
     if asked is not None:
         return named_column(names, asked, path, "target")
-    last = max((place for place in range(len(names)) if place not in but), default=len(names) - 1)
-    return next((names.index(name) for name in TARGET_NAMES if name in names), last)
+    places = [place for place in range(len(names)) if place not in index]
+    last = max((place for place in places if place not in but), default=len(names) - 1)
+    return next((place for name in TARGET_NAMES for place in places if names[place] == name), last)
 
 
 def named_column(names: list[str], asked: str, path: Path, what: str) -> int:
@@ -128,16 +138,17 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
         if asked is None and columns.target in names:
             target = names.index(columns.target)
         inputs = _by_name(names, columns, path)
-        unknown = set(range(len(names))) - {*inputs, target, weights, groups}
+        unknown = set(range(len(names))) - {*inputs, target, weights, groups, *table.index}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
     else:
-        if target is None and len(names) == n_inputs + 1:
-            target = target_column(names, None, path)
-        inputs = tuple(place for place in range(len(names)) if place != target)
+        every = [place for place in range(len(names)) if place not in table.index or place == target]
+        if target is None and len(every) == n_inputs + 1:
+            target = target_column(names, None, path, table.index)
+        inputs = tuple(place for place in every if place != target)
         if len(inputs) != n_inputs:
             wanted = f"{n_inputs} inputs" + (" and a target" if labelled or asked else "")
-            raise DataError(f"{path}: has {len(names)} columns, wanted the model's {wanted}")
+            raise DataError(f"{path}: has {len(every)} columns, wanted the model's {wanted}")
     if labelled and target is None:
         wanted = "" if columns.target is None else f" {columns.target!r}"
         raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")

@@ -4,6 +4,7 @@ A batch is bounded by bytes, however many columns there are. Rows count from 0, 
 """
 
 import csv
+import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -126,8 +127,9 @@ class CsvFile:
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
         if second is not None and len(second) != len(cells):
-            row = int(not self._header)
-            raise DataError(f"{self.path}: row {row} has {len(second)} cells, expected {len(cells)}")
+            row, above = int(not self._header), f"; take out {lines[0].strip()!r:.60} if it names no columns"
+            told = f"row {row} has {len(second)} cells, expected {len(cells)}{above * self._header}"
+            raise DataError(f"{self.path}: {told}")
         return separator, cells
 
     def _lines(self, stream: BufferedReader) -> Iterator[str]:
@@ -273,6 +275,15 @@ class ParquetFile:
     def kinds(self) -> list[str | None]:
         """What each column holds: see `kind_of`."""
         return [kind_of(of) for of in self._facts[0].types]
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """Names of the columns that pandas wrote of the index of a frame: they are none of its columns."""
+        try:
+            listed = json.loads((self._facts[0].metadata or {})[b"pandas"])["index_columns"]
+        except (KeyError, TypeError, ValueError):
+            return ()
+        return tuple(name.strip() for name in listed if isinstance(name, str))
 
     def count_rows(self) -> int:
         """Return the number of rows that the footer promises."""
@@ -487,6 +498,11 @@ class Table:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return [*own, *self.partitioned]
 
+    @cached_property
+    def index(self) -> frozenset[int]:
+        """Which columns are the index of a pandas frame, and are read only where they are named."""
+        return frozenset(place for place, name in enumerate(self.names) if name in _index_of(self._first))
+
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
         return sum(part.count_rows() for part, _ in self.parts if _names_of(part))
@@ -505,28 +521,42 @@ class Table:
         n_own = len(self.names) - len(self.partitioned)
         own = {place for place in places if place < n_own}
         for part, values in self.parts:
-            if part is not self._first:
-                self._check_alike(part, own)
-            for batch in part.batches(own):
+            at = {place: place for place in own} if part is self._first else self._places(part, own)
+            for batch in part.batches([*at.values()]):
                 folders = {
                     n_own + k: pyarrow.array([value], pyarrow.string()).take(pyarrow.repeat(0, batch.n_rows))
                     for k, value in enumerate(values)
                     if n_own + k in places
                 }
-                yield Batch(batch.path, batch.start, batch.n_rows, {**batch.columns, **folders}, batch.line_of)
+                columns = {place: batch.columns[own_place] for place, own_place in at.items()}
+                yield Batch(batch.path, batch.start, batch.n_rows, columns | folders, batch.line_of)
 
-    def _check_alike(self, part: TablePart, places: Collection[int]) -> None:
-        """Raise DataError where the columns of a further file are not those of the first."""
+    def _places(self, part: TablePart, places: Collection[int]) -> dict[int, int]:
+        """Return where columns of the first file are in a further one. Raises DataError where it has not the same.
+
+        An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
+        """
         names, known, first = _names_of(part), self._first.names(), self._first.path
-        if len(names) != len(known):
-            raise DataError(f"{part.path}: has {len(names)} columns, {first.name} has {len(known)}")
-        if names != known:
+        read = [known[place] for place in places]
+        alike = [
+            [name for name in listed if name in read or name not in _index_of(of)]
+            for of, listed in ((part, names), (self._first, known))
+        ]
+        if len(alike[0]) != len(alike[1]):
+            raise DataError(f"{part.path}: has {len(alike[0])} columns, {first.name} has {len(alike[1])}")
+        if alike[0] != alike[1]:
             raise DataError(f"{part.path}: its columns are not those of {first.name}; give the same names in one order")
+        at = {place: names.index(known[place]) for place in places}
         if isinstance(part, ParquetFile) and isinstance(self._first, ParquetFile):
-            for place in places:
-                held, before = part.kinds[place], self._first.kinds[place]
+            for place, own in at.items():
+                held, before = part.kinds[own], self._first.kinds[place]
                 if held != before and "gaps" not in (held, before):
-                    raise DataError(f"{part.path}: column {names[place]} holds {held}, in {first.name} {before}")
+                    raise DataError(f"{part.path}: column {names[own]} holds {held}, in {first.name} {before}")
+        return at
+
+
+def _index_of(part: TablePart) -> tuple[str, ...]:
+    return part.index if isinstance(part, ParquetFile) else ()
 
 
 def _names_of(part: TablePart) -> list[str]:

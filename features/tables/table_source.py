@@ -228,7 +228,8 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     except DataError as error:  # of labels, whose column it does not know
         said = str(error).replace("y holds", f"{path}: column {columns.target} holds")
         raise DataError(said.replace("in y,", f"in column {columns.target} of {path},")) from None
-    read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_id_notes(found.ids, layout))
+    read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_index_notes(table, layout))
+    read = (*read, *_id_notes(found.ids, layout))
     notes = [*read, *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
@@ -471,6 +472,13 @@ def _header_notes(table: Table) -> list[str]:
         return []
     remedy = setting("data.header", "false")
     return [f"columns are called {shown(numeric)}; if these are cells of the first row, train with {remedy}"]
+
+
+def _index_notes(table: Table, layout: TableLayout) -> list[str]:
+    """Return a note of the index of a frame that is left out, and how to use it."""
+    read = {*layout.inputs, layout.target, layout.weights, layout.groups}
+    left_out = [name for place, name in enumerate(table.names) if place in table.index - read]
+    return [f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"] if left_out else []
 
 
 def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:

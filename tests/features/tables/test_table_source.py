@@ -88,6 +88,12 @@ def test_header_target_and_columns_are_found(tmp_path, case):
 REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (DataError, "a,y\n", {}, "has columns but no rows"),
     (DataError, "1\n2\n", {"header": False}, "has one column; inputs and a target are needed"),
+    *(
+        (DataError, f"{line}\n1|2|3\n4|5|6\n", {}, r"one column \('.*'\); cells are separated by commas, sem.* or tabs")
+        for line in ("a|b|y", "a b y")
+    ),
+    (DataError, "# of the lab\na,b,y\n1,2,3\n", {}, "row 0 has 3 cells, expected 1; take out '# of the lab' if it"),
+    (DataError, "sep=;\na;b;y\n1;2;3\n", {}, "row 0 has 3 cells, expected 2; take out 'sep=;' if it names no"),
     (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
     (DataError, "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n", {}, "row 150 is 'x': mend what is no"),
     (DataError, "a,y\n" + "1,2\n2,inf\n" * 20, {}, "column y: row 1 is inf; every target must be finite"),
@@ -227,6 +233,31 @@ def test_what_whole_numbers_are_taken_for_is_said(tmp_path, n_values, task, word
     for asked in ("multiclass", "regression"):
         source = table(tmp_path, text, task=asked)
         assert (source.task, len(source.notes)) == (asked, 1)
+
+
+INDEXED = pandas.DataFrame({"a": np.arange(40.0) ** 2, "b": np.arange(40) % 7, "cost": np.arange(40) / 4}).sample(40)
+INDEX = "left out, the index of a pandas frame: {}; name it to use it"
+
+
+@pytest.mark.parametrize("name", [None, "id", "y", "price"])
+def test_an_index_of_pandas_is_no_column_unless_it_is_named(tmp_path, name):
+    (tmp_path / "parts").mkdir()
+    frame = INDEXED.rename_axis(name)
+    for part, rows in (("t.parquet", frame), ("parts/0.parquet", frame[:9]), ("parts/1.parquet", frame[9:])):
+        rows.to_parquet(tmp_path / part)
+    frame[9:].sort_index().reset_index(drop=True).to_parquet(tmp_path / "parts/1.parquet")  # it is in one of them
+    called = name or "__index_level_0__"
+    for path in ("t.parquet", "parts"):
+        source = opened(tmp_path / path, test=str(tmp_path / "parts"))
+        assert (source.columns.inputs, source.columns.target, source.n_train) == (("a", "b"), "cost", 40)
+        assert INDEX.format(called) in source.notes
+        assert opened(tmp_path / path, drop=("a",)).columns.inputs == ("b",)
+    named = opened(tmp_path / "t.parquet", columns=("a", called))
+    assert (named.columns.inputs, INDEX.format(called) in named.notes) == (("a", called), False)
+    assert opened(tmp_path / "t.parquet", target=called).columns.inputs == ("a", "b", "cost")
+    frame.set_index(["a", "b"]).to_parquet(tmp_path / "few.parquet")
+    with pytest.raises(DataError, match=r"has 3 columns, with the index of a frame \(a, b\); inputs and a target"):
+        opened(tmp_path / "few.parquet")
 
 
 N = 400
