@@ -72,6 +72,9 @@ class Spelling:
         return DATE, since // timedelta(microseconds=1) / MICROSECONDS_A_DAY
 
 
+POINTS = Spelling()
+
+
 def misread(words: Collection[str]) -> tuple[str, str] | None:
     """Return what all words of a column are that only look like words, and what to do about it."""
     for told, (pattern, remedy) in _LOOKS.items():
@@ -84,7 +87,7 @@ def value_of(text: str) -> object:
     """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole numbers stay exact."""
     if re.fullmatch("-?(0|[1-9][0-9]*)", text):
         return int(text)
-    kind, value = Spelling().read(text)
+    kind, value = POINTS.read(text)
     return text if kind == WORD else (kind, value) if kind == DATE else value
 
 
@@ -125,7 +128,7 @@ def counted(number: int, noun: str) -> str:
 
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with a point or a comma."""
-    return Spelling().read(cell.strip().replace(",", "."))[0] == NUMBER
+    return POINTS.read(cell.strip().replace(",", "."))[0] == NUMBER
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from features.cell_text import Spelling
+from features.cell_text import POINTS, Spelling
 from features.errors import DataError
 from features.tables.encoding import TableEncoding
 
@@ -85,7 +85,7 @@ class Columns:
     header: bool = True
     weights: str | None = None
     groups: str | None = None
-    how: Spelling = Spelling()
+    how: Spelling = POINTS
     dates: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
 

@@ -9,12 +9,21 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATE, MICROSECONDS_A_DAY, NUMBER, TRUTH, WORD, Spelling, misread, setting, text_of
+from features.cell_text import (
+    DATE,
+    MICROSECONDS_A_DAY,
+    NUMBER,
+    POINTS,
+    TRUTH,
+    WORD,
+    Spelling,
+    misread,
+    setting,
+    text_of,
+)
 from features.errors import DataError
 from features.tables.readers import holds_words
 from features.targets import MOST_TABLE_CLASSES, written
-
-POINTS = Spelling()
 
 
 def numbers(

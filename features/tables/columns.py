@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import Spelling, counted, shown, title_of
+from features.cell_text import POINTS, Spelling, counted, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -26,7 +26,7 @@ class TableLayout:
     target: int | None = None
     weights: int | None = None
     groups: int | None = None
-    how: Spelling = Spelling()
+    how: Spelling = POINTS
 
     @property
     def input_names(self) -> list[str]:

@@ -17,6 +17,7 @@ from features.cell_text import (
     COMMAS,
     DATE,
     KINDS,
+    POINTS,
     UNKNOWN,
     WORD,
     Spelling,
@@ -30,7 +31,7 @@ from features.cell_text import (
 )
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import POINTS, distinct, numbers
+from features.tables.cells import distinct, numbers
 from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest
 from features.tables.readers import Batch
 
