@@ -34,7 +34,7 @@ ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
 ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
 CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
-    "by a budget": classes("--budget", "1s", "--set", "kernel.scale_rounds=2"),  # it grows, and is cut
+    "by a budget": classes("--budget", "1s"),  # it grows, and is cut
     "one for each class": classes("--centers", "60", "--penalty", "1", "--refit", "ridge"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
     "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
@@ -47,15 +47,11 @@ CASES = {
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
     "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
     "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--move-centers", "4"),
-    "learned scales": classes("--centers", "60", "--scale", "learned", "--set", "kernel.scale_rounds=2"),
-    "a metric": values(
-        "--centers", "60", "--select", "greedy:20", "--scale", "metric", "--set", "kernel.scale_rounds=2"
-    ),
+    "learned scales": classes("--centers", "60", "--scale", "learned"),
+    "a metric": values("--centers", "60", "--select", "greedy:20", "--scale", "metric"),
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
-    "rounds, learned scales": values(
-        *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"
-    ),
+    "rounds, learned scales": values(*ROUNDS, "--penalty", "1", "--scale", "learned", "--features-store=none"),
     "rounds, a path": classes(*ROUNDS, "--penalty", "path:max:3:4", "--intercept"),
     "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
     "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),

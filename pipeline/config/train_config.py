@@ -107,9 +107,6 @@ class DataConfig:
         "auto",
         "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
     )
-    centre_targets: bool | None = optional(
-        truth, "auto", "fit a regression to the targets less their mean (auto: where there is an intercept)"
-    )
     noise: float | None = optional(
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
     )
@@ -215,7 +212,6 @@ class KernelConfig:
         "held-out rows support)",
         "--scale",
     )
-    scale_rounds: int = option(12, whole(1, 100), "rounds in which scales are learned, at most")
 
 
 @dataclass(frozen=True)

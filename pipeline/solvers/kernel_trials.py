@@ -28,7 +28,7 @@ BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
 FIRST_WIDTH = 0.5  # times the typical one, where the search for a width begins
 SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
-JUDGED_AFTER = 2  # rounds
+JUDGED_AFTER, MOST_ROUNDS = 2, 12  # rounds
 LEAST_GAIN = 0.01  # of a held-out error
 SLOPE_ROWS, SLOPE_OPERATIONS = 4000, 2e10  # of which derivatives are taken, at most, and what they may cost
 FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
@@ -87,7 +87,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """How kernels are tried: on how many candidates, with which kinds of learned scales, in how many rounds at most.
+    """How kernels are tried: on how many candidates, with which kinds of learned scales.
 
     sigma2: the width where it is given; None: it is chosen as well. on_round: called with the best width of each round.
     once: returns the arrays that a function makes, or has made at this place in an earlier session.
@@ -95,7 +95,6 @@ class Search:
 
     n_centers: int
     kinds: tuple[str, ...] = ()
-    most_rounds: int = 0
     sigma2: float | None = None
     on_round: Callable[[Trial], None] = lambda trial: None
     once: Callable[[Callable[[], Found]], Found] = lambda make: make()
@@ -275,7 +274,7 @@ def search_from(
     line = [_first(sample, Trial(kernel, kind, scales, 1.0, search.n_centers), search)]
     if kind in search.kinds:
         line += _rounds(sample, line[0], kind, JUDGED_AFTER, search)
-        while len(line) <= search.most_rounds and _still_gains(line):
+        while len(line) <= MOST_ROUNDS and _still_gains(line):
             line += _rounds(sample, line[-1], kind, 1, search)
     return [min(line, key=lambda trial: trial.error)]
 
@@ -300,7 +299,7 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
             lines = [[search.tried(sample, replace(base, sigma2=width))] for width in widths]
         lines = [[line[0], *_rounds(sample, line[0], kind, JUDGED_AFTER, search)] for line in lines]
         line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
-        while len(line) <= search.most_rounds and _still_gains(line):
+        while len(line) <= MOST_ROUNDS and _still_gains(line):
             line += _rounds(sample, line[-1], kind, 1, search)
         best.append(min(line[1:], key=lambda trial: trial.error))
     return best
@@ -314,7 +313,7 @@ def _still_gains(line: list[Trial]) -> bool:
 def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search) -> list[Trial]:
     """Return the trials of some rounds, each at its best width."""
     trials = [trial]
-    for _ in range(min(count, search.most_rounds)):
+    for _ in range(count):
         last = trials[-1]
         found = search.once(partial(_slopes, sample, last, kind))
         scales = next_scales(last, found["slopes"], sample.points)

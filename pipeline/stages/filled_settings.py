@@ -91,10 +91,7 @@ def fill_in(
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
     config, notes = _with_count(config, shape, explicit, room)
-    refuse(_without_sense(config, shape, explicit))
-    # Without an intercept, centred targets would be another problem.
-    centres = shape.task == "regression" and bool(config.solver.intercept)
-    config = _with_defaults(config, {"data.centre_targets": centres})
+    refuse(_without_sense(config, shape))
     config, of_memory = _with_memory(config, shape, asked, room)
     return config, [*notes, *of_memory]
 
@@ -297,13 +294,11 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
         yield f"`solver.refit=none` has no effect with {asked}, whose weights are least squares; leave it out"
 
 
-def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> Iterator[str]:
+def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
     """Yield what is said of settings, filled in, that make no sense together or for the data."""
     solver, kernel, needs_rows = config.solver, config.kernel, what_needs_held_out_rows(config)
     n_candidates, n_features = count_candidates(config, shape.n_train), shape.n_features
     asked = f"`kernel.scale={kernel.scale}`"
-    if "kernel.scale_rounds" in explicit and not learns_scales(kernel.scale):
-        yield "`kernel.scale_rounds` has no effect without `kernel.scale=learned`; add it, or leave it out"
     if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
         yield f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal"
     for one in kernels_of(kernel):
@@ -322,8 +317,6 @@ def _without_sense(config: TrainConfig, shape: FeatureShape, explicit: frozenset
         yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
     if config.statistics.hold_out == 0 and needs_rows is not None:
         yield f"{needs_rows} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1"
-    if config.data.centre_targets and not (shape.task == "regression" and solver.intercept):
-        yield "`data.centre_targets=true` needs a regression with `solver.intercept=true`; leave it out"
 
 
 def _without_moves(config: TrainConfig) -> Iterator[str]:

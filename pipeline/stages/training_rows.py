@@ -194,8 +194,11 @@ def _tells_labels_apart(run: RowData, limit: float) -> bool:
 
 
 def _mean(run: RowData) -> float:
-    """Return the weighted mean of the training targets, summed exactly; 0 where they are not centred."""
-    if not run.config.data.centre_targets:
+    """Return the weighted mean of the training targets of a regression, summed exactly.
+
+    0 without an intercept, where centred targets would be another problem.
+    """
+    if run.shape.task != "regression" or not run.config.solver.intercept:
         return 0.0
     total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
     return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())

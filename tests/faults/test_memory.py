@@ -201,7 +201,7 @@ FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "few rows in rounds": (["fewer.zarr", "--features", "raw", "--centers", "all", "--penalty", "30"], 400, {}),
     "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
     "learned scales": (
-        ["images.zarr", "--centers", "300", "--scale", "learned", "--set", "kernel.scale_rounds=1"],
+        ["images.zarr", "--centers", "300", "--scale", "learned"],
         None,
         {},
     ),

@@ -52,7 +52,6 @@ class KernelTask:
     sample: Stored
     few: int
     scale: str | None
-    scale_rounds: int
     sigma2: float | str | None  # the width, "median", or None where it is chosen as well
 
     def search(
@@ -61,7 +60,7 @@ class KernelTask:
         """Return the search of a kernel on few candidates."""
         n_rows = float(np.count_nonzero(~sample.held_out))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
-        return Search(self.few, kinds, self.scale_rounds, self.given, on_round, steps.once)
+        return Search(self.few, kinds, self.given, on_round, steps.once)
 
     @property
     def given(self) -> float | None:
@@ -105,7 +104,6 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         sample=work.stored(name),
         few=min(sizes.few, len(points)),
         scale=asked.scale if learns_scales(asked.scale) else None,
-        scale_rounds=asked.scale_rounds,
         sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
     )
     n_held_out = float(sample["n_held_out"])

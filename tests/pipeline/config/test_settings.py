@@ -156,7 +156,6 @@ VALUES = st.fixed_dictionaries(
         "centers.count": st.one_of(st.just("all"), st.integers(1, 10**9)),
         "data.target": st.one_of(st.none(), st.text(LETTERS, min_size=1, max_size=20).filter(lambda t: t != "auto")),
         "data.standardise": st.sampled_from([None, True, False]),
-        "data.centre_targets": st.sampled_from([True, False]),  # the plan fills it in before it is written
         "features.cells": st.lists(st.integers(1, 99) | st.floats(1, 99), min_size=1, max_size=4).map(tuple),
         "features.stride": st.floats(0.1, 1.9),
         "features.gradient_scale": st.floats(0.3, 49.0),

@@ -181,7 +181,7 @@ def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = waves(60)
     sample = replace(sample_of(X, y), common=np.array([1.5, 0.5, 1.0, 0.7], np.float32))
     asked = tried_widths(monkeypatch, lambda sigma2: 1.0)
-    given = Search(20, (DIAGONAL,), 2, sigma2=0.7)
+    given = Search(20, (DIAGONAL,), sigma2=0.7)
     search_kernel(sample, GAUSSIAN, given)
     best_width(sample, start(sample, sigma2=0.7), given)
     assert {width for width, _ in asked} == {0.7}
@@ -193,7 +193,7 @@ def test_rounds_begin_where_only_a_quarter_of_the_typical_width_has_slopes(monke
     y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=1200)
     sample = replace(sample_of(X, y), held_out=of_sample.random(1200) < 1 / 3)
     sample = replace(sample, points=X[of_sample.permutation(1200)[:100]])
-    search = Search(100, (DIAGONAL,), 10)
+    search = Search(100, (DIAGONAL,))
     base, best = search_kernel(sample, GAUSSIAN, search)
     assert best.error < 0.2 * base.error
     assert set(np.argsort(importances(best.scales))[-3:]) == {0, 1, 2}
@@ -207,7 +207,7 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
     direction = rng.normal(size=8) / np.sqrt(8)
     sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200))
     rounds = list[Trial]()
-    search = Search(80, kinds_of("learned", GAUSSIAN, 8, 800), 12, on_round=rounds.append)
+    search = Search(80, kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
     kept = search_kernel(sample, GAUSSIAN, search)
     kinds = [one.kind for one in rounds]
     assert kinds == sorted(kinds, key=[PLAIN, DIAGONAL, METRIC].index), "a scale for each feature first"
@@ -232,7 +232,7 @@ def test_other_kernels_learn_a_scale_for_each_feature(kernel: type[Kernel]) -> N
     rng = np.random.default_rng(6)
     X = rng.normal(size=(900, 8))
     sample = sample_of(X, np.sign(X[:, 2]) * (1 + 0.5 * X[:, 5]) + 0.05 * rng.normal(size=900))
-    search = Search(80, (DIAGONAL,), 6)
+    search = Search(80, (DIAGONAL,))
     base, *_, best = search_kernel(sample, kernel, search)
     assert (base.kind, best.kind) == (PLAIN, DIAGONAL)
     assert best.error < 0.7 * base.error
@@ -289,7 +289,7 @@ def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
     inputs = rng.normal(size=(900, 20)) * deviations
     sample = sample_of(inputs / deviations, np.sin(inputs[:, :4].sum(axis=1)) + 0.05 * rng.normal(size=900))
     common = (deviations / np.sqrt(np.mean(deviations**2))).astype(np.float32)
-    search = Search(80, (DIAGONAL,), 1)
+    search = Search(80, (DIAGONAL,))
     found = search_kernel(replace(sample, common=common), GAUSSIAN, search)
     assert [one.kind for one in found] == [PLAIN, COMMON]
     assert found[1].error < 0.7 * found[0].error

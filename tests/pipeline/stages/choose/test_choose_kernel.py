@@ -27,8 +27,8 @@ from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 GREEDY = ("--centers", "150", "--select", "greedy:60", *SERIAL)
-LEARNED = (*GREEDY, "--set", "kernel.scale_rounds=6", "--scale", "learned")
-METRIC = (*GREEDY, "--set", "kernel.scale_rounds=3", "--scale", "metric")
+LEARNED = (*GREEDY, "--scale", "learned")
+METRIC = (*GREEDY, "--scale", "metric")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def chosen(shared_folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
     runs = {}
     for name, y in targets.items():
         save_once(shared_folder / f"{name}.npz", X=X, y=y + 0.02 * rng.normal(size=1200))
-        line = ("--centers", "120", "--set", "kernel.scale_rounds=2", *SERIAL)
+        line = ("--centers", "120", *SERIAL)
         runs[name] = finished_run(*line, dataset=shared_folder / f"{name}.npz")
     return runs
 
