@@ -127,6 +127,31 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     return _source_of(spec, loaded, keys, identity)
 
 
+def unmasked(values: Any) -> Any:
+    """Return a masked array as one without a mask, with NaN for the values that it hides; all else as it is."""
+    if not np.ma.isMaskedArray(values):
+        return values
+    if not np.ma.is_masked(values):
+        return values.data
+    kind = values.dtype.kind
+    dtype = values.dtype if kind in "fc" else np.float64 if kind in "biu" else object
+    return np.ma.filled(values.astype(dtype), np.nan)
+
+
+def numeric(values: Any, name: str) -> Any:
+    """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
+    kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
+    if np.ma.isMaskedArray(getattr(values, "_meta", None)):
+        raise DataError(
+            f"{name} is a masked array of dask, whose mask gets lost; give dask.array.ma.filled({name}, nan)"
+        )
+    if kind in ("m", "M"):
+        raise DataError(f"{name} holds times ({values.dtype}); subtract a date, and divide by np.timedelta64(1, 'D')")
+    if kind == "V":
+        raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
+    return unmasked(values)
+
+
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     """Return labels (n,) in a dtype that `features.targets` knows; (n, 1) is flattened."""
     labels = np.asarray(labels)

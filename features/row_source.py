@@ -23,6 +23,7 @@ from features.targets import (
 )
 
 PIECE_BYTES = 8 << 20
+MOST_CHANNELS = 4  # of colour images
 
 
 class LabelledRows(NamedTuple):
@@ -55,7 +56,7 @@ class PartRows(NamedTuple):
             block[begin:end] = values[rows[begin:end] - low]
             begin = end
         check_finite(block, self.array_name, rows)
-        return block
+        return block.reshape(len(block), *input_shape(self.inputs.shape, self.array_name))
 
 
 def source_of(
@@ -195,7 +196,7 @@ def _of_parts(
         classes=classes,
         n_train=len(train.targets),
         n_test=len(test.targets),
-        input_shape=tuple(int(size) for size in train.inputs.shape[1:]),
+        input_shape=input_shape(train.inputs.shape, train.array_name),
         standardise=standardise,
         read_rows=read,
         targets={"train": train.targets, "test": test.targets},
@@ -231,7 +232,7 @@ def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.n
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
     """Raise DataError where train and test inputs differ in shape, or are images on two scales."""
-    shapes = [tuple(array.shape[1:]) for array in (train, test)]
+    shapes = [input_shape(array.shape, "X") for array in (train, test)]
     if shapes[0] != shapes[1]:
         raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[1]}")
     dtypes = [input_dtype(array) for array in (train, test)]
@@ -277,10 +278,29 @@ def input_dtype(inputs: RowArray) -> np.dtype:
     return np.dtype(np.float64)
 
 
+def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return the shape of one input of an array of some shape: (d,), or (H, W) of images, with or without one channel.
+
+    Raises DataError for other shapes, with the numpy that makes grey images, or columns, of them.
+    """
+    sizes = tuple(map(int, shape[1:]))
+    if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
+        return sizes[1:] if sizes[0] == 1 else sizes[:2]
+    if len(sizes) in (1, 2):
+        return sizes
+    needed = f"{name} has shape {tuple(shape)}; inputs are needed, (n, d) or (n, H, W)"
+    if not sizes:
+        raise DataError(f"{needed}: X.reshape(-1, 1) for one column")
+    channels = next((axis for axis in (3, 1) if len(sizes) == 3 and shape[axis] <= MOST_CHANNELS), None)
+    grey = "" if channels is None else f"X.mean(axis={channels}).astype(X.dtype) for grey images, "
+    raise DataError(f"{needed}: {grey}X.reshape(len(X), -1) for columns")
+
+
 def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
     """Raise `DataError` unless X is (n, …) real numbers, n > 0, and y is (n,) or (n, 1); neither is read."""
-    if len(inputs.shape) < 2 or 0 in inputs.shape:
-        raise DataError(f"{inputs_name} has shape {tuple(inputs.shape)}; inputs are needed, (n, d) or (n, H, W)")
+    if 0 in inputs.shape:
+        raise DataError(f"{inputs_name} has shape {tuple(inputs.shape)}, which holds nothing")
+    input_shape(inputs.shape, inputs_name)
     n_rows, shape = inputs.shape[0], tuple(labels.shape)
     if shape not in ((n_rows,), (n_rows, 1)):
         raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")

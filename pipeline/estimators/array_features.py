@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.utils import check_array
 
+from features.array_sources import unmasked
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.source import Columns, Part
@@ -116,7 +117,10 @@ class Rows:
             values = scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
         row = first_non_finite_row(values)
         if row is not None:
-            raise ValueError(f"Input X contains NaN or infinity in row {index[row]}; remove or impute such rows before")
+            fault = f"Input X contains NaN or infinity in row {index[row]}; remove or impute such rows before"
+            if np.isfinite(rows[row]).all():
+                fault = f"Input X is too large for {np.dtype(self.dtype)} in row {index[row]}; rescale or remove it"
+            raise ValueError(fault)
         return values
 
 
@@ -228,7 +232,7 @@ class ArrayFeatures:
 
 def _keys_of_groups(groups: ArrayLike, n_rows: int) -> RowKeys:
     """Return the keys (n,) of groups, numbers or text. Raises ValueError where a row has none, or they are not n."""
-    names = np.asarray(groups)
+    names = np.asarray(unmasked(groups))
     if names.shape not in ((n_rows,), (n_rows, 1)):
         raise ValueError(f"groups has the shape {names.shape}; ({n_rows},), one for each row, is needed")
     names = names.reshape(-1)

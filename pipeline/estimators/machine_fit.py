@@ -23,10 +23,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from features.array_sources import numeric, unmasked
+from features.cell_text import text_of
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.readers import check_frame, has_numbers_only, is_frame
-from features.targets import check_printable, checked_weights, class_array
+from features.targets import check_printable, checked_weights, class_array, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
@@ -135,13 +137,14 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     """Return X, as `Rows` of numbers or as a table of cells, and y (n,), checked as scikit-learn does."""
-    numeric = not is_classifier(machine)
+    is_numeric = not is_classifier(machine)
     check_frame(X, "X")
     check_frame(y, "y", columns=False)
+    X, y = numeric(X, "X"), _without_gaps(y)
     asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
-    if not is_sliced(X) and not asked and (given := _numbers(machine, X, y=y, y_numeric=numeric)) is not None:
+    if not is_sliced(X) and not asked and (given := _numbers(machine, X, y=y, y_numeric=is_numeric)) is not None:
         return Rows(given[0]), column_or_1d(given[1], warn=True)
     rows = Rows(X) if is_sliced(X) else X if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
     if y is None:
@@ -153,7 +156,18 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     if y.dtype.kind in "fO":
         assert_all_finite(y, input_name="y")
     validate_data(machine, X, skip_check_array=True)  # names and number of the columns
-    return rows, y.astype(np.float64) if numeric else y
+    return rows, y.astype(np.float64) if is_numeric else y
+
+
+def _without_gaps(y: Any) -> Any:
+    """Return targets as they are, but for a mask. Raises ValueError naming a row that has none."""
+    y = unmasked(y)
+    values = np.asarray(y)
+    if values.dtype.kind == "O" and values.ndim == 1:  # of which scikit-learn sees NaN alone, not None or pandas' NA
+        row = next((row for row, value in enumerate(values.tolist()) if text_of(value) is None), None)
+        if row is not None:
+            raise ValueError(f"Input y contains NaN: row {row} has no target; leave it out")
+    return y
 
 
 def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
@@ -164,7 +178,9 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
         return validate_data(machine, X, dtype=[np.float64, np.float32], **checks)
     except ValueError as error:
         words = str(error).partition("\n")[0]  # then other estimators are recommended
-        if not words.startswith("Input X contains"):
+        if "with dim" in words:
+            raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
+        if not words.startswith(("Input X contains", "Complex data")):
             raise
         if is_frame(X):
             return None
@@ -178,9 +194,11 @@ def _targets_and_weights(
     """Return the task, its classes, the targets (n,) as a store has them, and the row weights (n,), None for 1 each."""
     weights = None
     if sample_weight is not None:
-        weights = checked_weights(np.asarray(sample_weight, np.float64), len(y), "sample_weight")
+        given = np.asarray(unmasked(sample_weight))
+        given = given.astype(np.float64) if given.dtype.kind == "O" else given
+        weights = checked_weights(given, len(y), "sample_weight")
     if not is_classifier(machine):
-        return "regression", (), y, weights
+        return "regression", (), encode(y, (), "y"), weights
     check_classification_targets(y)
     machine.classes_, targets = np.unique(y, return_inverse=True)
     check_printable(machine.classes_.tolist())
@@ -308,6 +326,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
         check_frame(X, "X")
+        X = numeric(X, "X")
         given = None if machine._of_cells else X if is_sliced(X) else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from features import array_sources
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
-from features.row_source import check_lengths
+from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
 from features.tables.table_paths import KNOWN, exists, is_table
 from features.targets import class_array
@@ -154,7 +154,7 @@ def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> ExamplePart:
     def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return np.asarray(X[start:stop]), None if y is None else y[start:stop]
 
-    return ExamplePart(X.shape[0], tuple(int(size) for size in X.shape[1:]), read, name)
+    return ExamplePart(X.shape[0], input_shape(X.shape, name), read, name)
 
 
 def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
@@ -221,7 +221,7 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     from features.tables.readers import MixedColumnError, Table, check_frame, frame_of_cells  # as above
 
     check_frame(X, "X")
-    columns = model.table_columns
+    X, columns = array_sources.numeric(X, "X"), model.table_columns
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):
         given = X.column_names if hasattr(X, "column_names") else X.columns  # of pyarrow; pandas and polars
@@ -239,8 +239,8 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
                 raise
     if encoding is None:
         rows = np.asarray(X)
-        shape = rows.shape or (0,)
-        piece = ExamplePart(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
+        shape = input_shape(rows.shape, "X")
+        piece = ExamplePart(len(rows), shape, lambda start, stop: (rows[start:stop], None), "X")
         check_shape(piece, model)
         return Examples("X", None, (piece,))
     cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]

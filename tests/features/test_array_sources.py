@@ -59,8 +59,15 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
 
 
 def test_images_are_not_standardised_and_standardise_target_and_task_may_be_given(tmp_path):
-    spec = replace(npz(tmp_path, X=RNG.integers(0, 256, (40, 8, 8)).astype(np.uint8), rings=Y), target="rings")
+    images = RNG.integers(0, 256, (40, 8, 9)).astype(np.uint8)
+    spec = replace(npz(tmp_path, X=images, rings=Y), target="rings")
     source, other = open_source(spec), open_source(replace(spec, task="regression", standardise=True))
+    for one_channel in (images[:, None], images[..., None]):
+        found = open_source(ZARR, {"X": one_channel, "y": Y})
+        assert (found.input_shape, found.standardise) == ((8, 9), False)
+        np.testing.assert_array_equal(
+            found.read("test", 0, 7)[0], open_source(ZARR, {"X": images, "y": Y}).read("test", 0, 7)[0]
+        )
     assert (source.task, source.standardise, other.standardise, other.classes) == ("multiclass", False, True, ())
     assert (source.read("train", 0, 4)[0].dtype, other.read("train", 0, 4)[1].dtype) == (np.uint8, np.float64)
 
@@ -77,8 +84,13 @@ def with_code_point(number):
         ({"X": X}, "needs X and y"),
         ({f"a{k}": np.ones(1) for k in range(900)}, r"found a0, .*, a108, \.\.\.$"),
         ({"X": X, "y": Y[:-1]}, "40 rows"),
-        ({"X": X[:0], "y": Y[:0]}, "shape"),
-        ({"X": X[:, 0], "y": Y}, "shape"),
+        ({"X": X[:, 0], "y": Y}, r"shape \(40,\).*: X\.reshape\(-1, 1\) for one column$"),
+        (
+            {"X": np.ones((40, 9, 8, 3)), "y": Y},
+            r"X\.mean\(axis=3\).* grey images, X\.reshape\(len\(X\), -1\) for columns$",
+        ),
+        ({"X": np.ones((40, 3, 9, 8)), "y": Y}, r"X\.mean\(axis=1\)\.astype\(X\.dtype\) for grey"),
+        ({"X": np.ones((40, 1, 9, 8, 1)), "y": Y}, r"or \(n, H, W\): X\.reshape"),
         ({"X": X, "y": np.ones(40)}, "one class"),
         ({"X": X.astype(complex), "y": Y}, "complex"),
         ({"X": np.float64(3.0), "y": Y}, "inputs are needed"),

@@ -12,6 +12,7 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import RFE, SelectFromModel
@@ -24,6 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import largest_bytes
@@ -108,6 +110,8 @@ def test_bad_sliced_arrays(diabetes: Table, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="NaN or infinity in row 400"):
             machine.fit(array, y)
     lazy = spoilt["dask"]
+    with pytest.raises(ValueError, match="masked array of dask"):
+        machine.fit(dask.array.ma.masked_where(lazy > 1, lazy), y)
     with pytest.raises(ValueError, match="compute_chunk_sizes"):
         machine.fit(lazy[lazy[:, 0] > 0], y)
     with pytest.raises(ValueError, match="Complex data"):
@@ -408,6 +412,62 @@ def test_numbers_beyond_float64_are_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         SLKLRegressor(20).fit(data[0] * of_x, data[1] * of_y, np.full(120, weight))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_what_a_mask_hides_is_missing(data: Data, dtype: type) -> None:
+    X, gaps = (data[0] * 3).astype(dtype), np.zeros((120, 3), bool)
+    gaps[7, 1] = True
+    hidden = np.ma.masked_array(np.where(gaps, np.ones((), dtype) * 99, X), mask=gaps)
+    filling = SLKLRegressor(4, random_state=0, missing="median")
+    expected = clone(filling).fit(np.where(gaps, np.nan, X), data[1])
+    np.testing.assert_array_equal(
+        filling.fit(hidden, data[1]).predict(hidden), expected.predict(np.where(gaps, np.nan, X))
+    )
+    machine = SLKLRegressor(4, random_state=0).fit(np.ma.masked_array(X), data[1])
+    y, weights = (np.ma.masked_array(values, mask=gaps[:, 1]) for values in (X[:, 0], np.ones(120, dtype)))
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: machine.fit(hidden, data[1]), "X contains NaN"),
+        (lambda: machine.predict(hidden), "X contains NaN"),
+        (lambda: Predictor(machine.to_model()).predict(hidden), "X: row 7, column 1 is nan"),
+        (lambda: machine.fit(X, y), "y contains NaN"),
+        (lambda: machine.score(X, y), "contains NaN"),
+        (
+            lambda: SLKLClassifier(4).fit(X, np.ma.masked_array(data[2].astype(str), mask=gaps[:, 1])),
+            "row 7 has no target",
+        ),
+        (lambda: machine.fit(X, data[1], weights), "sample_weight: row 7 is nan"),
+        (lambda: machine.fit(X, data[1], groups=y), "groups: row 7 has no group"),
+    ]
+    for call, words in calls:
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+DAYS = np.arange(120).astype("datetime64[D]")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); subtract a date"),
+        ({"X": np.tile(DAYS - DAYS[0], (3, 1)).T}, r"X holds times \(timedelta64\[D\]\)"),
+        ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
+        ({"X": np.zeros((120, 1, 3))}, r"dim 3.*; give rows: X\.reshape\(len\(X\), -1\)$"),
+        ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported$"),
+        ({"y": DAYS}, r"y holds datetime64\[D\] values; regression needs numbers"),
+        ({"y": DAYS.astype(str)}, "y holds <U28 values; regression needs numbers"),
+        ({"y": np.resize([1.0, None], 120)}, "row 1 has no target"),
+        ({"sample_weight": DAYS}, r"sample_weight holds datetime64\[D\] values"),
+        ({"sample_weight": np.ones(120, complex)}, "sample_weight holds complex128 values"),
+    ],
+)
+def test_what_numpy_would_make_numbers_of_is_refused(change: dict[str, Any], words: str, data: Data) -> None:
+    with pytest.raises(ValueError, match=words):
+        SLKLRegressor(20).fit(**{"X": data[0], "y": data[1]} | change)
+    if "X" in change:
+        with pytest.raises(ValueError, match=words):
+            SLKLRegressor(20, random_state=0).fit(*data[:2]).predict(change["X"])
 
 
 def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:

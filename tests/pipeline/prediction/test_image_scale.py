@@ -56,7 +56,7 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, images, tmp_pa
     X, expected = images[0], decisions(of_bytes, images[0], tmp_path)
     assert json.loads((of_bytes / "model" / "model.json").read_text())["input_dtype"] == "uint8"
     assert np.ptp(expected) > 0.5
-    for same in (X.astype(np.float32), X.astype(np.int64), X.reshape(60, -1), X.reshape(60, -1).astype(float)):
+    for same in (X.astype(np.float32), X.astype(np.int64), X.reshape(60, -1).astype(float), X[:, None], X[..., None]):
         np.testing.assert_array_equal(decisions(of_bytes, same, tmp_path), expected)
     names = ",".join(f"p{k}" for k in range(X[0].size))
     np.savetxt(tmp_path / "rows.csv", X.reshape(60, -1), delimiter=",", fmt="%d", header=names, comments="")
