@@ -10,13 +10,13 @@ import numpy as np
 
 from features.errors import DataError
 
-# A spread below this share of the mean is rounding noise of a constant column.
-CONSTANT_SPREAD = 1e-12
+# Values that differ by less than this share of them are taken less the first one, which is exact.
+CLOSE_VALUES = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Standardisation:
-    """Mean and scale of each column, float64 (d,)."""
+    """Mean and scale of each column, float64 (d,); the scale of a column that was constant is inf: it becomes 0."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -26,7 +26,7 @@ class Standardisation:
         flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=dtype)
 
 
@@ -54,26 +54,43 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one."""
+    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one.
+
+    Of a column, `origin` was subtracted before, and is common to all that are merged. low, high: its extremes.
+    """
 
     count: float
     mean: np.ndarray
     squares: np.ndarray
+    origin: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def begin(cls, block: np.ndarray) -> "RunningMoments":
+        """Return the moments of no rows, for rows such as those of `block`, (n, d) or (n, *shape)."""
+        flat = _flat(block)
+        half, first = flat.max(axis=0) / 2 - flat.min(axis=0) / 2, flat[0]  # of the spread, which may overflow
+        are_close = (half > 0) & (half < CLOSE_VALUES * np.abs(first))
+        none = np.zeros(flat.shape[1])
+        return cls(0, none, none, np.where(are_close, first, 0.0), none + np.inf, none - np.inf)
 
     def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
         """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
 
         A row of weight 2 counts as two rows. Moments beyond float64 become infinities, which `standardisation` refuses.
         """
-        flat = np.asarray(block, dtype=np.float64).reshape(len(block), len(self.mean))
+        flat = _flat(block)
         if not len(flat) or (weights is not None and not weights.any()):
             return self
+        extremes = flat.min(axis=0), flat.max(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            if weights is not None:
-                mean = weights @ flat / weights.sum()
-                return self.merge(RunningMoments(float(weights.sum()), mean, weights @ (flat - mean) ** 2))
-            mean = flat.mean(axis=0)
-            return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
+            flat = flat - self.origin
+            mean = flat.mean(axis=0) if weights is None else weights @ flat / weights.sum()
+            squares = (flat - mean) ** 2
+            squares = squares.sum(axis=0) if weights is None else weights @ squares
+        count = len(flat) if weights is None else float(weights.sum())
+        return self.merge(RunningMoments(count, mean, squares, self.origin, *extremes))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""
@@ -84,21 +101,28 @@ class RunningMoments:
             step = other.mean - self.mean
             mean = self.mean + step * (other.count / count)
             squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
-        return RunningMoments(count, mean, squares)
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return RunningMoments(count, mean, squares, self.origin, low, high)
 
     def standardisation(self) -> Standardisation:
-        """Return mean and population standard deviation; the scale of a constant column is 1.
+        """Return mean and population standard deviation; the scale of a constant column is inf.
 
         Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")
-        deviation = np.sqrt(self.squares / self.count)
-        bad = np.flatnonzero(~(np.isfinite(self.mean) & np.isfinite(deviation)))
+        mean, deviation = self.origin + self.mean, np.sqrt(self.squares / self.count)
+        bad = np.flatnonzero(~(np.isfinite(mean) & np.isfinite(deviation)))
         if bad.size:
             raise DataError(
-                f"inputs, column {bad[0]}: mean {self.mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
+                f"inputs, column {bad[0]}: mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
                 "its values are too large to be standardised in float64: rescale the column"
             )
-        constant = deviation <= CONSTANT_SPREAD * np.abs(self.mean)
-        return Standardisation(self.mean.copy(), np.where(constant, 1.0, deviation))
+        deviation = np.where(deviation > 0, deviation, self.high / 2 - self.low / 2)  # whose squares are too small
+        constant = self.low == self.high
+        return Standardisation(np.where(constant, self.low, mean), np.where(constant, np.inf, deviation))
+
+
+def _flat(block: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) or (n, *shape) as (n, d) f8."""
+    return np.asarray(block, dtype=np.float64).reshape(len(block), math.prod(block.shape[1:]))

@@ -301,9 +301,7 @@ def fit_moments(
         stopping.check()
         X, y = read(block.start, block.stop)
         if not moments:
-            n_inputs = int(np.prod(X.shape[1:]))
-            none = RunningMoments(0, np.zeros(n_inputs), np.zeros(n_inputs))
-            moments = [none] * (len(shape.classes) if balanced else 1)
+            moments = [RunningMoments.begin(X)] * (len(shape.classes) if balanced else 1)
         of_rows = None if weights is None else weights[block.start : block.stop]
         for k, of_class in enumerate(moments):
             rows = y == k if balanced else slice(None)
@@ -311,5 +309,5 @@ def fit_moments(
     if balanced:
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
         weighted = zip(moments, factors.tolist(), strict=True)
-        moments = [RunningMoments(factor * one.count, one.mean, factor * one.squares) for one, factor in weighted]
+        moments = [replace(one, count=f * one.count, squares=f * one.squares) for one, f in weighted]
     return reduce(RunningMoments.merge, moments).standardisation()

@@ -349,7 +349,8 @@ def _labels(described: Any) -> tuple[Any, ...]:
 
 
 def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:
-    for name in ("mean", "scale"):
-        _check_array(f"standardisation_{name}", getattr(moments, name), np.float64, (math.prod(input_shape),))
+    finite = np.where(np.isposinf(moments.scale), 1, moments.scale)  # inf: of a column that counts for nothing
+    for name, values in (("mean", moments.mean), ("scale", finite)):
+        _check_array(f"standardisation_{name}", values, np.float64, (math.prod(input_shape),))
     if not moments.scale.min() > 0:
         raise ModelFormatError(f"standardisation_scale holds {moments.scale.min()}, expected numbers above 0")

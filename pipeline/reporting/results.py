@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.cell_text import shown
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
@@ -70,7 +71,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
         **{name: score[name] for name in (*ERRORS, "baseline", "auc", "auc_rows", "by_class")},
-        "notes": _notes(run, score, model.n_centers, summary["penalty"]),
+        "notes": [*_constant_inputs(model), *_notes(run, score, model.n_centers, summary["penalty"])],
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
@@ -176,6 +177,16 @@ def _notes(run: Run, score: dict[str, Any], n_centers: int, penalty: float | Non
         *_rare_classes(run, score["by_class"] or []),
         *_outliers(run, score),
     ]
+
+
+def _constant_inputs(model: SparseKernelModel) -> list[str]:
+    """Return a line on inputs that are the same in all training rows, of which z-scoring leaves nothing."""
+    if model.standardisation is None:
+        return []
+    constant, columns = np.flatnonzero(np.isinf(model.standardisation.scale)).tolist(), model.table_columns
+    names = () if columns is None else columns.input_names
+    listed = shown(names[k] if names else str(k) for k in constant)
+    return [f"inputs that count for nothing, being the same in all training rows: {listed}"] if constant else []
 
 
 def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:

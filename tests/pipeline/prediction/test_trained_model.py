@@ -168,7 +168,7 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "selection_order": (lambda a: a * 0, lambda a: a + 1, lambda a: a.astype(np.float64)),
     "center_index": (lambda a: a - 2,),
     "standardisation_mean": (lambda a: a[:3], lambda a: a * np.nan),
-    "standardisation_scale": (lambda a: a * 0, lambda a: a + np.inf, lambda a: a.astype(np.float32)),
+    "standardisation_scale": (lambda a: a * 0, lambda a: a + np.nan, lambda a: a.astype(np.float32)),
     "feature_scales": (lambda a: a[:5], lambda a: a.astype(np.float64), lambda a: -a, lambda a: a * np.nan),
 }
 SCALED = replace(make(), feature_scales=np.ones(6, np.float32))
