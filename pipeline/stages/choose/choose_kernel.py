@@ -235,7 +235,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
         "targets": targets,
         "held_out": held_out[rows],
         "points": store.take(points),
-        "common": common_scales(deviations),
+        "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
         "n_held_out": np.array(float(len(np.unique(keys[held_out[rows]])))),
         "of_classes": np.array(work.shape.task != "regression"),
     }
