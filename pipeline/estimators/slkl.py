@@ -71,7 +71,7 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
 
         groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
 
-        Raises ValueError for parameters or data that make no sense, kernel values that would be rounding, and fewer
+        Raises ValueError for parameters or data that make no sense, kernel values that overflow, and fewer
         than two classes with rows of positive weight; MemoryError where the Grams do not fit `memory_limit`.
         """
         from pipeline.estimators.machine_fit import fit_machine  # slow to import

@@ -355,7 +355,9 @@ def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.f
     """Return what is made of the width, in a dtype. Raises InvalidDataError where it overflows to infinity."""
     scale: np.floating = dtype.type(value)
     if not np.isfinite(scale):
-        raise InvalidDataError(f"`kernel.sigma2={sigma2:g}` is too small: {what} is no {dtype} number; give more")
+        raise InvalidDataError(
+            f"`kernel.sigma2={sigma2:g}` is too small: {what} is no {dtype} number; give more, or rescale the inputs"
+        )
     return scale
 
 

@@ -69,9 +69,9 @@ class Trial:
     """A fit of least squares to the fit rows of a sample.
 
     kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
-    error: of the held-out rows, mean squared or, of classes, the log loss, infinite where no ridge makes the Gram
-    definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for everywhere; typical:
-    the typical width; weights (m, T) f8.
+    error: of the held-out rows, mean squared or, of classes, the log loss, infinite where there are no kernel values,
+    or no ridge makes the Gram definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for
+    everywhere; typical: the typical width; weights (m, T) f8.
     """
 
     kernel: type[Kernel]
@@ -153,15 +153,16 @@ def simplest(trials: Sequence[Trial], n_held_out: float) -> Trial:
 def try_kernel(sample: Sample, trial: Trial) -> Trial:
     """Return a trial with its error, ridge and weights.
 
-    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all.
+    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all. What cannot be
+    computed has an infinite error: the trial has lost.
     """
-    points = scaled(sample.points[: trial.n_centers], trial.scales)
-    kernel = trial.kernel(points, trial.sigma2)
-    fit, others = _statistics(kernel, trial, sample.part(~sample.held_out)), sample.part(sample.held_out)
-    held_out = _HeldOut(kernel.block(scaled(others.X, trial.scales), None, np.float64), others)
+    others = sample.part(sample.held_out)
     try:
+        kernel = trial.kernel(scaled(sample.points[: trial.n_centers], trial.scales), trial.sigma2)
+        fit = _statistics(kernel, trial, sample.part(~sample.held_out))
+        held_out = _HeldOut(kernel.block(scaled(others.X, trial.scales), None, np.float64), others)
         best = refit(fit, held_out, fit, intercept=True, start=trial.ridge)
-    except LinAlgError:
+    except (InvalidDataError, LinAlgError):
         return replace(trial, error=float("inf"), weights=None)
     fraction, _ = min(best.held_out_errors, key=lambda pair: pair[1])
     found = best.weights
@@ -233,13 +234,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
 
     def error_at(step: int) -> float:
         nonlocal ridge
-        trial = replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge)
-        try:
-            trials[step] = search.tried(sample, trial)
-        except InvalidDataError:  # too small for float32
-            if not step:
-                raise
-            trials[step] = replace(trial, error=float("inf"))
+        trials[step] = search.tried(sample, replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge))
         ridge = trials[step].ridge
         return trials[step].error
 

@@ -129,6 +129,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         again += _tried_again(work, task, most, [best])
         best = _trials(best.kernel, again[-1])[0]
     if not np.isfinite(best.error):
+        best.kernel(scaled(sample["points"], best.scales), best.sigma2)  # which may refuse them in words of its own
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )

@@ -170,7 +170,6 @@ HOPELESS = {
     "features beyond float32": (1e200, ["--set", "data.standardise=false"], "row 0"),
     "norms beyond float32": (1e30, ["--set", "data.standardise=false"], "standardise"),
     "a width beyond float32": (1.0, ["--sigma2", "1e-300"], "--sigma2"),
-    "a width of rounding size": (1.0, ["--sigma2", "1e-9"], "--sigma2"),
 }
 
 

@@ -224,7 +224,7 @@ def test_callbacks_of_scikit_learn_hear_of_stages_and_iterations(diabetes: Table
     assert heard.count("solve") == heard.count("teardown") == 3
     heard.clear()
     with pytest.raises(ValueError, match="sigma2"):
-        machine.set_params(sigma2=1e-300).fit(*diabetes)
+        machine.set_params(sigma2=1e-310).fit(*diabetes)
     assert heard == ["setup", "fit", *stages[:2], "teardown"]
 
 
@@ -344,6 +344,25 @@ def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: floa
     np.testing.assert_allclose((again.predict(of_x * X) - mean) / of_y, once.predict(X), rtol=close)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng: rng.standard_t(1.2, (400, 5)),
+        lambda rng: np.exp(20 * rng.normal(size=(250, 3))),
+        lambda rng: np.vstack([rng.normal(size=(250, 2)), [(1e12, 0)], [(0, -1e-9)]]),
+        lambda rng: 1e-300 * rng.normal(size=(250, 2)),
+        lambda rng: np.where(rng.random((250, 2)) < 0.5, 1.0, 10.0 ** rng.uniform(-30, 30, (250, 2))),
+    ],
+    ids=["Student", "log-normal", "outliers", "tiny", "mixture"],
+)
+def test_no_default_fit_fails_for_its_width(draw: Callable[[np.random.Generator], np.ndarray]) -> None:
+    for seed in (4, 5):
+        X = draw(np.random.default_rng(seed))
+        far = np.abs(X[:, 0]) > np.median(np.abs(X[:, 0]))
+        for machine in (SLKLClassifier(80, random_state=0), SLKLRegressor(80, random_state=0)):
+            assert np.isfinite(machine.fit(X, far).predict(X)).all()
+
+
 def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes: Table) -> None:
     X, y = diabetes
     machine = SLKLRegressor(30, penalty="1e12", sigma2="8").fit(X, y + 3.0)
@@ -377,7 +396,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"memory_limit": "much"}, "memory_limit must be"),
     ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
     ({"callback": 3}, "callback must be a function"),
-    ({"n_centers": 20, "sigma2": 1e-300}, "or use a larger sigma2"),
+    ({"n_centers": 20, "sigma2": 1e-310}, "sigma2=1e-310 is too small"),
 ]
 
 
@@ -475,10 +494,10 @@ def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
     machine = SLKLClassifier(20, random_state=0).fit(X, labels)
     expected = machine.predict(X)
     with pytest.raises(ValueError, match="sigma2"):
-        machine.set_params(sigma2=1e-300).fit(X[:, :2], np.where(labels > 0, "a", "b"))
+        machine.set_params(sigma2=1e-310).fit(X[:, :2], np.where(labels > 0, "a", "b"))
     np.testing.assert_array_equal(machine.predict(X), expected)
-    assert (machine.n_features_in_, machine.sigma2) == (3, 1e-300)
-    fresh = SLKLRegressor(20, sigma2=1e-300)
+    assert (machine.n_features_in_, machine.sigma2) == (3, 1e-310)
+    fresh = SLKLRegressor(20, sigma2=1e-310)
     with pytest.raises(ValueError, match="sigma2"):
         fresh.fit(*data[:2])
     assert not hasattr(fresh, "n_features_in_")

@@ -71,6 +71,20 @@ def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: fl
     assert gap <= 1.5 * solution.certificate.relative_gap
 
 
+@pytest.mark.parametrize("penalty", [1e-5, 1e-1])
+@pytest.mark.parametrize("scale", [1.0, 8.0, 30.0, 1e3, 1e6])
+def test_the_gap_counts_the_rounding_of_kernel_values(scale: float, penalty: float) -> None:
+    """Inputs of any size, as they come, and a width of 1: over exact values the gap was up to 1e8 times larger."""
+    draw = np.random.default_rng(0)
+    X = (scale * draw.normal(size=(60, 3)))[draw.integers(0, 60, 240)] + draw.normal(size=(240, 3))
+    Y = np.sin(X[:, :1]) + 0.1 * draw.normal(size=(240, 1))
+    statistics = statistics_of(GaussianKernel(X, 1.0, np.float64).block(X), Y)
+    solution = solve(problem_of_statistics(statistics, 0, penalty), SolverOptions(tolerance=1e-9), draw)
+    differences = X.astype(np.longdouble)[:, None] - X
+    K = np.exp(-0.5 * np.einsum("ijk,ijk->ij", differences, differences))
+    assert exact_gap(K, Y[:, 0], solution.weights, penalty) <= 1.5 * solution.certificate.relative_gap
+
+
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("heavy", [1e4, 1e8])
 @pytest.mark.parametrize("penalty", [1e-7, 1e-5])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.linalg import LinAlgError
 from scipy.optimize import rosen, rosen_der
 from scipy.special import softmax
 from sklearn.linear_model import Ridge
@@ -75,6 +74,9 @@ def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4))
     return f, exponent
 
 
+EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
 def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: type[Kernel], weighted: bool) -> None:
@@ -135,13 +137,16 @@ def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_w
     assert try_kernel(surer, start(sample, sigma2=2.0)).error < min(losses)
 
 
-def test_what_cannot_be_fitted_has_an_infinite_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise LinAlgError
-
+@EVERY_KERNEL
+def test_a_trial_that_cannot_be_computed_has_lost(kernel: type[Kernel]) -> None:
+    """Where the width or rows are no float32 numbers; the widths beside it are tried."""
     sample = sample_of(*waves(60))
-    monkeypatch.setattr(kernel_trials, "refit", refused)
-    assert try_kernel(sample, start(sample)).error == math.inf
+    assert try_kernel(sample, start(sample, kernel, 1e-90)).error == math.inf
+    held_out = replace(sample, X=np.where(sample.held_out[:, None], 1e39, sample.X))
+    assert try_kernel(held_out, start(sample, kernel)).error == math.inf
+    tiny = replace(sample, X=sample.X * 1e-20, points=sample.points * 1e-20)
+    trial = start(tiny, kernel, kernel.typical_sigma2(tiny.points) / 4)
+    assert best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
 
 
 def tried_widths(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[float], float]) -> list[tuple[float, int]]:
