@@ -13,25 +13,27 @@ from features.errors import UsageError
 OWN: dict[str, tuple[str, ...]] = {
     "soft-hog": ("cells", "orientations", "stride", "gradient_scale"),
     "sphog": (),
+    "hog": ("cells", "orientations"),
     "raw": (),
 }
-VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "raw": 1}
+VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "hog": 1, "raw": 1}
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
     """Which features to compute; picklable.
 
-    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172) or ``raw`` (the values, flattened)
-    cells, orientations, stride, gradient_scale : of `soft-hog`: cell sizes in pixels, bins; from cell to cell, in
-        cells; of the gradient's Gaussian, in pixels
+    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172), ``hog`` (scikit-image) or ``raw`` (the values,
+        flattened)
+    cells, orientations : cell sizes in pixels and bins of `soft-hog` and `hog`
+    stride, gradient_scale : of `soft-hog`: from cell to cell, in cells; of the gradient's Gaussian, in pixels
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
     """
 
     name: str
-    cells: tuple[float, ...] = (soft_hog.CELL,)
-    orientations: int = soft_hog.ORIENTATIONS
+    cells: tuple[float, ...] = (14, 7, 4)
+    orientations: int = 12
     stride: float = soft_hog.STRIDE
     gradient_scale: float = soft_hog.GRADIENT_SCALE
     deskew: float = 0.0
@@ -60,7 +62,9 @@ def default_parameters(name: str, input_shape: tuple[int, ...]) -> dict[str, Any
 
     Those of `soft-hog` are in proportion to the smaller side, from images of 28 pixels upwards.
     """
-    return soft_hog.default_parameters(min(input_shape)) if name == "soft-hog" else {}
+    if name == "soft-hog" and len(input_shape) == 2:
+        return soft_hog.default_parameters(min(input_shape))
+    return {key: getattr(FeatureSpec, key) for key in OWN[name]}
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
@@ -74,7 +78,9 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
         raise UsageError(f"{spec.name} {needs}; use features = raw")
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
-    return spec.soft().length(*input_shape)
+    if spec.name == "soft-hog":
+        return spec.soft().length(*input_shape)
+    return _hog_length(*input_shape, spec.cells, spec.orientations)
 
 
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
@@ -91,7 +97,7 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
             flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
         return flat / np.float32(255.0) if is_bytes else flat
     with np.errstate(over="ignore", invalid="ignore"):
-        histograms = sphog.sphog(inputs) if spec.name == "sphog" else soft_hog.soft_hog(inputs, spec.soft())
+        histograms = _histograms(spec, inputs)
         if spec.power == 0.5:
             np.sqrt(histograms, out=histograms)  # exactly rounded
         elif spec.power != 1.0:
@@ -102,6 +108,8 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
     described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
+    if spec.name == "hog":
+        described |= {"cells": [int(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
     if spec.name == "soft-hog":
         described |= {"cells": [float(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
         described |= {"stride": float(spec.stride), "gradient_scale": float(spec.gradient_scale)}
@@ -111,3 +119,32 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
     if spec.power != 1.0:
         described |= {"power": float(spec.power)}
     return described
+
+
+def _histograms(spec: FeatureSpec, images: np.ndarray) -> np.ndarray:
+    if spec.name == "soft-hog":
+        return soft_hog.soft_hog(images, spec.soft())
+    return sphog.sphog(images) if spec.name == "sphog" else _hog(images, spec.cells, spec.orientations)
+
+
+def _hog_length(height: int, width: int, cells: tuple[float, ...], orientations: int) -> int:
+    if orientations < 1 or not cells:
+        raise UsageError(f"hog needs cell sizes and orientations, found cells {cells}, orientations {orientations}")
+    for cell in cells:
+        if not isinstance(cell, int) or not 2 <= cell <= min(height, width):
+            raise UsageError(
+                f"hog: a cell of {cell} pixels does not fit images of {height} x {width}, or is no whole one"
+            )
+    return sum((height // int(cell)) * (width // int(cell)) * orientations for cell in cells)
+
+
+def _hog(images: np.ndarray, cells: tuple[float, ...], orientations: int) -> np.ndarray:
+    """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side."""
+    # Imported here: slow to import, and no other descriptor needs it.
+    from skimage.feature import hog as skimage_hog
+
+    alike = {"orientations": orientations, "cells_per_block": (1, 1)}
+    out = np.empty((len(images), _hog_length(images.shape[1], images.shape[2], cells, orientations)), dtype=np.float32)
+    for i, image in enumerate(images):
+        out[i] = np.concatenate([skimage_hog(image, pixels_per_cell=(cell, cell), **alike) for cell in cells])
+    return out

@@ -37,7 +37,7 @@ KERNELS_ELSEWHERE = {  # as scikit-learn names them
 }
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
-FEATURES = ("auto", "soft-hog", "sphog", "raw")
+FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 
 
@@ -119,16 +119,19 @@ class FeaturesConfig:
     name: str = option(
         "auto",
         OneOf(FEATURES),
-        "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), "
-        "or raw for the pixels; tables are raw",
+        "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), hog "
+        "(scikit-image), or raw for the pixels; tables are raw",
         "--features",
     )
     cells: tuple[float, ...] | None = optional(
         number_list,
         "auto",
-        "cell sizes in pixels, of soft-hog (auto: 5 for images of 28 pixels, in proportion for others)",
+        "cell sizes in pixels, of hog and soft-hog (auto: 14,7,4 for hog, as always for sphog; 5 for soft-hog and "
+        "images of 28 pixels, in proportion for others)",
     )
-    orientations: int | None = optional(whole(1, 360), "auto", "number of orientation bins of soft-hog (auto: 8)")
+    orientations: int | None = optional(
+        whole(1, 360), "auto", "number of orientation bins (auto: 8 for soft-hog, 12 for hog)"
+    )
     stride: float = option(0.7, real(0.1, 2), "distance between neighbouring cells of soft-hog, in cells")
     gradient_scale: float | None = optional(
         real(0.3, 50),
@@ -197,7 +200,7 @@ class KernelConfig:
         OneOf(("median", "auto"), real(0, above=True)),
         "default",
         "width σ² of the kernel: a number; median of the squared distances; auto for the lowest held-out error "
-        "(default: 0.25 for soft-hog, 4 for sphog, 8 with a power, median with a Laplace kernel; for tables "
+        "(default: 0.25 for soft-hog, 4 for sphog and hog, 8 with a power, median with a Laplace kernel; for tables "
         "auto, or median with a penalty or a selection)",
         "--sigma2",
     )

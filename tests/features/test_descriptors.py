@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
+from skimage.feature import hog as skimage_hog
 
 from features.descriptors.deskew import deskew
 from features.descriptors.extraction import FeatureSpec, default_parameters, extract, feature_length, parameters
@@ -31,6 +32,8 @@ def images():
         (FeatureSpec("soft-hog", (5,), 8), 512),
         (FeatureSpec("soft-hog", (4.5, 9), 6, 0.8, 1.2, deskew=1.0, power=0.5), 480),
         (FeatureSpec("sphog"), 2172),
+        (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
+        (FeatureSpec("hog", cells=(7,), orientations=9), 144),
         (FeatureSpec("raw"), 784),
     ],
 )
@@ -51,8 +54,17 @@ def test_raw_scales_bytes_only(images):
     assert np.array_equal(extract(FeatureSpec("raw"), table), table.astype(np.float32))
 
 
+def test_hog_is_scikit_images(images):
+    found = extract(FeatureSpec("hog", cells=(14, 4), orientations=8), images)
+    expected = [
+        np.concatenate([skimage_hog(image, 8, (14, 14), (1, 1)), skimage_hog(image, 8, (4, 4), (1, 1))])
+        for image in images
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("power", [0.5, 0.3])
-@pytest.mark.parametrize("name", ["soft-hog", "sphog"])
+@pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog"])
 def test_a_power_is_that_of_every_value(images, name, power):
     plain = extract(FeatureSpec(name), images)
     np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
@@ -62,12 +74,14 @@ def test_a_power_is_that_of_every_value(images, name, power):
 
 
 def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_there_was_one():
-    soft = {"name": "soft-hog", "algorithm_version": 1, "cells": [5.0], "orientations": 8}
+    hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
+    soft = {"name": "soft-hog", "algorithm_version": 1, "cells": [14.0, 7.0, 4.0], "orientations": 12}
     soft |= {"stride": 0.7, "gradient_scale": 0.8}
-    for described in ({"name": "sphog", "algorithm_version": 1}, {"name": "raw", "algorithm_version": 1}, soft):
+    for described in ({"name": "sphog", "algorithm_version": 1}, {"name": "raw", "algorithm_version": 1}, hog, soft):
         name, sheared = described["name"], {"deskew": 0.5, "deskew_version": 1}
         assert parameters(FeatureSpec(name)) == parameters(FeatureSpec(name, deskew=0.0)) == described
         assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
+    assert parameters(FeatureSpec("hog", cells=(7,))) == hog | {"cells": [7]}
     assert parameters(FeatureSpec("sphog", cells=(3,))) == parameters(FeatureSpec("sphog"))
 
 
@@ -81,9 +95,12 @@ def soft(**change):
     + [("between 0", {"name": "sphog", "deskew": strength}, None) for strength in (-0.1, 1.01, np.nan, np.inf)]
     + [
         ("not for raw", {"name": "raw", "power": 0.5}, None),
-        ("soft-hog, sphog, raw", {"name": "sift"}, None),
-        *(("raw", {"name": name}, shape) for name in ("soft-hog", "sphog") for shape in ((10,), (3, 28, 28))),
+        ("soft-hog, sphog, hog, raw", {"name": "sift"}, None),
+        *(("raw", {"name": name}, shape) for name in ("soft-hog", "sphog", "hog") for shape in ((10,), (3, 28, 28))),
         ("raw", {"name": "sphog"}, (3, 28)),
+        ("40", {"name": "hog", "cells": (40,)}, (28, 28)),
+        ("cell of 4.5", {"name": "hog", "cells": (4.5,)}, (28, 28)),
+        ("needs cell sizes", {"name": "hog", "cells": ()}, (28, 28)),
         *(("at least 1 pixel", soft(cells=cells), (28, 28)) for cells in ((), (0.5,), (np.nan,))),
         ("at least 1 pixel", soft(orientations=0), (28, 28)),
         ("a cell of 29 pixels does not fit images of 28 x 28", soft(cells=(5.0, 29.0)), (28, 28)),
@@ -104,7 +121,7 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
             feature_length(FeatureSpec(**spec), shape)
 
 
-@pytest.mark.parametrize("name", ["soft-hog", "sphog", "raw"])
+@pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog", "raw"])
 def test_inputs_beyond_float32_give_no_warning_and_spoil_their_row_alone(name):
     inputs = np.random.default_rng(0).random((4, 28, 28))
     inputs[1] *= 1e200
@@ -290,7 +307,7 @@ def test_scale_and_polarity_do_not_matter_to_the_shear(images):
     np.testing.assert_allclose(deskew(images, 0.5), upright, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["soft-hog", "sphog", "raw"])
+@pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
 def test_features_are_those_of_the_upright_images(images, name):
     upright = deskew(images, 0.5)
     found = extract(FeatureSpec(name, deskew=0.5), images)

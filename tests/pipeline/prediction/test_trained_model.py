@@ -27,6 +27,7 @@ TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
     "raw": (FeatureSpec("raw"), (6,)),
     "sphog": (FeatureSpec("sphog"), (9, 8)),
+    "hog": (FeatureSpec("hog", (4, 3), 5), (9, 8)),
     "soft-hog": (FeatureSpec("soft-hog", (4.5, 3), 5, 0.8, 0.9, power=0.5), (9, 8)),
     "upright": (FeatureSpec("sphog", deskew=0.25, power=0.5), (9, 8)),
 }
@@ -59,8 +60,7 @@ def parts(model: SparseKernelModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.parametrize(("m", "scaled"), [(0, False), (4, False), (4, True)])
 @pytest.mark.parametrize(
-    ("task", "name"),
-    [("multiclass", "raw"), ("binary", "sphog"), ("regression", "soft-hog"), ("multiclass", "upright")],
+    ("task", "name"), [("multiclass", "raw"), ("binary", "sphog"), ("regression", "hog"), ("multiclass", "upright")]
 )
 def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
     plain = make(task, name, m)
@@ -100,7 +100,7 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "features": (
         {"name": "sphog"} | VERSION,  # images for a table
         {"name": "sift"} | VERSION,
-        {"name": "soft-hog", "cells": ["a"], "orientations": 3} | VERSION,
+        {"name": "hog", "cells": ["a"], "orientations": 3} | VERSION,
         {"name": "raw", "deskew": 0.5, "deskew_version": 1} | VERSION,
     ),
     "standardise": ("no",),
@@ -110,7 +110,8 @@ WRONG_WIDTHS = (0.0, -1.0, np.inf, np.nan, 3, "3", None, [3.0])
 ABSENT = object()
 OTHER_VERSIONS = [(name, "algorithm_version", value) for name in SPECS for value in (0, 2)]
 WRONG_FEATURES = [(name, "algorithm_version", ABSENT) for name in SPECS]
-WRONG_FEATURES += [("soft-hog", "orientations", value) for value in (5.0, 5.5, True, 0, "5")]
+WRONG_FEATURES += [(name, "orientations", value) for name in ("hog", "soft-hog") for value in (5.0, 5.5, True, 0, "5")]
+WRONG_FEATURES += [("hog", "cells", value) for value in ([4.0], [4.5], [True], [], 4)]
 WRONG_FEATURES += [
     ("soft-hog", "cells", value) for value in ([4], [True], [], [0.5], [NAN], [1.0] * 17, [10**400], 4.5)
 ]
