@@ -22,23 +22,16 @@ MICROSECONDS_A_DAY = 86_400e6
 _NUMBER = re.compile(r"([+-]?inf(inity)?|(?![+-]?0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
 _TRUTH = {"true": 1.0, "false": 0.0}
+_DAY = r"(([0-9]{1,2}[./-]){2}([0-9]{2}){1,2}|[0-9]{4}([./-][0-9]{1,2}){2})([T ].*)?"
 _DIGITS = r"([0-9]+([.,][0-9]+)?|[0-9]{1,3}([., '_][0-9]{3})+([.,][0-9]+)?)"
+_QUANTITY = rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)"
 COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it.
 _LOOKS = {
-    COMMAS: (
-        r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?",
-        "write thousands without one, or give `data.decimal=,`",
-    ),
+    COMMAS: (r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", "write thousands without one, or give `data.decimal=,`"),
     "numbers with a point": (r"[+-]?[0-9]*\.[0-9]+", "write decimals as `data.decimal` says, without needless zeros"),
-    "dates that are none of ISO": (
-        r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}([T ].*)?",
-        "write ISO dates (2020-01-31)",
-    ),
-    "numbers with a unit, or signs in them": (
-        rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)",
-        "write plain numbers (1234.5)",
-    ),
+    "dates of a country": (_DAY, "write ISO dates (2020-01-31)"),
+    "numbers with a unit, or signs in them": (_QUANTITY, "write plain numbers (1234.5)"),
 }
 _SWAPPED = str.maketrans({",": ".", ".": ","})
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
@@ -148,7 +141,7 @@ def names_text(names: Iterable[str]) -> str:
     """Return the text of which `names_in` makes these names."""
     text = io.StringIO()
     names = list(names)
-    every = any(name != name.strip() or not name for name in names)
+    every = any(name != name.strip() or name in ("", "none", "all") for name in names)
     csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
     return text.getvalue()
 

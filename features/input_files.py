@@ -93,7 +93,9 @@ class _Unpacked(RawIOBase):
         try:
             data = self._stream.read(len(buffer))
         except (EOFError, zlib.error, OSError) as error:
-            raise DataError(f"{self._path}: damaged {self._path.suffix.lower()} file ({error})") from error
+            packed = self._path.suffix.lower()
+            remedy = f"copy it again, or take {packed} off its name if it is not packed"
+            raise DataError(f"{self._path}: damaged {packed} file ({error}); {remedy}") from error
         self._left -= len(data)
         if self._left < 0:
             raise DataError(f"{self._path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")

@@ -12,15 +12,7 @@ import numpy as np
 from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
-from features.targets import (
-    MOST_CLASSES,
-    MOST_TABLE_CLASSES,
-    are_whole,
-    checked_weights,
-    class_labels,
-    detect_task,
-    encode,
-)
+from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
 MOST_CHANNELS = 4  # of colour images
@@ -259,7 +251,7 @@ def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
         return []
     if labels.dtype.kind == "U" and (numbers := list(filter(is_number, np.unique(labels).tolist()))):
         return [f"target: numbers such as {shown(numbers, 3)} are classes as they are written, as words are"]
-    if labels.dtype.kind == "U" or not are_whole(labels) or task == "binary":
+    if labels.dtype.kind in "bU" or (labels % 1).any() or task == "binary":
         return []
     taken, otherwise, other = "classes", "quantities", "regression"
     if task == "regression":

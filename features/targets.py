@@ -29,7 +29,7 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if n_distinct == 2:
         return "binary"
     text = labels.dtype.kind == "U"
-    if n_distinct <= (MOST_CLASSES if text else most_classes) and (text or are_whole(labels)):
+    if n_distinct <= (MOST_CLASSES if text else most_classes) and (text or not (labels % 1).any()):
         return "multiclass"
     if text:
         row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
@@ -40,19 +40,11 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     return "regression"
 
 
-def are_whole(labels: np.ndarray) -> bool:
-    """Return whether labels (n,) are whole numbers, also those that are stored as floats, or truth values."""
-    return labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and bool((labels == np.rint(labels)).all()))
-
-
 def written(labels: np.ndarray) -> np.ndarray:
     """Return floats (n,) as float64; few that may be classes as they are written: the float32 of .1 is no other .1."""
-    if labels.dtype.itemsize >= np.dtype(np.float64).itemsize:
-        return labels.astype(np.float64)
-    values, of_rows = np.unique(labels, return_inverse=True)
-    if len(values) > MOST_CLASSES:
-        return labels.astype(np.float64)
-    return values.astype(str).astype(np.float64)[of_rows]
+    if labels.dtype.itemsize < 8 and len(values := np.unique(labels)) <= MOST_CLASSES:
+        return values.astype(str).astype(np.float64)[np.searchsorted(values, labels)]
+    return labels.astype(np.float64)
 
 
 def class_labels(labels: np.ndarray, task: str) -> tuple:

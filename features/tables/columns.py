@@ -58,9 +58,8 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     places = _chosen_places(spec, names, taken, table.index, path)
     if not places:
         few = "one column" if len(names) == 1 else counted(len(names), "column")
-        why = f", with the index of a frame ({shown(names[place] for place in sorted(table.index))})" * bool(
-            table.index
-        )
+        index = shown(names[place] for place in sorted(table.index))
+        why = f", with the index of a frame ({index})" if index else ""
         if len(names) == 1 and spec.header:
             why = f" ({names[0]!r:.60}); cells are separated by commas, semicolons or tabs, below a line of names"
         raise DataError(f"{path}: has {few}{why}; inputs and {' and '.join(('a target', *others))} are needed")

@@ -18,7 +18,6 @@ from features.cell_text import UNKNOWN, drop_setting, names_in, places_in, shown
 from features.errors import DataError, UsageError
 
 KINDS = ("auto", "onehot", "ordinal")
-MISSING = ("median", "empty")  # empty: the median too, and only for empty cells
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
 MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
@@ -34,13 +33,11 @@ class EncodingRequest:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None) -> "EncodingRequest":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME; one of MISSING. Raises UsageError for others."""
+        """Return what the settings ask for: KIND or KIND:NAME,NAME, or UsageError for others; median, empty or None."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)
             raise UsageError(f"`data.categorical={categorical}`: give {known}, or such with columns: KIND:A,B")
-        if missing is not None and missing not in MISSING:
-            raise UsageError(f"`data.missing={missing}`: give {' or '.join(MISSING)}")
         return cls(kind or None, names_in(names), missing)
 
 

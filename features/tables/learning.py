@@ -190,21 +190,24 @@ class Learner:
             if column.n_infinite:
                 parts.append(f"{column.n_infinite} infinite{example('infinite')}")
             looks = None if column.named else misread(words)
-            if looks is not None and looks[0] == COMMAS:
-                parts.append(f"{COMMAS}{example('word')}")
-                needs.add("decimal")
+            doubtful = column.is_mixed or looks is not None
+            if looks is not None:
+                parts.append(f"{looks[0]}{example('word')}, {looks[1]}")
             elif len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
-                like = "looks like an id" if not column.is_long else "looks like a text"
-                parts.append(f"{many} different words{example('word')}, {looks[1] if looks else like}")
+                looks_like = "looks like an id" if not column.is_long else "looks like a text"
+                parts.append(f"{many} different words{example('word')}, {looks_like}")
                 unusable = True
-            elif column.is_mixed or looks is not None:
-                parts.append(f"{looks[0]}{example('word')}, {looks[1]}" if looks else _mixture(column, example))
-                unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
-                named += [] if unusable else [column.name]
+            elif column.is_mixed:
+                parts.append(_mixture(column, example))
             elif words and self._asked.categorical is None:
                 parts.append(f"{counted(len(words), 'word')}{example('word')}")
                 needs.add("categorical")
+            if looks is not None and looks[0] == COMMAS:
+                needs.add("decimal")
+            elif doubtful:
+                unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
+                named += [] if unusable else [column.name]
             if column.n_missing == n_rows:
                 parts.append("no cell is filled in")
             elif column.n_missing and self._asked.missing is None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -67,38 +67,22 @@ class Batch:
         return f"row {row}" if line_of is None or row > MOST_ROWS_READ_AGAIN else f"line {line_of(row)}"
 
 
-class TablePart(Protocol):
-    """One file of a table, or a table in memory."""
-
-    path: Path
-
-    def names(self) -> list[str]:
-        """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
-
-    def count_rows(self) -> int:
-        """Return the number of rows."""
-
-    def reading_bytes(self) -> int:
-        """Return how many bytes reading its rows takes, by its size and the number of its columns; measured."""
-
-    def batches(self, places: Collection[int]) -> Iterator[Batch]:
-        """Yield the rows with the columns at some places. Raises DataError naming what cannot be read."""
-
-
 class CsvFile:
     """Lines of cells that commas, semicolons or tabs separate: that of which the first line has most outside of quotes.
 
-    header: whether the first line that is not blank holds the names of the columns.
+    header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
     """
 
-    def __init__(self, path: Path, *, header: bool) -> None:
+    index: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, *, header: bool | None) -> None:
         self.path, self._header = path, header
         self._lines_of = dict[int, int]()
 
     def names(self) -> list[str]:
-        """Return the names of the columns; see `TablePart`."""
+        """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
         cells = self._first[1]
-        return [cell.strip() for cell in cells] if self._header else [f"f{place}" for place in range(len(cells))]
+        return [cell.strip() if self._header else f"f{place}" for place, cell in enumerate(cells)]
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
@@ -120,7 +104,10 @@ class CsvFile:
             raise DataError(f"{self.path}: {fault}; a cell in quotes must end on its line there") from error
         if len(cells) > MOST_COLUMNS:
             raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
-        if self._header and all(map(is_number, cells)):
+        are_numbers = all(map(is_number, cells))
+        if self._header is None:
+            self._header = not are_numbers
+        if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
             raise DataError(f"{self.path}: {fault}; {remedy}")
@@ -239,18 +226,20 @@ class CsvFile:
         with open_unpacked(self.path) as stream:
             lines = self._rows(TextIOWrapper(stream, errors="replace", newline=""))
             rows = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
-            next(islice(rows, row + self._header, None), None)
+            next(islice(rows, row + bool(self._header), None), None)
         self._lines_of[row] = lines.line_num
         return lines.line_num
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:
-    """Return a line as text. Raises DataError where it is none."""
+    """Return a line as text. Raises DataError where it is none, or of UTF-16."""
     try:
-        return data.decode()
+        data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:
         fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
-        raise DataError(f"{path}: {fault}; save the file as UTF-8") from error
+        coding = "UTF-16" if b"\0" in data else "LATIN1"
+        raise DataError(f"{path}: {fault}; save the file as UTF-8: iconv -f {coding} -t UTF-8") from error
+    return data.decode()
 
 
 def _separator_of(line: str) -> str:
@@ -367,6 +356,8 @@ class MixedColumnError(DataError):
 class Frame:
     """A table in memory, by Arrow's interface: of pandas, polars, pyarrow or others."""
 
+    index: tuple[str, ...] = ()
+
     def __init__(self, frame: Any, called: str) -> None:
         self.path = Path(called)
         try:
@@ -451,6 +442,9 @@ def frame_of_cells(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
     return pyarrow.Table.from_arrays(columns, list(names))
 
 
+TablePart = CsvFile | ParquetFile | Frame  # one file of a table, or a table in memory
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Parts with the same columns, and what folders say of each: values of the `partitioned` columns, the last ones."""
@@ -460,11 +454,10 @@ class Table:
     partitioned: tuple[str, ...] = ()
 
     @classmethod
-    def in_files(cls, path: Path, *, header: bool = True) -> "Table":
+    def in_files(cls, path: Path, *, header: bool | None = True) -> "Table":
         """Return the table in a file, or in those of a folder or a pattern, in the order of their names.
 
-        header: whether a text begins with the names of its columns. Raises MissingInputError where there is no file,
-        DataError where they do not go together.
+        header: see `CsvFile`. Raises MissingInputError where there is no file, DataError where they do not go together.
         """
         parts, names = list[tuple[TablePart, tuple[str, ...]]](), tuple[str, ...]()
         for file in existing_files(path):
@@ -501,7 +494,7 @@ class Table:
     @cached_property
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
-        return frozenset(place for place, name in enumerate(self.names) if name in _index_of(self._first))
+        return frozenset(place for place, name in enumerate(self.names) if name in self._first.index)
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
@@ -537,26 +530,19 @@ class Table:
         An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
         """
         names, known, first = _names_of(part), self._first.names(), self._first.path
-        read = [known[place] for place in places]
-        alike = [
-            [name for name in listed if name in read or name not in _index_of(of)]
-            for of, listed in ((part, names), (self._first, known))
-        ]
-        if len(alike[0]) != len(alike[1]):
-            raise DataError(f"{part.path}: has {len(alike[0])} columns, {first.name} has {len(alike[1])}")
-        if alike[0] != alike[1]:
+        left_out = {*part.index, *self._first.index} - {known[place] for place in places}
+        own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
+        if len(own) != len(wanted):
+            raise DataError(f"{part.path}: has {len(own)} columns, {first.name} has {len(wanted)}")
+        if own != wanted:
             raise DataError(f"{part.path}: its columns are not those of {first.name}; give the same names in one order")
         at = {place: names.index(known[place]) for place in places}
         if isinstance(part, ParquetFile) and isinstance(self._first, ParquetFile):
-            for place, own in at.items():
-                held, before = part.kinds[own], self._first.kinds[place]
+            for place, own_place in at.items():
+                held, before = part.kinds[own_place], self._first.kinds[place]
                 if held != before and "gaps" not in (held, before):
-                    raise DataError(f"{part.path}: column {names[own]} holds {held}, in {first.name} {before}")
+                    raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.name} {before}")
         return at
-
-
-def _index_of(part: TablePart) -> tuple[str, ...]:
-    return part.index if isinstance(part, ParquetFile) else ()
 
 
 def _names_of(part: TablePart) -> list[str]:

@@ -229,8 +229,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         said = str(error).replace("y holds", f"{path}: column {columns.target} holds")
         raise DataError(said.replace("in y,", f"in column {columns.target} of {path},")) from None
     read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_index_notes(table, layout))
-    read = (*read, *_id_notes(found.ids, layout))
-    notes = [*read, *source.notes, *notes]
+    notes = [*read, *_id_notes(found.ids, layout), *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))

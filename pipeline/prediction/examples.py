@@ -101,7 +101,7 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     _refuse_part(path, asked)
     from features.tables.readers import Table  # as above
 
-    header = model.table_columns is None or model.table_columns.header
+    header = None if model.table_columns is None else model.table_columns.header
     return _table_examples(Table.in_files(path, header=header), model, asked.target, labelled=asked.labelled)
 
 

@@ -2,11 +2,16 @@
 
 import re
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
+import polars
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +22,9 @@ from features.open_source import close_files, open_source
 from features.row_draws import draw_sample
 from features.source import Source, SourceSpec
 from features.tables import readers, table_source
+from features.tables.columns import model_layout
+from features.tables.readers import Table
+from features.tables.table_source import cell_reader, rows_of
 from sources import all_of, everything, people, same, write_idx_folder
 
 
@@ -111,7 +119,6 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (UsageError, A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
     (UsageError, A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c"),
     (UsageError, A_TO_C, {"categorical": "dummies"}, "give "),
-    (UsageError, A_TO_C, {"missing": "mean"}, "give "),
 ]
 
 
@@ -138,6 +145,13 @@ MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2, looks l
 LATE = "a (9 of 10 missing, the first in line 3)"
 IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
+ONE, DAY, TRUE = "'1' in line 2 is a number", "'2020-01-31' in line 3 is a date", "'True' in line 3 is a truth value"
+COMMAS = "a (numbers with a comma, such as '2,5' in line 2, write thousands without one, or give `data.decimal=,`)"
+UNITS = "a (numbers with a unit, or signs in them, such as '12%' in line 2, write plain numbers (1234.5))"
+DATES = "a (dates of a country, such as '31.01.2020' in line 2, write ISO dates (2020-01-31))"
+BY_NAME, NO_NAME = "`data.categorical=auto:a`", '`data.categorical=auto:""`'
+INF_AND_GAPS = "a (9 infinite, such as 'inf' in line 2; 9 of 18 missing)"
+NO_NAMES = f"(no name, column 0) (numbers and truth values, {ONE}, {TRUE})"
 # Of a table: options, what is said of its columns, and the settings that are asked for.
 COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WORDS, {}, f"{OF_COLOR}; 6 of 24 missing), {OF_AGE}", f"{AUTO} {MISSING}"),
@@ -149,18 +163,20 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, INFINITE, "`data.columns=color`"),
     (f"t,a,y\n{'x' * 150_000},1,0\n" + "w,,1\n" * 9, {"drop": ("t",)}, LATE, MISSING),
     ("a,b,y\n" + ",1,2\n,3,4\n" * 9, {}, "a (no cell is filled in)", "`data.drop=a`"),
-    (
-        "a,b,y\n" + "inf,1,2\n,3,4\n" * 9,
-        {},
-        "a (9 infinite, such as 'inf' in line 2; 9 of 18 missing)",
-        "`data.drop=a`",
-    ),
+    ("a,b,y\n" + "inf,1,2\n,3,4\n" * 9, {}, INF_AND_GAPS, "`data.drop=a`"),
     ('"a, b",c,y\n' + f"{'x' * 300},1,2\nw,3,4\n" * 9, {}, LONG, '`data.drop="a, b"`'),
     ("a,y,c\n" + MANY, ENCODED, MANY_WORDS, "`data.drop=a`"),
     ("a,y,c\n" + "".join(f"w{k},{k % 2},{k}\n" for k in range(40)), {}, IDS, "`data.drop=a`"),
     (CODES, {}, "zip (9 words, such as '00' in line 2)", AUTO),
     ("a,b,y\n" + "".join(f"{k or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.drop=a`"),
-    ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.categorical=auto:a`"),
+    ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, BY_NAME),
+    ("a,b,y\n" + "1,3,2\n2020-01-31,1,0\n" * 9, {}, f"a (numbers and dates, {ONE}, {DAY})", BY_NAME),
+    (",b,y\n" + "1,3,2\nTrue,1,0\n" * 9, {}, NO_NAMES, NO_NAME),
+    ("a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, {"categorical": "auto", "task": "binary"}, COMMAS, "`data.decimal=,`"),
+    *(
+        ("a,b,y\n" + f"{words},3,2\n{words},1,0\n" * 9, {"categorical": "auto"}, told, BY_NAME)
+        for words, told in (("12%", UNITS), ("31.01.2020", DATES))
+    ),
 ]
 
 
@@ -303,6 +319,34 @@ def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
             np.testing.assert_array_equal(found, wanted)
 
 
+VALUES = {
+    "float32": pyarrow.array((np.arange(40) % 5 / 10).astype(np.float32)),
+    "decimals": pyarrow.array([Decimal(f"{k % 5}.50") for k in range(40)]),
+    "whole numbers with gaps": pyarrow.array([None if k % 7 == 0 else k % 5 for k in range(40)]),
+    "truth": pyarrow.array([k % 2 == 0 for k in range(40)]),
+    "dates": pyarrow.array([date(2020, 1, 1 + k % 5) for k in range(40)], pyarrow.date64()),
+    "times": pyarrow.array([datetime(2020, 1, 1 + k % 5) for k in range(40)], pyarrow.timestamp("us")),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_one_category_from_every_format(tmp_path, name):
+    values = pyarrow.table({"c": VALUES[name], "x": np.arange(40) * 1.5, "y": np.arange(40) % 2})
+    pyarrow.csv.write_csv(values, tmp_path / "a.csv")
+    values.to_pandas().to_csv(tmp_path / "b.csv", index=False)
+    pyarrow.parquet.write_table(values, tmp_path / "c.parquet")
+    tables = [Table.in_files(path) for path in sorted(tmp_path.iterdir())]
+    frames = [Table.of(frame, "X") for frame in (values.to_pandas(), polars.from_arrow(values))]
+    read = []
+    for columns in [opened(one.path, categorical="onehot:c", missing="median").columns for one in tables]:
+        for one in tables + frames:
+            layout, reader = model_layout(one, None, columns, 2, labelled=False), cell_reader(columns, ["c", "x"])
+            rows = [columns.encoding.apply(rows.codes) for rows in rows_of(one, layout, reader, labelled=False)]
+            assert reader.unknown["c"] == 0
+            read.append(np.concatenate(rows)[:, :-1].tolist())
+    assert all(one == read[0] for one in read)
+
+
 @pytest.mark.parametrize("form", ["t.csv", "parquets"])
 def test_a_table_that_is_not_small_is_learned_on_a_sample_and_read_in_order(tmp_path, monkeypatch, form):
     files = written(tmp_path, FRAME)
@@ -385,6 +429,7 @@ TEST_FAULTS = {
     "a,b\n1,2\n": "has no target column 'y'",
     "a,b,y\n1,2,\n": "no label",
     "a,b,y\n1,2,x\n": "its column y holds words, in the training file numbers",
+    "a,b,y\n1,2020-01-31,0\n": r"row 0 \(line 2\), column b is '2020-01-31'; a finite number is needed",
     "a,b,y\n1,,2\n": r"row 0 \(line 2\), column b is ''; a finite number is needed",
 }
 
