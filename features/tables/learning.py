@@ -295,7 +295,8 @@ class CellReader:
 
     def _numbers(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
         read, kinds = numbers(batch.columns[place], self.how, are_known=self.are_known)
-        wrong, wanted = np.isinf(read) if self.missing else ~np.isfinite(read), "a finite number"
+        wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
+        wanted = "a finite number" if self.how.decimal == "." else "a finite number with a decimal comma"
         if not self.are_known:
             wrong |= kinds == WORD
         if self.dates is not None:
