@@ -9,13 +9,6 @@ import numpy as np
 from features.descriptors import deskew, soft_hog, sphog
 from features.errors import UsageError
 
-# Name → the parameters that are its own.
-OWN: dict[str, tuple[str, ...]] = {
-    "soft-hog": ("cells", "orientations", "stride", "gradient_scale"),
-    "sphog": (),
-    "hog": ("cells", "orientations"),
-    "raw": (),
-}
 VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "hog": 1, "raw": 1}
 
 
@@ -25,8 +18,7 @@ class FeatureSpec:
 
     name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172), ``hog`` (scikit-image) or ``raw`` (the values,
         flattened)
-    cells, orientations : cell sizes in pixels and bins of `soft-hog` and `hog`
-    stride, gradient_scale : of `soft-hog`: from cell to cell, in cells; of the gradient's Gaussian, in pixels
+    cells, orientations : cell sizes in pixels and bins of `hog`
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
     """
@@ -34,37 +26,19 @@ class FeatureSpec:
     name: str
     cells: tuple[float, ...] = (14, 7, 4)
     orientations: int = 12
-    stride: float = soft_hog.STRIDE
-    gradient_scale: float = soft_hog.GRADIENT_SCALE
     deskew: float = 0.0
     power: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse an unknown name, a shear of less than nothing or more than all, a power that is no use."""
-        if self.name not in OWN:
-            raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(OWN)}")
+        if self.name not in VERSIONS:
+            raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(VERSIONS)}")
         if not 0.0 <= self.deskew <= 1.0:
             raise UsageError(f"features.deskew is {self.deskew}; it must lie between 0 (off) and 1")
         if not 0.0 < self.power <= 1.0:
             raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
         if self.name == "raw" and self.power != 1.0:
             raise UsageError(f"features.power = {self.power:g} is for histograms, not for raw; leave it out")
-        if self.name == "soft-hog":
-            self.soft()
-
-    def soft(self) -> soft_hog.SoftHog:
-        """Return the parameters of `soft-hog`. Raises UsageError for those that make no features."""
-        return soft_hog.SoftHog(self.orientations, self.cells, self.stride, self.gradient_scale)
-
-
-def default_parameters(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the cells, orientations and gradient scale that suit inputs of a shape, by what their setting is called.
-
-    Those of `soft-hog` are in proportion to the smaller side, from images of 28 pixels upwards.
-    """
-    if name == "soft-hog" and len(input_shape) == 2:
-        return soft_hog.default_parameters(min(input_shape))
-    return {key: getattr(FeatureSpec, key) for key in OWN[name]}
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
@@ -79,7 +53,7 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
     if spec.name == "soft-hog":
-        return spec.soft().length(*input_shape)
+        return soft_hog.SoftHog.of(*input_shape).length(*input_shape)
     return _hog_length(*input_shape, spec.cells, spec.orientations)
 
 
@@ -110,9 +84,6 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
     described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
     if spec.name == "hog":
         described |= {"cells": [int(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
-    if spec.name == "soft-hog":
-        described |= {"cells": [float(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
-        described |= {"stride": float(spec.stride), "gradient_scale": float(spec.gradient_scale)}
     # What is off is not named, as before it could be on: features and models without it are still the same.
     if spec.deskew:
         described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}
@@ -123,7 +94,7 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
 
 def _histograms(spec: FeatureSpec, images: np.ndarray) -> np.ndarray:
     if spec.name == "soft-hog":
-        return soft_hog.soft_hog(images, spec.soft())
+        return soft_hog.soft_hog(images)
     return sphog.sphog(images) if spec.name == "sphog" else _hog(images, spec.cells, spec.orientations)
 
 

@@ -4,18 +4,16 @@ After Dalal and Triggs (2005), who share out votes between neighbouring cells; h
 of DAISY (Tola, Lepetit and Fua 2010). For an image of any size:
 
 1. gradient by derivatives of a Gaussian of `scale` pixels, the pixels of the border repeated outside the image;
-2. signed angle in `orientations` bins, the magnitude split linearly between the two nearest bin centres;
-3. the centres of the cells form a square lattice in the middle of the image, `stride` cells apart; a pixel that is v
-   rows and u columns from a centre adds (1 - |v| / cell) (1 - |u| / cell) of its magnitude, nothing from `cell` pixels
-   on;
+2. signed angle in 8 bins, the magnitude split linearly between the two nearest bin centres;
+3. the centres of the cells form a square lattice in the middle of the image, 0.7 cells apart; a pixel that is v rows
+   and u columns from a centre adds (1 - |v| / cell) (1 - |u| / cell) of its magnitude, nothing from `cell` pixels on;
 4. divided by the sum of all features (+ 1e-10): a vector of their square roots has norm 1.
 
-Order of the vector: cell size, cell row, cell column, bin.
+Order of the vector: cell row, cell column, bin.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import float32 as f4
@@ -27,10 +25,9 @@ from features.errors import UsageError
 
 ALGORITHM_VERSION = 1
 SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (docs/data.md, "Image features")
-ORIENTATIONS, CELL, STRIDE, GRADIENT_SCALE = 8, 5.0, 0.7, 0.8
+ORIENTATIONS, CELL, STRIDE, SCALE = 8, 5.0, 0.7, 0.8
 LEAST_CELL = 4.0  # pixels, of smaller images
-LEAST_SCALE, MOST_SCALE = 0.3, 50.0  # pixels; beyond, a gradient is of nothing, or of all
-MOST_SIZES = 16  # of cells
+MOST_SCALE = 45.0  # pixels; beyond, a gradient is of all
 FLOOR = 1e-10
 MOST_FEATURES = 1_000_000
 _IMAGES_AT_ONCE = 64  # that are made float64 for the compiled loop, so that it is compiled for one type
@@ -40,57 +37,38 @@ _ROUNDING = 1e-9  # of a quotient that is a whole number but for its last digits
 
 @dataclass(frozen=True)
 class SoftHog:
-    """Parameters: bins of orientation, sizes of cells in pixels, stride in cells, scale of the gradient in pixels."""
+    """Parameters: the size of the cells, and the scale of the gradient, both in pixels."""
 
-    orientations: int
-    cells: tuple[float, ...]
-    stride: float
+    cell: float
     scale: float
 
-    def __post_init__(self) -> None:
-        """Refuse parameters that make no histograms of any image."""
-        if not 1 <= len(self.cells) <= MOST_SIZES or not min(self.cells) >= 1 or self.orientations < 1:
-            raise UsageError(
-                f"soft-hog needs one to {MOST_SIZES} cell sizes of at least 1 pixel, and orientations; found "
-                f"{len(self.cells)}: {self.cells!r:.40}, and {self.orientations}"
-            )
-        if not 0.1 <= self.stride < 2.0:
-            raise UsageError(f"features.stride is {self.stride}; it must be at least 0.1 and below 2")
-        if not LEAST_SCALE <= self.scale < MOST_SCALE:
-            raise UsageError(f"features.gradient_scale is {self.scale}; it must be at least 0.3 and below 50 pixels")
+    @classmethod
+    def of(cls, height: int, width: int) -> "SoftHog":
+        """Return what suits images of a size: in proportion to the smaller side, from 28 pixels on."""
+        side = min(height, width)
+        cell, scale = max(CELL * side / SIDE, LEAST_CELL), min(SCALE * max(side / SIDE, 1.0), MOST_SCALE)
+        return cls(round(cell, 2), round(scale, 2))
 
     def length(self, height: int, width: int) -> int:
         """Return the number of features of an image. Raises UsageError where the cells do not fit it."""
-        if not max(self.cells) <= min(height, width):
+        if not self.cell <= min(height, width):
             raise UsageError(
-                f"soft-hog: a cell of {max(self.cells):g} pixels does not fit images of {height} x {width}"
+                f"soft-hog: a cell of {self.cell:g} pixels does not fit images of {height} x {width}; use raw"
             )
-        n_cells = sum(math.prod(len(self._centres(side, cell)) for side in (height, width)) for cell in self.cells)
-        if n_cells * self.orientations > MOST_FEATURES:
-            raise UsageError(
-                f"soft-hog: {n_cells} cells in images of {height} x {width} are too many; use larger ones, or a "
-                "larger features.stride"
-            )
-        return n_cells * self.orientations
+        n_cells = math.prod(len(self._centres(side)) for side in (height, width))
+        if n_cells * ORIENTATIONS > MOST_FEATURES:
+            raise UsageError(f"soft-hog: {n_cells} cells in images of {height} x {width} are too many; cut the images")
+        return n_cells * ORIENTATIONS
 
-    def _centres(self, side: int, cell: float) -> np.ndarray:
+    def _centres(self, side: int) -> np.ndarray:
         """Return where the centres of cells are along a side of an image, in pixels."""
-        step = cell * self.stride
+        step = self.cell * STRIDE
         n = math.floor((side - 1) / step + _ROUNDING) + 1
         return (side - 1) / 2 + step * (np.arange(n) - (n - 1) / 2)
 
     def votes(self, side: int) -> np.ndarray:
-        """Return the shares of pixels along a side in cells along it, (sizes of cells, pixels, most cells) f8."""
-        shares = []
-        for cell in self.cells:
-            distances = np.abs(np.arange(side)[:, None] - self._centres(side, cell))
-            shares.append(np.maximum(1.0 - distances / cell, 0.0))
-        most = max(share.shape[1] for share in shares)
-        return np.stack([np.pad(share, ((0, 0), (0, most - share.shape[1]))) for share in shares])
-
-    def counts(self, height: int, width: int) -> np.ndarray:
-        """Return the rows and columns of cells of each size, (sizes of cells, 2) i8."""
-        return np.array([[len(self._centres(side, cell)) for side in (height, width)] for cell in self.cells])
+        """Return the shares of pixels along a side in cells along it, (pixels, cells) f8."""
+        return np.maximum(1.0 - np.abs(np.arange(side)[:, None] - self._centres(side)) / self.cell, 0.0)
 
     def gaussian(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a Gaussian and its derivative, but for the sign, from their middle on: (r + 1,) f8 each."""
@@ -99,26 +77,21 @@ class SoftHog:
         return bell, at * bell
 
 
-def default_parameters(side: int) -> dict[str, Any]:
-    """Return cells, orientations and gradient scale for images whose smaller side has so many pixels."""
-    cell, scale = max(CELL * side / SIDE, LEAST_CELL), min(GRADIENT_SCALE * max(side / SIDE, 1.0), 0.9 * MOST_SCALE)
-    return {"cells": (round(cell, 2),), "orientations": ORIENTATIONS, "gradient_scale": round(scale, 2)}
+def soft_hog(images: np.ndarray, parameters: SoftHog | None = None) -> np.ndarray:
+    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `SoftHog.length(H, W)`.
 
-
-def soft_hog(images: np.ndarray, parameters: SoftHog) -> np.ndarray:
-    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `parameters.length(H, W)`.
-
-    About 15 µs an image of 28 x 28. Raises UsageError as `SoftHog.length`.
+    parameters: None: those of `SoftHog.of`. About 15 µs an image of 28 x 28. Raises UsageError as `SoftHog.length`.
     """
     height, width = images.shape[1:]
+    parameters = parameters or SoftHog.of(height, width)
     out = np.empty((len(images), parameters.length(height, width)), dtype=np.float32)
     bell, slope = parameters.gaussian()
     around = len(bell) - 1
-    tables = parameters.votes(height), parameters.votes(width), parameters.counts(height, width)
+    votes = parameters.votes(height), parameters.votes(width)
     for start in range(0, len(images), _IMAGES_AT_ONCE):
         some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64)
         padded = np.pad(some, ((0, 0), (around, around), (around, around)), mode="edge")
-        soft_hog_rows(padded, bell, slope, *tables, parameters.orientations, out[start : start + len(some)])
+        soft_hog_rows(padded, bell, slope, *votes, ORIENTATIONS, out[start : start + len(some)])
     return out
 
 
@@ -151,7 +124,7 @@ def _gradient(padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, space: np
 def _vote(
     shares: np.ndarray, lower: np.ndarray, row_votes: np.ndarray, column_votes: np.ndarray, n_bins: int, out: np.ndarray
 ) -> None:
-    """Add up the votes of one image for cells of one size.
+    """Add up the votes of one image.
 
     shares (2, H, W): of each pixel's magnitude, in its bin `lower` (H, W) and in the next one; out (rows of cells,
     columns of cells, bins). The votes of a row of pixels are added up for all columns before they go to rows of cells.
@@ -191,19 +164,19 @@ def soft_hog_rows(
     slope: np.ndarray,
     row_votes: np.ndarray,
     column_votes: np.ndarray,
-    counts: np.ndarray,
     n_bins: int,
     out: np.ndarray,
 ) -> None:
     """Write the features of padded images (n, H + 2r, W + 2r) f8 to `out` (n, d) f4; r + 1 = len(bell).
 
-    row_votes, column_votes, counts : of `SoftHog.votes` and `SoftHog.counts`
+    row_votes, column_votes : of `SoftHog.votes`
     """
     around = bell.size - 1
     height, width = padded.shape[1] - 2 * around, padded.shape[2] - 2 * around
     space = np.empty((4, padded.shape[1], padded.shape[2]))
     shares, lower = np.zeros((2, height, width)), np.zeros((height, width), np.int64)
     histograms = np.empty(out.shape[1])
+    cells = histograms.reshape(row_votes.shape[1], column_votes.shape[1], n_bins)
     for i in range(padded.shape[0]):
         _gradient(padded[i], bell, slope, space)
         for y in range(height):
@@ -218,13 +191,7 @@ def soft_hog_rows(
                 shares[1, y, x] = magnitude * (position - whole)
                 shares[0, y, x] = magnitude - shares[1, y, x]
                 lower[y, x] = whole % n_bins
-        start = 0
-        for size in range(counts.shape[0]):
-            n_rows, n_columns = counts[size, 0], counts[size, 1]
-            stop = start + n_rows * n_columns * n_bins
-            cells = histograms[start:stop].reshape(n_rows, n_columns, n_bins)
-            _vote(shares, lower, row_votes[size], column_votes[size], n_bins, cells)
-            start = stop
+        _vote(shares, lower, row_votes, column_votes, n_bins, cells)
         total = 0.0
         for j in range(histograms.size):
             total += histograms[j]
@@ -233,6 +200,4 @@ def soft_hog_rows(
             out[i, j] = histograms[j] / total
 
 
-SIGNATURES = {
-    "soft_hog_rows": [(f8[:, :, ::1], f8[::1], f8[::1], f8[:, :, ::1], f8[:, :, ::1], i8[:, ::1], i8, f4[:, ::1])]
-}
+SIGNATURES = {"soft_hog_rows": [(f8[:, :, ::1], f8[::1], f8[::1], f8[:, ::1], f8[:, ::1], i8, f4[:, ::1])]}

@@ -1,4 +1,4 @@
-"""Features of images on held-out rows: the parameters of soft-hog, its width, and how far images are made upright.
+"""Features of images on held-out rows: their powers and widths, and how far images are made upright.
 
 COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits]
          [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2] [--data-dir DIR]
@@ -6,9 +6,8 @@ COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,
 Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
 third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
 `--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared
-distance. Cells and gradient scales are told in parts of the default, which is in proportion to the image. Prints, for
-each width, the mean squared error (summed over classes), which is the steadier figure, and the share of errors. Writes
-DIR/descriptors.json.
+distance. Prints, for each width, the mean squared error (summed over classes), which is the steadier figure, and the
+share of errors. Writes DIR/descriptors.json.
 """
 
 import argparse
@@ -28,7 +27,7 @@ import numpy as np
 from mnist_runs import least_squares
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import FeatureSpec, default_parameters, extract
+from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import outputs
@@ -41,10 +40,6 @@ SETTINGS: list[Setting] = [
     *({"name": "raw", "deskew": deskew, "power": 1.0} for deskew in (0.0, 1.0)),
     *(SPHOG | {"deskew": deskew, "power": power} for power in (1.0, 0.5) for deskew in (0.0, 1.0)),
     *(SOFT | {"deskew": deskew} for deskew in (0.0, 0.5, 0.75, 1.0)),
-    *(SOFT | {"cells": cells} for cells in ((0.8,), (1.2,), (1.4,), (0.8, 1.4))),
-    *(SOFT | {"stride": stride} for stride in (0.5, 0.6, 0.8, 1.0)),
-    *(SOFT | {"orientations": orientations} for orientations in (6, 10, 12)),
-    *(SOFT | {"gradient_scale": scale} for scale in (0.65, 0.85, 1.25)),
     *(SOFT | {"power": power} for power in (0.4, 0.6, 1.0)),
 ]
 
@@ -93,17 +88,6 @@ def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any]
     return images, labels.astype(np.int64)
 
 
-def spec_of(setting: Setting, side: int) -> FeatureSpec:
-    """Return the features of a setting for images whose smaller side is `side` pixels."""
-    given = {"deskew": 1.0, "power": 0.5, **setting}
-    if given["name"] == "soft-hog":
-        defaults = default_parameters("soft-hog", (side, side))
-        given["cells"] = tuple(part * defaults["cells"][0] for part in given.get("cells", (1.0,)))
-        given["gradient_scale"] = given.get("gradient_scale", 1.0) * defaults["gradient_scale"]
-        given = defaults | given
-    return FeatureSpec(**given)
-
-
 def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64], draw: int) -> Iterator[tuple]:
     """Yield (width, σ², squared error, errors in percent) of each width on one draw."""
     order = np.random.default_rng(draw).permutation(len(X))
@@ -131,7 +115,7 @@ def measured(asked: argparse.Namespace, dataset: str, images: NDArray[Any], y: N
     for setting in SETTINGS:
         named = " ".join(f"{key}={value}" for key, value in setting.items() if key != "name")
         started = time.perf_counter()
-        X = extract(spec_of(setting, min(images.shape[1:])), images)
+        X = extract(FeatureSpec(**{"deskew": 1.0, "power": 0.5, **setting}), images)
         found = [
             Row(dataset, f"{setting['name']} {named}", X.shape[1], draw, *values)
             for draw in range(asked.draws)

@@ -123,22 +123,8 @@ class FeaturesConfig:
         "(scikit-image), or raw for the pixels; tables are raw",
         "--features",
     )
-    cells: tuple[float, ...] | None = optional(
-        number_list,
-        "auto",
-        "cell sizes in pixels, of hog and soft-hog (auto: 14,7,4 for hog, as always for sphog; 5 for soft-hog and "
-        "images of 28 pixels, in proportion for others)",
-    )
-    orientations: int | None = optional(
-        whole(1, 360), "auto", "number of orientation bins (auto: 8 for soft-hog, 12 for hog)"
-    )
-    stride: float = option(0.7, real(0.1, 2), "distance between neighbouring cells of soft-hog, in cells")
-    gradient_scale: float | None = optional(
-        real(0.3, 50),
-        "auto",
-        "scale of the Gaussian whose derivative gives the gradients of soft-hog, in pixels (auto: 0.8 for "
-        "images of 28 pixels, in proportion for others)",
-    )
+    cells: tuple[float, ...] = option((14, 7, 4), number_list, "cell sizes of hog, in pixels")
+    orientations: int = option(12, whole(1, 360), "number of orientation bins of hog")
     deskew: float = option(
         0.0,
         real(0, 1, closed=True),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import has_controls, shown
-from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale
@@ -307,9 +307,8 @@ def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
     sheared, power = described.get("deskew", 0.0), described.get("power", 1.0)
     try:
-        own = {name: described[name] for name in OWN.get(described["name"], ())}
-        if "cells" in own:
-            own["cells"] = tuple(own["cells"])
+        own = {name: described[name] for name in ("cells", "orientations") if described["name"] == "hog"}
+        own |= {"cells": tuple(own["cells"])} if own else {}
         spec = FeatureSpec(described["name"], **own, deskew=sheared, power=power)
         expected = parameters(spec)
     except (UsageError, OverflowError, ValueError) as error:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from features.descriptors.extraction import OWN, default_parameters
 from features.source import NAMED, Source
 from features.tables.table_paths import is_csv, is_table, table_files
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
@@ -56,9 +55,8 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     if config.features.name == "auto":
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
     name = config.features.name
-    defaults = {"power": ROOT if name == "soft-hog" else 1.0, **default_parameters(name, source.input_shape)}
-    config = _with_defaults(config, {f"features.{key}": value for key, value in defaults.items()})
-    return _with_defaults(config, {"data.standardise": source.standardise and name == "raw"})
+    power = ROOT if name == "soft-hog" else 1.0
+    return _with_defaults(config, {"features.power": power, "data.standardise": source.standardise and name == "raw"})
 
 
 @dataclass(frozen=True)
@@ -269,11 +267,11 @@ def refuse(faults: Iterator[str]) -> None:
 
 def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
     """Yield what is said of settings that were asked for and would have no effect; `path`: of the data."""
-    name, solver, kind = config.features.name, config.solver, path.suffix
+    solver, kind = config.solver, path.suffix
     of_table = config.dataset not in NAMED and is_table(path)
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
-        **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
+        **dict.fromkeys(("features.cells", "features.orientations"), config.features.name != "hog"),
         "data.target": not of_table and kind != ".npz",
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
         **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing", "decimal")},
@@ -283,7 +281,7 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
     }
     for key in sorted(explicit & unused.keys()):
         if unused[key]:
-            yield f"`{key}` has no effect on {config.dataset} with {name} features; leave it out"
+            yield f"`{key}` has no effect on {config.dataset}; leave it out"
     if not solver.selects and solver.penalty != NO_PENALTY:
         return
     asked = f"`solver.select={solver.select}`" if solver.selects else f"`solver.penalty={NO_PENALTY}`"

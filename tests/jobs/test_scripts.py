@@ -193,11 +193,11 @@ def test_peers(script: Script, tmp_path: Path) -> None:
 
 
 def test_descriptors(script: Script) -> None:
-    settings = [{"name": "sphog"}, {"name": "soft-hog", "cells": (1.2,)}, {"name": "raw", "power": 1.0}]
+    settings = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
     small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")
     rows, text = script("descriptors", *small, SETTINGS=settings)
     found = [(row["setting"], row["n_features"], row["draw"], row["width"]) for row in rows]
-    lengths = [("sphog ", 2172), ("soft-hog cells=(1.2,)", 392), ("raw power=1.0", 784)]
+    lengths = [("sphog ", 2172), ("soft-hog deskew=0.0", 512), ("raw power=1.0", 784)]
     assert found == [(*of, draw, width) for of in lengths for draw in (0, 1) for width in (0.5, 0.7)]
     assert all(0 <= row["error_percent"] < 25 and 0 < row["squared_error"] < 2 for row in rows)
     assert text.count("hog") == 2

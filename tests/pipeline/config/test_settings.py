@@ -157,8 +157,6 @@ VALUES = st.fixed_dictionaries(
         "data.target": st.one_of(st.none(), st.text(LETTERS, min_size=1, max_size=20).filter(lambda t: t != "auto")),
         "data.standardise": st.sampled_from([None, True, False]),
         "features.cells": st.lists(st.integers(1, 99) | st.floats(1, 99), min_size=1, max_size=4).map(tuple),
-        "features.stride": st.floats(0.1, 1.9),
-        "features.gradient_scale": st.floats(0.3, 49.0),
         "features.deskew": st.floats(0, 1),
         "features.power": st.floats(0.1, 1),
         "resources.memory_limit": st.one_of(st.none(), st.integers(1, 2**50)),
