@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.config.command_line import UNSAFE
 from pipeline.config.parsers import OneOf
 from pipeline.config.settings import SETTINGS, get
 from pipeline.config.train_config import TrainConfig
@@ -37,9 +36,6 @@ def _rows(group: str) -> Iterator[str]:
                 text, default = text.removesuffix(")").split(" (default: ")
             flag = f"<br>`{setting.flag}`" if setting.flag else ""
             yield _row(f"`{key}`{flag}", _values(setting.parse), default, _sentence(text))
-    if group == "resources":
-        text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
-        yield _row(f"`{UNSAFE}`", "an address", "", text)
 
 
 def _row(*cells: str) -> str:

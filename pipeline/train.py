@@ -206,8 +206,6 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         if report is not None:
             return TrainedRun(root.absolute(), report)
 
-    if config.resources.scheduler == loaded.config.resources.scheduler:
-        configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from features.cell_text import names_text
 from pipeline.config.parsers import PLAIN, is_plain
-from pipeline.config.settings import SETTINGS, UNSAFE, flat
+from pipeline.config.settings import SETTINGS, flat
 from pipeline.errors import ConfigError, reworded
 
 DATASETS = """\
@@ -81,10 +81,6 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     check_plain(words)
     typed = vars(_parser().parse_args(words))
     assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
-    if typed["unsafe_scheduler"] is not None:
-        if typed["resources.scheduler"] is not None or any("resources.scheduler" in text for text in typed["set"]):
-            raise ConfigError(f"{UNSAFE} and another scheduler are given; drop one")
-        assignments["resources.scheduler"] = (typed["unsafe_scheduler"], UNSAFE)
     for text in typed["set"]:
         key, equals, value = text.partition("=")
         if not equals:
@@ -96,9 +92,7 @@ def parse(argv: Sequence[str] | None) -> Arguments:
 
 # The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.
 NAMES_IN_PYTHON = {
-    flag.removeprefix("--").replace("-", "_"): key
-    for flag, key in [*((setting.flag, key) for key, setting in SETTINGS.items()), (UNSAFE, "resources.scheduler")]
-    if flag
+    setting.flag.removeprefix("--").replace("-", "_"): key for key, setting in SETTINGS.items() if setting.flag
 }
 
 
@@ -191,8 +185,6 @@ def _parser() -> argparse.ArgumentParser:
             if section not in groups:
                 groups[section] = parser.add_argument_group(section)
             _add_setting(groups[section], key)
-    text = "tcp://HOST:PORT of a dask scheduler without TLS: whoever answers there runs code here as you"
-    groups["resources"].add_argument(UNSAFE, metavar="ADDRESS", help=text)
     return parser
 
 

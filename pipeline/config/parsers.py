@@ -103,7 +103,7 @@ def address(value: object) -> str:
 
 def is_address(scheduler: object) -> bool:
     """Return whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
-    return isinstance(scheduler, str) and scheduler.startswith(("tls://", "tcp://"))
+    return isinstance(scheduler, str) and scheduler.startswith("tls://")
 
 
 def truth(value: object) -> bool:

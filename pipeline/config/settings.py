@@ -147,9 +147,6 @@ def named_run(dataset: str) -> Path | None:
     return None
 
 
-UNSAFE = "--unsafe-scheduler"
-
-
 @dataclass(frozen=True)
 class Loaded:
     """A configuration, where every value came from, and which keys the user set for this command."""
@@ -199,26 +196,9 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
     if is_address(address):
         raise ConfigError(
             f"resources.scheduler = {shown(address)} ({path.name}): a file names no address, since what answers there "
-            f"can run code here; drop it there, and give it with {flag_of(address)} if you trust it"
+            f"can run code here; drop it there, and give it with --scheduler if you trust it"
         )
     return found
-
-
-def check_scheduler(loaded: Loaded) -> None:
-    """Raise ConfigError for a tcp:// address that is not of --unsafe-scheduler, and for anything else that is."""
-    value, origin = loaded.config.resources.scheduler, loaded.origins["resources.scheduler"]
-    if value.startswith("tcp://") and origin != UNSAFE:
-        raise ConfigError(
-            f"{origin} {value}: without TLS whoever answers there runs code here as you; give tls://HOST:PORT, or "
-            f"{UNSAFE} {value} where you alone can connect"
-        )
-    if origin == UNSAFE and not value.startswith("tcp://"):
-        raise ConfigError(f"{UNSAFE} {value}: must be tcp://HOST:PORT; anything else is for --scheduler")
-
-
-def flag_of(address: str) -> str:
-    """Return the flag that takes the address of a scheduler."""
-    return UNSAFE if address.startswith("tcp://") else "--scheduler"
 
 
 def check_no_url(name: str, path: str) -> None:

@@ -317,7 +317,7 @@ def open_executor(
 ) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
-    scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here, each
+    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each
     process bounded by worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a
     cluster does not answer or has another version of this package, ConfigError where it needs a key and none is named.
     """

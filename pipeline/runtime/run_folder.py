@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.config.command_line import program
 from pipeline.config.parsers import is_address
-from pipeline.config.settings import flag_of, from_toml, to_toml
+from pipeline.config.settings import from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
@@ -136,7 +136,7 @@ def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
     folder = ["--run-dir", str(root)] if not str(root).startswith("-") else [f"--run-dir={root}"]
     data = ["--", dataset] if dataset.startswith("-") else [dataset]  # what begins like an option comes last
     options = [*folder, "--resume", "auto"]
-    options += [flag_of(scheduler), scheduler] if is_address(scheduler) else []
+    options += ["--scheduler", scheduler] if is_address(scheduler) else []
     return shlex.join([*program("train").split(), *(options + data if len(data) > 1 else data + options)])
 
 

@@ -184,7 +184,6 @@ BAD_INPUT = {
     "more centers than rows": ("digits", ["--centers", "100000"], 2, "1348"),
     "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),
     "resume what is not there": ("digits", ["--resume", "require"], 66, "holds no run"),
-    "an unreachable scheduler": ("digits", ["--unsafe-scheduler", "tcp://127.0.0.1:9"], 69, "does not answer"),
     "a scheduler without a key": ("digits", ["--scheduler", "tls://127.0.0.1:9"], 2, "COMM__TLS__CLIENT__KEY"),
     "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),

@@ -11,7 +11,6 @@ from pipeline.__main__ import main as slkl
 from pipeline.config.command_line import parse
 from pipeline.config.parsers import PLAIN, byte_size, duration
 from pipeline.config.settings import (
-    check_scheduler,
     from_toml,
     in_options,
     load,
@@ -39,40 +38,29 @@ def test_layers_override_each_other_in_order(tmp_path):
 
 def asked(*words):
     arguments = parse(["digits", *words])
-    loaded = load("digits", arguments.config_file, arguments.assignments)
-    check_scheduler(loaded)
-    return loaded
+    return load("digits", arguments.config_file, arguments.assignments)
 
 
 def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path, monkeypatch):
     """What answers there runs code here: no file may name it, neither somebody's settings nor a run's folder."""
-    tls, tcp, mine = "tls://127.0.0.1:9", "tcp://127.0.0.1:9", tmp_path / "mine.toml"
-    for address, flag in ((tls, "--scheduler"), (tcp, "--unsafe-scheduler")):
-        mine.write_text(f'dataset = "digits"\n[resources]\nscheduler = "{address}"\n')
-        with pytest.raises(ConfigError, match=rf"mine.toml.*no address.*{flag} if you trust it"):
-            asked("--config", str(mine), "--scheduler", "serial")
-        assert from_toml(mine).resources.scheduler == "threads"  # as an older version has left it
-        started = asked(flag, address)
-        assert (started.config.resources.scheduler, started.origins["resources.scheduler"]) == (address, flag)
-        mine.write_text(to_toml(started.config))
-        assert "://" not in mine.read_text()
-        stored = from_toml(mine)
-        assert resumed(stored, asked()).resources.scheduler == "threads"
-        assert resumed(stored, asked(flag, address)).resources.scheduler == address
-        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
-        if address == tls:
-            assert resumed(stored, asked()).resources.scheduler == tls
-        else:
-            with pytest.raises(ConfigError, match=r"DASK_SCHEDULER_ADDRESS tcp:.*--unsafe-scheduler tcp:"):
-                asked()
-        assert asked("--scheduler", "serial").config.resources.scheduler == "serial"
-        monkeypatch.delenv("DASK_SCHEDULER_ADDRESS")
-    refused = (("--scheduler", tcp), ("--set", f"resources.scheduler={tcp}"), ("--unsafe-scheduler", tls))
-    for words in (*refused, ("--unsafe-scheduler", tcp, "--scheduler", tls)):
-        with pytest.raises(ConfigError, match="unsafe-scheduler"):
-            asked(*words)
-    with pytest.raises(ConfigError, match="without TLS"):
-        train("digits", scheduler=tcp)
+    address, mine = "tls://127.0.0.1:9", tmp_path / "mine.toml"
+    mine.write_text(f'dataset = "digits"\n[resources]\nscheduler = "{address}"\n')
+    with pytest.raises(ConfigError, match=r"mine.toml.*no address.*--scheduler if you trust it"):
+        asked("--config", str(mine), "--scheduler", "serial")
+    assert from_toml(mine).resources.scheduler == "threads"
+    started = asked("--scheduler", address)
+    assert (started.config.resources.scheduler, started.origins["resources.scheduler"]) == (address, "--scheduler")
+    mine.write_text(to_toml(started.config))
+    assert "://" not in mine.read_text()
+    stored = from_toml(mine)
+    assert resumed(stored, asked()).resources.scheduler == "threads"
+    assert resumed(stored, started).resources.scheduler == address
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
+    assert resumed(stored, asked()).resources.scheduler == address
+    assert asked("--scheduler", "serial").config.resources.scheduler == "serial"
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"DASK_SCHEDULER_ADDRESS.*must be.*tls://HOST:PORT"):
+        asked()
 
 
 def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
