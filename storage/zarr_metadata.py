@@ -20,6 +20,7 @@ from storage.files import parse_json, read_errors, read_plain
 NODE_FILE = "zarr.json"
 OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
 FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32")
+TEXT_DTYPES = ("string", "fixed_length_utf32", "null_terminated_bytes")
 COMPRESSORS = ("zstd", "gzip", "blosc")
 FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
 MAXIMUM_CHUNK_BYTES = 2**30
@@ -140,7 +141,9 @@ def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tu
     """Return shape and chunk shape, if dtype and grid are allowed and chunks are at most 1 GiB."""
     dtype = node.get("data_type")
     if not isinstance(dtype, str) or dtype not in dtypes:
-        raise invalid(where, f"dtype {str(dtype)[:60]!r} is not one of {', '.join(dtypes)}")
+        name = str(dtype.get("name") if isinstance(dtype, dict) else dtype)[:60]
+        remedy = "; number its words: np.unique(words, return_inverse=True)[1]" if name in TEXT_DTYPES else ""
+        raise invalid(where, f"dtype {name!r} is not one of {', '.join(dtypes)}{remedy}")
     if node.get("storage_transformers") not in (None, []):
         raise invalid(where, "storage transformers are not supported")
     if not isinstance(node.get("codecs"), list) or not isinstance(node.get("attributes", {}), dict):

@@ -26,8 +26,8 @@ from features.errors import UsageError
 ALGORITHM_VERSION = 1
 SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (docs/data.md, "Image features")
 ORIENTATIONS, CELL, STRIDE, SCALE = 8, 5.0, 0.7, 0.8
-LEAST_CELL = 4.0  # pixels, of smaller images
-MOST_SCALE = 45.0  # pixels; beyond, a gradient is of all
+LEAST_CELL, SMALL_SIDE = 4.0, 14  # pixels, of images down to that side; of smaller ones all shrinks with the image
+LEAST_SCALE, MOST_SCALE = 0.3, 45.0  # pixels; beyond, a gradient is of nothing, or of all
 FLOOR = 1e-10
 MOST_FEATURES = 1_000_000
 _IMAGES_AT_ONCE = 64  # that are made float64 for the compiled loop, so that it is compiled for one type
@@ -44,10 +44,11 @@ class SoftHog:
 
     @classmethod
     def of(cls, height: int, width: int) -> "SoftHog":
-        """Return what suits images of a size: in proportion to the smaller side, from 28 pixels on."""
+        """Return what suits images of a size: in proportion to the smaller side, but from 14 to 28 pixels."""
         side = min(height, width)
-        cell, scale = max(CELL * side / SIDE, LEAST_CELL), min(SCALE * max(side / SIDE, 1.0), MOST_SCALE)
-        return cls(round(cell, 2), round(scale, 2))
+        share = min(side / SMALL_SIDE, 1.0)
+        cell, scale = max(CELL * side / SIDE, LEAST_CELL * share, 1.0), SCALE * max(side / SIDE, share)
+        return cls(round(cell, 2), round(min(max(scale, LEAST_SCALE), MOST_SCALE), 2))
 
     def length(self, height: int, width: int) -> int:
         """Return the number of features of an image. Raises UsageError where the cells do not fit it."""

@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 from skimage.feature import hog as skimage_hog
+from sklearn.datasets import load_digits
+from sklearn.neighbors import KNeighborsClassifier
 
 from features.descriptors.deskew import deskew
 from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
@@ -167,16 +169,28 @@ def test_roots_of_soft_hog_have_norm_1_and_blank_images_no_features(images):
     assert not extract(FeatureSpec("sphog"), np.zeros((2, 28, 28), np.uint8)).any()
 
 
-def test_defaults_of_soft_hog_are_in_proportion_to_images_from_28_pixels_on():
+def test_defaults_of_soft_hog_are_in_proportion_to_images():
     lengths = {}
-    for side in (14, 16, 28, 56, 64, 224, 720):
-        found = SoftHog.of(side, side + 1)
-        assert found == SoftHog(max(4.0, round(5 * side / 28, 2)), round(0.8 * max(1, side / 28), 2))
+    for side in (1, 4, 8, 14, 16, 28, 56, 64, 224, 720):
+        found, share = SoftHog.of(side, side + 1), max(min(side / 14, 1), side / 28)
+        assert found.cell == round(max(min(4.0, side * 4 / 14), 5 * side / 28, 1.0), 2)
+        assert found.scale == round(max(0.8 * share, 0.3), 2)
         lengths[side] = feature_length(FeatureSpec("soft-hog"), (side, side))
-    assert lengths == {14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512, 720: 512}
+    assert lengths == {1: 8, 4: 128, 8: 200, 14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512, 720: 512}
     for side in (700, 1000, 4000):
         square, long = (feature_length(FeatureSpec("soft-hog"), (side, width)) for width in (side, 5 * side))
         assert 512 <= square < long < 4000
+
+
+@pytest.mark.ci
+def test_neighbours_of_small_digits_are_told_better_by_gradients_than_by_pixels():
+    X, y = load_digits(return_X_y=True)
+    features = FeatureSpec("soft-hog", power=0.5)
+    by_gradients, by_pixels = (
+        [np.mean(KNeighborsClassifier(1).fit(F[k::2], y[k::2]).predict(F[1 - k :: 2]) == y[1 - k :: 2]) for k in (0, 1)]
+        for F in (extract(features, X.reshape(-1, 8, 8)), X)
+    )
+    assert np.mean(by_gradients) > np.mean(by_pixels) + 0.002
 
 
 def naive_sphog(image):

@@ -202,6 +202,14 @@ def test_hostile_metadata_is_refused_by_both_doors(store: Path, name: str, monke
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The data type")  # of words, which zarr has no specification of
+@pytest.mark.parametrize("dtype", ["<U2", "S2", str])
+def test_words_are_refused_with_the_numpy_that_numbers_them(dtype: Any, tmp_path: Path) -> None:
+    zarr.create_array(str(tmp_path / "y.zarr"), shape=(2,), dtype=dtype)[:] = np.array(["a", "b"], dtype)
+    with pytest.raises(CorruptDataError, match=r"dtype '[a-z0-9_]+' is not .*; number its words: np\.unique"):
+        open_user_arrays(tmp_path / "y.zarr")
+
+
 NOT_OURS = {
     "zstd": lambda node: node["codecs"].append({"name": "zstd", "configuration": {"level": 0, "checksum": False}}),
     "no checksum": lambda node: node["codecs"].pop(),
