@@ -5,11 +5,12 @@ place where it was trained on arrays without names.
 """
 
 import re
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import POINTS, Spelling, counted, shown, title_of
+from features.cell_text import POINTS, Spelling, counted, list_column, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -89,9 +90,10 @@ def _chosen_places(
         if name in names and names.index(name) in taken:
             what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
             raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
-        if name not in names:
+        if name not in names and name not in map(list_column, names):
             raise UsageError(f"{key}: {name!r} is no column of {path}, which has {', '.join(names)[:400]}")
-    places = [place for place in every if (names[place] in asked) == (spec.columns is not None)]
+    named = {place for place in every if not {names[place], list_column(names[place])}.isdisjoint(asked)}
+    places = [place for place in every if (place in named) == (spec.columns is not None)]
     if not places:
         raise UsageError(f"{key}: leaves no input of {path}")
     return places
@@ -162,6 +164,10 @@ def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
         has = f" and has {_listed(others)}" if others else ""
         advice = "give the columns of the training file by their names"
         raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
+    lengths = Counter(map(list_column, known.inputs))
+    longer = next((of for of, n in lengths.items() if f"{of}[{n - 1}]" in known.inputs and f"{of}[{n}]" in names), None)
+    if longer is not None:
+        raise DataError(f"{path}: the lists of column {longer} are longer than the {lengths[longer]} trained on")
     return tuple(names.index(name) for name in known.inputs)
 
 

@@ -258,12 +258,12 @@ class ParquetFile:
 
     def names(self) -> list[str]:
         """Return the names of the columns. Raises DataError where the file is damaged."""
-        return [str(name).strip() for name in self._facts[0].names]
+        return [str(name).strip() for name in self._columns[0].names]
 
     @property
     def kinds(self) -> list[str | None]:
         """What each column holds: see `kind_of`."""
-        return [kind_of(of) for of in self._facts[0].types]
+        return [kind_of(of) for of in self._columns[0].types]
 
     @property
     def index(self) -> tuple[str, ...]:
@@ -289,24 +289,45 @@ class ParquetFile:
         with _opened(self.path) as file:
             return file.schema_arrow, file.metadata.num_rows, _check_sizes(self.path, file)
 
+    @cached_property
+    def _columns(self) -> tuple["pyarrow.Schema", dict[str, int], list[str]]:
+        """Schema with a column for each place of a list, the lengths of these, and in which column of the file each is.
+
+        The first lists of a column say how long its lists are.
+        """
+        schema, lengths = self._facts[0], dict[str, int]()
+        with _opened(self.path) as file:
+            for name in (field.name for field in schema if holds_lists(field.type)):
+                batch = next(file.iter_batches(LEAST_ROWS, columns=[name], use_threads=False), None)
+                if batch is not None and (length := list_length(batch.column(0))):
+                    lengths[name] = length
+        flat = with_elements(schema.empty_table(), lengths)
+        if len(flat.schema) > MOST_COLUMNS:
+            raise DataError(f"{self.path}: has lists that are more than {MOST_COLUMNS} columns")
+        return flat.schema, lengths, [name for name in schema.names for _ in range(lengths.get(name, 1))]
+
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows with the columns at some places.
 
         Raises DataError where the file is damaged, promises more than its size makes believable, or one of these
         columns has values that are neither numbers, words nor dates.
         """
-        schema, n_rows, _ = self._facts
-        places, start = sorted(places), 0
+        (schema, lengths, of_file), n_rows = self._columns, self._facts[1]
+        start = 0
         check_types(self.path, schema, places)
         if not places:
             yield Batch(self.path, 0, n_rows, {})
             return
-        names = [schema.names[place] for place in places]
+        names = list(dict.fromkeys(of_file[place] for place in sorted(places)))
+        read = [place for place, name in enumerate(of_file) if name in names]
         with _opened(self.path) as file:
             for group in range(file.num_row_groups):
-                rows = file.iter_batches(_batch_rows(len(places)), row_groups=[group], columns=names, use_threads=False)
+                rows = file.iter_batches(_batch_rows(len(read)), row_groups=[group], columns=names, use_threads=False)
                 for batch in rows:
-                    columns = dict(zip(places, batch.columns, strict=True))
+                    check_lengths(self.path, batch, lengths, start)
+                    flat = with_elements(pyarrow.Table.from_batches([batch]), lengths)
+                    held = dict(zip(read, flat.columns, strict=True))
+                    columns = {place: held[place].combine_chunks() for place in places}
                     for place, column in columns.items():
                         check_texts(self.path, schema.names[place], column, start)
                     yield Batch(self.path, start, batch.num_rows, columns)
@@ -365,6 +386,9 @@ class Frame:
         except _UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table, of one type a column ({words})") from error
+        lists = {field.name: self._table[field.name] for field in self._table.schema if holds_lists(field.type)}
+        lengths = {name: length for name, column in lists.items() if (length := list_length(column))}
+        self._table = with_elements(self._table, lengths)
         for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
             kind = column.type
             if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
@@ -568,14 +592,66 @@ def holds_words(kind: "pyarrow.DataType") -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
+def holds_lists(kind: "pyarrow.DataType") -> bool:
+    """Return whether values of a type are lists of numbers."""
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_list and kind_of(kind.value_type) == "numbers"
+
+
+def list_length(column: "pyarrow.Array | pyarrow.ChunkedArray") -> int:
+    """Return how long the lists of a column are, 0 where they are not of one length."""
+    lengths = compute.unique(compute.list_value_length(column).drop_null())
+    return int(lengths[0].as_py()) if len(lengths) == 1 else 0
+
+
+def with_elements(table: "pyarrow.Table", lengths: Mapping[str, int]) -> "pyarrow.Table":
+    """Return a table with a column NAME[0], NAME[1], … for each place of the lists of such columns."""
+    if not lengths:
+        return table
+    columns = dict[str, "pyarrow.ChunkedArray"]()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in lengths:
+            columns |= {f"{name.strip()}[{k}]": compute.list_element(column, k) for k in range(lengths[name])}
+        else:
+            columns[name] = column
+    return pyarrow.table(columns, metadata=table.schema.metadata)
+
+
+def check_lengths(path: Path, batch: "pyarrow.RecordBatch", lengths: Mapping[str, int], start: int) -> None:
+    """Raise DataError where a list, of a row from `start` on, is not as long as the first ones of its column."""
+    for name in lengths.keys() & set(batch.schema.names):
+        found = compute.list_value_length(batch.column(name)).fill_null(lengths[name]).to_numpy()
+        if (found != lengths[name]).any():
+            row = int(np.argmax(found != lengths[name]))
+            fault = f"row {start + row}, column {name} has a list of {found[row]}, the first is one of {lengths[name]}"
+            raise DataError(f"{path}: {fault}; {_LISTS}")
+
+
+_LISTS = "give lists of numbers of one length: fill up short ones, flatten lists of lists"
+# How values of other types become columns, by the beginning of their type's name.
+_REMEDIES = {
+    "list": _LISTS,
+    "large_list": _LISTS,
+    "fixed_size_list": _LISTS,
+    "struct": "give each field a column (pyarrow.Table.flatten)",
+    "map": "give each key a column",
+    "binary": "decode them to words, or to lists of numbers",
+    "large_binary": "decode them to words, or to lists of numbers",
+    "duration": "give seconds, as numbers",
+    "time": "give seconds, as numbers",
+}
+
+
 def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     """Raise DataError where a column that is read holds neither numbers, words nor dates."""
     wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
     if wrong:
         held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
         options = drop_setting(*(field.name for field in wrong))
+        remedies = {_REMEDIES.get(re.split("[^a-z_]", str(field.type))[0]) for field in wrong}
+        advice = "".join(f"{remedy}, or " for remedy in sorted(filter(None, remedies)))
         raise DataError(
-            f"{path}: columns that hold neither numbers, words nor dates: {held}; leave them out ({options})"
+            f"{path}: columns that hold neither numbers, words nor dates: {held}; {advice}leave them out ({options})"
         )
 
 

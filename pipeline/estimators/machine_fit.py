@@ -222,7 +222,7 @@ def _rows_and_columns(
         return X, Columns(names) if names else None
     counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
     rows, columns = rows_of_cells(X, config.data.categorical, config.data.missing, counted)
-    return rows, columns if names == columns.inputs else replace(columns, inputs=())  # which go by their places
+    return rows, columns if names else replace(columns, inputs=())  # which go by their places
 
 
 def _filled_in(

@@ -22,6 +22,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
 from features.array_sources import unmasked
+from features.cell_text import list_column
 from features.targets import labels_from_decision
 
 if TYPE_CHECKING:
@@ -96,8 +97,13 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
         if self._model.features.name != "raw":
             raise AttributeError("features of images are of no single pixel; see input_importances_")
         encoded = () if columns is None or columns.encoding is None else columns.encoding.columns
-        n_inputs = [len(column.inputs) for column in encoded] or [1] * len(shares)
-        return np.array([of_column.sum() for of_column in np.split(shares, np.cumsum(n_inputs)[:-1])])
+        names = [column.name for column in encoded for _ in column.inputs] or (
+            [] if columns is None else columns.inputs
+        )
+        given = getattr(self, "feature_names_in_", ())
+        owners = np.array([name if name in given else list_column(name) for name in names])
+        starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]]) if len(owners) else np.arange(len(shares))
+        return np.add.reduceat(shares, starts)
 
     @property
     def input_importances_(self) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import array_sources
+from features.cell_text import list_column
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths, input_shape
@@ -226,12 +227,13 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     if columns is not None and columns.inputs and hasattr(X, "columns"):
         given = X.column_names if hasattr(X, "column_names") else X.columns  # of pyarrow; pandas and polars
         called = {str(name).strip(): name for name in reversed(list(given))}  # as files have them
-        lacking = [name for name in columns.inputs if name not in called]
+        needed = dict.fromkeys(name if name in called else list_column(name) for name in columns.inputs)
+        lacking = [name for name in needed if name not in called]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        X = _selected(X, [called[name] for name in columns.inputs])
+        X = _selected(X, [called[name] for name in needed])
         try:
             return _table_examples(Table.of(X, "X"), model)
         except MixedColumnError:

@@ -163,13 +163,13 @@ def test_parquet_of_any_encoding_and_frames_of_any_library_are_the_csv_of_the_sa
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_path, dictionary):
     words = pyarrow.array([f"word {k % 7}".encode() for k in range(79)] + [b"\xff"], pyarrow.binary()).view("string")
-    columns = {"a": np.arange(80.0), "w": words, "t": ["x" * 5000] * 80, "l": [[1]] * 80}
+    columns = {"a": np.arange(80.0), "w": words, "t": ["x" * 5000] * 80, "l": [[1] * (1 + k % 2) for k in range(80)]}
     table = Table.in_files(save(tmp_path / "t.parquet", columns, use_dictionary=dictionary))
     frame = Table.of(pyarrow.table({"a": [1], "t": ["x" * 5000], "l": pandas.to_timedelta([1], unit="h")}), "X")
     for read_from, place, message in (
         (table, 1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
         (table, 2, r"t\.parquet: column t has a text of 5000 bytes; .*`data\.drop=t`"),
-        (table, 3, r"t\.parquet: columns that hold neither .*: l \(list<.*\); leave them out \(`data\.drop=l`\)"),
+        (table, 3, r"t\.parquet: columns .*: l \(list<.*\); give lists .*, or leave them out \(`data\.drop=l`\)"),
         (frame, 1, r"^X: column t has a text of 5000 bytes"),
         (frame, 2, r"^X: columns that hold neither .*: l \(duration"),
     ):
@@ -178,6 +178,28 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
         assert next(iter(read_from.batches([0]))).n_rows
     with pytest.raises(DataError, match="X: cannot be read as a table"):
         Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
+
+
+@pytest.mark.parametrize(
+    "kind", [pyarrow.list_(pyarrow.float32()), pyarrow.large_list(pyarrow.int8()), pyarrow.list_(pyarrow.float64(), 2)]
+)
+def test_lists_of_one_length_are_columns(tmp_path, small_blocks, kind):
+    lists = [[1, 2], None, [3, None], *[[5, 6]] * 9]
+    columns = {"a": pyarrow.array(range(12)), "l": pyarrow.array(lists, kind), "b": pyarrow.array(range(12))}
+    parquet, frame = Table.in_files(save(tmp_path / "t.parquet", columns)), Table.of(pyarrow.table(columns), "X")
+    for table in (parquet, frame):
+        assert table.names == ["a", "l[0]", "l[1]", "b"]
+        read = [batch.columns for batch in table.batches([3, 2, 1])]
+        for place, expected in (
+            (1, [of and of[0] for of in lists]),
+            (2, [of and of[1] for of in lists]),
+            (3, [*range(12)]),
+        ):
+            assert [cell for batch in read for cell in batch[place].to_pylist()] == expected
+    if not pyarrow.types.is_fixed_size_list(kind):
+        save(tmp_path / "t.parquet", columns | {"l": pyarrow.array([[1, 2]] * 11 + [[3]], kind)})
+        with pytest.raises(DataError, match=r"row 11, column l has a list of 1, the first is one of 2; give lists"):
+            list(Table.in_files(tmp_path / "t.parquet").batches([1]))
 
 
 def test_promises_are_compared_with_the_size_of_the_file(tmp_path, monkeypatch):

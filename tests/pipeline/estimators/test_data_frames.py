@@ -143,6 +143,23 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     np.testing.assert_allclose(asked.predict(KINDS[kind](frame)), of_array.predict(X), rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_one_length_are_columns_to_all(kind: str, tmp_path: Path) -> None:
+    E, y = np.random.default_rng(0).normal(size=(2, ROWS, 3))[0], np.arange(ROWS) % 7.0
+    flat = pandas.DataFrame({"a": y**2, "e[0]": E[:, 0], "e[1]": E[:, 1], "e[2]": E[:, 2]})
+    lists = KINDS[kind](pandas.DataFrame({"a": y**2, "e": list(E)}))
+    machine = SLKLRegressor(40, kernel="gaussian", feature_scale="learned", random_state=0, missing="median")
+    expected = clone(machine).fit(flat, y).predict(flat)
+    machine.fit(lists, y).save(tmp_path / "model")
+    assert (machine.feature_names_in_.tolist(), machine.input_names_.tolist()) == (["a", "e"], [*flat.columns])
+    assert machine.feature_importances_[1] == pytest.approx(machine.input_importances_[1:].sum())
+    for one in (machine, SLKLRegressor.load(tmp_path / "model")):
+        for new in (lists, flat):
+            np.testing.assert_array_equal(one.predict(new), expected)
+        with pytest.raises(ValueError, match="X: the lists of column e are longer than the 3 trained on"):
+            one.predict(KINDS[kind](pandas.DataFrame({"a": y, "e": list(np.hstack([E, E]))})))
+
+
 def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
     frame, y = people(ROWS)
     of_frame = SLKLRegressor(50, random_state=0, **MEDIAN).fit(frame, y)
@@ -194,7 +211,7 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
         (
             {**MEDIAN},
             {"age": [pandas.Timedelta(1)] * ROWS},
-            r"hold neither .*: age .*; leave them out \(X without age\)$",
+            r"hold neither .*: age .*; give seconds, as numbers, or leave them out \(X without age\)$",
         ),
         ({"missing": "mean"}, {}, "^missing must be .*median, empty; found 'mean'"),
     ],
