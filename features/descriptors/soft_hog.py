@@ -51,11 +51,7 @@ class SoftHog:
         return cls(round(cell, 2), round(min(max(scale, LEAST_SCALE), MOST_SCALE), 2))
 
     def length(self, height: int, width: int) -> int:
-        """Return the number of features of an image. Raises UsageError where the cells do not fit it."""
-        if not self.cell <= min(height, width):
-            raise UsageError(
-                f"soft-hog: a cell of {self.cell:g} pixels does not fit images of {height} x {width}; use raw"
-            )
+        """Return the number of features of an image. Raises UsageError where they are too many."""
         n_cells = math.prod(len(self._centres(side)) for side in (height, width))
         if n_cells * ORIENTATIONS > MOST_FEATURES:
             raise UsageError(f"soft-hog: {n_cells} cells in images of {height} x {width} are too many; cut the images")
