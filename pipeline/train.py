@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -187,6 +188,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
+    from pipeline.datasets.feature_request import describe as describe_features
+    from pipeline.datasets.feature_request import request_of, source_spec
     from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
@@ -202,8 +205,15 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(config, origins)))
         return None
     if stored is not None and not arguments.dry_run:
-        report = run_folder.report_of(RunLayout(root.absolute()))
+        layout = RunLayout(root.absolute())
+        report = run_folder.report_of(layout)
         if report is not None:
+            with preparing(quiet=arguments.quiet, writes=False):
+                shape = describe_features(request_of(config, source_spec(config)))
+            run_folder.check_data(layout, shape.digest, "finished")
+            if not arguments.quiet:
+                ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
+                print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
             return TrainedRun(root.absolute(), report)
 
     if config.resources.features_store != "none":
@@ -282,7 +292,8 @@ def _run(
             events.log(f"run folder {layout.root}")
             for note in (*read.notes, *prepared.notes):
                 events.log(note)
-            for warning in run_folder.environment_changes(layout):
+            started = run_folder.read_environment(layout)["environment"]
+            for warning in run_folder.environment_warnings(started, run_folder.environment()):
                 events.warn(warning)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])

@@ -91,7 +91,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
     shown = {
         "last message": None if facts["state"] == "finished" else facts["last_message"],
         "last error": facts["last_error"],
-        "saved last": None if facts["saved_seconds_ago"] is None else f"{duration(facts['saved_seconds_ago'])} ago",
+        "finished" if report else "saved last": None
+        if facts["saved_seconds_ago"] is None
+        else f"{duration(facts['saved_seconds_ago'])} ago",
         "peak memory": None if peak is None else f"{peak / 2**20:.0f} MiB",
         "continue with": facts["resume"],
     }
@@ -155,7 +157,7 @@ def odd_key(line: Mapping[str, Any]) -> str | None:
 def _age(layout: RunLayout) -> float | None:
     """Return the seconds since the run saved something that a kill does not take; None where there is none."""
     written = []
-    for path in (path for pattern in SAVED for path in layout.root.glob(pattern)):
+    for path in (path for pattern in (*SAVED, layout.report.name) for path in layout.root.glob(pattern)):
         with suppress(OSError):  # removed meanwhile
             written.append(path.stat().st_mtime)
     return max(time.time() - max(written), 0.0) if written else None

@@ -179,12 +179,15 @@ def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, wor
         digests = {"data": data, "features": features, "config": hashlib.sha256(text).hexdigest()}
         write_record(layout.environment, {"environment": environment()} | facts | digests)
         write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
-    elif read_environment(layout)["data"] != data:
-        raise ConfigMismatchError(
-            f"the data or features are no longer those that the run in {layout.root} was started with; "
-            "restore them, or start a new run"
-        )
+    else:
+        check_data(layout, data, "started")
     remove_file(layout.contents)  # it tells of a finished run
+
+
+def check_data(layout: RunLayout, data: str, event: str) -> None:
+    """Raise ConfigMismatchError where a run has `event`, started or finished, with data of another digest."""
+    if read_environment(layout)["data"] != data:
+        raise ConfigMismatchError(f"the run in {layout.root} {event} before, on other data; start a new run for these")
 
 
 def _warn(message: str) -> None:
@@ -247,11 +250,6 @@ def read_environment(layout: RunLayout) -> dict[str, Any]:
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record
-
-
-def environment_changes(layout: RunLayout) -> list[str]:
-    """Return a warning for each difference to the first start that may change the last bits of the model."""
-    return environment_warnings(read_environment(layout)["environment"], environment())
 
 
 def environment() -> dict[str, Any]:

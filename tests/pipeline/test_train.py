@@ -139,15 +139,6 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(
     assert "model" in the_error(capsys)
 
 
-def test_resuming_after_the_data_changed_is_refused(features: Path, tmp_path: Path, capsys: Capture) -> None:
-    data, run = tmp_path / "data.npz", tmp_path / "run"
-    train(run, features, "--centers", "20", dataset=table(data, X[:100], Y[:100]))
-    (run / "report.json").unlink()
-    table(data, X[:120], Y[:120])
-    train(run, features, "--resume", "auto", dataset=data, code=78)
-    assert "no longer those" in capsys.readouterr().err
-
-
 def test_missing_the_tolerance_is_never_a_silent_success(
     features: Path, classes: Path, tmp_path: Path, capsys: Capture
 ) -> None:

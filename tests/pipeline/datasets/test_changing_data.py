@@ -1,6 +1,7 @@
 """Data that change after they were planned, and are as before later: no store and no model has rows of both."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,11 @@ def write_data(folder: Path, kind: str, X: np.ndarray) -> Path:
 
 def put(data: Path, place: Path) -> None:
     """Write data over others of the same size, in place and with the times of those."""
-    for file in (path for path in data.rglob("*") if path.is_file()):
-        status = (place / file.relative_to(data)).stat()
+    for file in [data] if data.is_file() else [path for path in data.rglob("*") if path.is_file()]:
+        status = (old := place / file.relative_to(data)).stat()
         assert file.stat().st_size == status.st_size
-        (place / file.relative_to(data)).write_bytes(file.read_bytes())
-        os.utime(place / file.relative_to(data), ns=(status.st_atime_ns, status.st_mtime_ns))
+        old.write_bytes(file.read_bytes())
+        os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def forget() -> None:
@@ -108,3 +109,23 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     forget()
     train(tmp_path / "again", tmp_path / "g", *line, dataset=path)
     assert model_bytes(tmp_path / "again") == model_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "kind", ["npz", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("zarr", "idx", "csv", "parts"))]
+)
+def test_a_run_is_resumed_with_its_own_data_alone_also_when_it_is_finished(tmp_path, capsys, kind):
+    X = np.random.default_rng(0).normal(size=(N, 4))
+    path, run, line = write_data(tmp_path / "data", kind, X), tmp_path / "run", (*LINE, "--resume", "auto")
+    train(run, tmp_path / "f", *line, dataset=path)
+    train(run, tmp_path / "f", *line, dataset=path)
+    assert capsys.readouterr().out == ""
+    train(run, tmp_path / "f", *line, dataset=path, quiet=False)
+    assert re.match(r"finished on 20\d\d-\d\d-\d\d \d\d:\d\d UTC\n\n", capsys.readouterr().out)
+    X[-1] += 1
+    put(write_data(tmp_path / "other", kind, X), path)
+    forget()
+    for told in ("finished before, on other data", "started before, on other data"):
+        train(run, tmp_path / "f", *line, dataset=path, code=78)
+        assert told in capsys.readouterr().err
+        (run / "report.json").unlink(missing_ok=True)
