@@ -20,9 +20,10 @@ from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
-# Of the weights of the training rows and of an even share of them; recall that is low for a class below both.
-RARE, RARE_OF_EVEN, LOW_RECALL = 0.05, 0.2, 0.8
-MOST_NAMED = 3  # rare classes
+# A class that has less than this of an even share of the training rows is rare; a recall that is low; an AUC from which
+# on rows of any class below an even share can be told.
+RARE_OF_EVEN, LOW_RECALL, HIGH_AUC = 0.2, 0.5, 0.8
+MOST_NAMED = 3  # classes that are missed
 # Median absolute deviations of an outlier (10 000 targets have 6 if normal, 18 exponential), the R2 of a useless fit.
 FAR, USELESS = 20.0, 0.05
 _MOST_SAMPLED = 100_000  # targets that a median is taken of
@@ -174,7 +175,7 @@ def _notes(run: Run, score: dict[str, Any], n_centers: int, penalty: float | Non
         return _outliers(run, score)
     return [
         *_few_candidates(run, n_centers, penalty),
-        *_rare_classes(run, score["by_class"] or []),
+        *_missed_classes(run, score),
         *_outliers(run, score),
     ]
 
@@ -198,20 +199,20 @@ def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str
     return [f"the model keeps {n_centers} of {n_candidates} candidates; more may lower the error: --centers {more}"]
 
 
-def _rare_classes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
-    """Return a line that names the rare classes of low recall, where classes do not weigh alike."""
-    n = len(by_class)
+def _missed_classes(run: Run, score: dict[str, Any]) -> list[str]:
+    """Return a line that names classes of low recall whose rows may be found, where classes do not weigh alike."""
+    by_class, n = score["by_class"] or [], len(score["by_class"] or [])
     low = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None and by_class[k]["recall"] < LOW_RECALL]
     if not low or run.config.data.class_weight is not None:
         return []
     counts = sum((np.bincount(y, weights, n) for y, weights in target_blocks(run)), np.zeros(n))
-    shares = counts / counts.sum()
-    rare = [k for k in low if shares[k] < min(RARE, RARE_OF_EVEN / n)]
-    facts = [(by_class[k]["label"], 100 * shares[k], 100 * by_class[k]["recall"]) for k in rare[:MOST_NAMED]]
+    shares, most = counts / counts.sum(), 1.0 if (score["auc"] or 0.0) >= HIGH_AUC else RARE_OF_EVEN
+    missed = [k for k in low if 0 < shares[k] < most / n]
+    facts = [(by_class[k]["label"], 100 * shares[k], 100 * by_class[k]["recall"]) for k in missed[:MOST_NAMED]]
     shown = ", ".join(f"{label} ({share:.2g} % of the training rows, recall {r:.2f} %)" for label, share, r in facts)
-    more = f" and {len(rare) - MOST_NAMED} more" if len(rare) > MOST_NAMED else ""
+    more = f" and {len(missed) - MOST_NAMED} more" if len(missed) > MOST_NAMED else ""
     advice = "--class-weight balanced finds more of their rows, at the cost of precision"
-    return [f"rare classes are often missed: {shown}{more}; {advice}"] if rare else []
+    return [f"classes are often missed: {shown}{more}; {advice}"] if missed else []
 
 
 def _outliers(run: Run, score: dict[str, Any]) -> list[str]:

@@ -22,10 +22,10 @@ def lines_of_classes(shown: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def rare(shared_folder: Path) -> Path:
-    """A table of two classes, 600 rows to train on and 300 to test: 4 % are of the second, amid others of the first."""
+    """A table of two classes, 600 rows to train on and 300 to test: 7 % are of the second, amid others of the first."""
     X = np.random.default_rng(0).normal(size=(900, 3))
     near = np.linalg.norm(X - 1, axis=1) + 0.5 * np.random.default_rng(1).normal(size=900)
-    y = np.where(near < np.quantile(near, 0.04), "yes", "no")
+    y = np.where(near < np.quantile(near, 0.07), "yes", "no")
     path = shared_folder / "rare.npz"
     train, test = slice(600), slice(600, 900)
     w = np.where(y == "yes", 30.0, 1.0)
@@ -43,9 +43,9 @@ def test_a_run_tells_of_a_rare_class_that_it_misses(
         n_rare, share = int((data["y_test"] == "yes").sum()), 100 * np.mean(data["y_train"] == "yes")
     assert report["baseline"] == {"label": "no", "error_rate": n_rare / 300}
     recall = report["by_class"][1]["recall"]
-    assert 0.1 < recall < 0.8, "else this test shows nothing"
+    assert 0.1 < recall < 0.5, "else this test shows nothing"
     words = f"yes ({share:.2g} % of the training rows, recall {100 * recall:.2f} %); --class-weight balanced finds more"
-    assert f"NOTE: rare classes are often missed: {words}" in shown
+    assert f"NOTE: classes are often missed: {words}" in shown
     lines = lines_of_classes(shown)
     assert lines[0] == f"baseline: {100 * n_rare / 300:.2f} % error (always no); AUC {report['auc']:.4f}"
     assert "\nrecall below 90 %: 1 of 2 classes\nclass yes: " in shown
@@ -58,7 +58,7 @@ def test_a_run_tells_of_a_rare_class_that_it_misses(
     assert [every[0], every[2]] == [line.replace("  ", " ") for line in lines]
     assert write_report([str(run)]) == 0
     page = (run / "report.html").read_text()
-    assert '<p class="warning">NOTE: rare classes are often missed: yes (' in page
+    assert '<p class="warning">NOTE: classes are often missed: yes (' in page
     for words in (f"{100 * recall:.2f} %</td>", f"{report['auc']:.4f}</b> AUC", "error of always predicting no"):
         assert words in page
 
