@@ -14,7 +14,7 @@ import numpy as np
 
 from features.errors import DataError, UnavailableError
 from features.input_files import check_promise, open_plain
-from features.row_draws import group_keys
+from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets, written
@@ -23,6 +23,7 @@ MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 _ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error)
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
+ArrayDigests = tuple[Mapping[str, str], Mapping[str, RowKeys]]  # by key: sha256 of arrays, row keys (n,) u8 of inputs
 
 
 class ArrayNames(NamedTuple):
@@ -34,24 +35,28 @@ class ArrayNames(NamedTuple):
     groups: str | None = None
 
 
-def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None) -> Source:
+def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: ArrayDigests | None = None) -> Source:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
     y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`) are given. Raises
     DataError where a key is missing, shapes disagree, or values are no real numbers.
     """
-    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
-    identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
-    return _source_of(spec, arrays, keys, identity)
+    keys, digests = _keys_of(spec, arrays, "y", SPLIT_KEYS), digests or digest_arrays(spec, arrays)
+    return _source_of(spec, arrays, keys, digests, "arrays")
 
 
-def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
-    """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X. Errors as there."""
-    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
+def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> ArrayDigests:
+    """Return the digests of every array that `open_arrays` uses; one pass over all of X. Errors as there."""
+    return _digests_of(arrays, _keys_of(spec, arrays, "y", SPLIT_KEYS))
+
+
+def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames]) -> ArrayDigests:
     for one in keys:  # before a byte is hashed
         check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
     labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
-    return {key: digest_rows(labels.get(key, arrays[key])) for one in keys for key in one if key is not None}
+    rows = {one.inputs: np.empty(arrays[one.inputs].shape[0], np.uint64) for one in keys}
+    every = dict.fromkeys(filter(None, chain(*keys)))
+    return {key: digest_rows(labels.get(key, arrays[key]), rows.get(key)) for key in every}, rows
 
 
 def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[ArrayNames]:
@@ -75,9 +80,11 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
 
 
 def _source_of(
-    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames], identity: dict[str, Any]
+    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames], digests: ArrayDigests, kind: str
 ) -> Source:
-    given = []
+    given, identity = [], {"source": kind, "sha256": dict(digests[0])}
+    if len(keys) == 1 and keys[0].labels != "y" and spec.weights is not None:  # either array may be the other
+        identity["target"] = keys[0].labels
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
         weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
@@ -86,7 +93,7 @@ def _source_of(
             if one.groups is None
             else _group_keys(np.asarray(arrays[one.groups][:]), len(labels), f"{spec.groups}{of}")
         )
-        given.append(LabelledRows(arrays[one.inputs], labels, weights, groups))
+        given.append(LabelledRows(arrays[one.inputs], labels, weights, groups, digests[1].get(one.inputs)))
     return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 
 
@@ -118,13 +125,8 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
                 loaded[key] = np.broadcast_to(np.zeros((), dtype), shape)
             else:
                 loaded[key] = read_member(archive, members[key], path)
-    for one in keys:
-        check_lengths(loaded[one.inputs], loaded[one.labels], one.inputs, one.labels)
-    digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
-    identity: dict[str, Any] = {"source": "npz", "sha256": digests}
-    if len(keys) == 1 and target != "y" and spec.weights is not None:  # either array may be the other
-        identity["target"] = target
-    return _source_of(spec, loaded, keys, identity)
+    digests = (dict.fromkeys(loaded, ""), {}) if outline else _digests_of(loaded, keys)
+    return _source_of(spec, loaded, keys, digests, "npz")
 
 
 def unmasked(values: Any) -> Any:

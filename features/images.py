@@ -15,6 +15,7 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
 
@@ -68,7 +69,7 @@ def open_digits(spec: SourceSpec) -> Source:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(spec, "digits", [LabelledRows(images, labels)], False, identity)
+    return source_of(spec, "digits", [LabelledRows(images, labels, keys=row_keys(images))], False, identity)
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
@@ -86,7 +87,7 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
         if len(images) != len(labels):
             raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        given.append(LabelledRows(images, labels.astype(np.int64)))
+        given.append(LabelledRows(images, labels.astype(np.int64), keys=None if are_published else row_keys(images)))
     return source_of(spec, name, given, False, {"source": "idx", "sha256": digests})
 
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from features import images, paper_tables
-from features.array_sources import open_arrays, open_npz
+from features.array_sources import ArrayDigests, open_arrays, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.input_files import stamp
 from features.source import NAMED, RowArray, Source, SourceSpec
@@ -32,7 +32,7 @@ _opening = Lock()
 def open_source(
     spec: SourceSpec,
     arrays: Mapping[str, RowArray] | None = None,
-    digests: Mapping[str, str] | None = None,
+    digests: ArrayDigests | None = None,
     keeper: "Keeper | None" = None,
 ) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamps.

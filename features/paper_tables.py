@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from features import published
+from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
 
@@ -73,4 +74,4 @@ def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.nda
     """Build a source split by seed with the paper's number of test rows, standardised unless asked otherwise."""
     asked = replace(spec, test_fraction=n_test / len(targets), task=spec.task or "regression")
     identity = {"source": name, "sha256": dict(published.PUBLISHED[name].files)}
-    return source_of(asked, name, [LabelledRows(inputs, targets)], True, identity)
+    return source_of(asked, name, [LabelledRows(inputs, targets, keys=row_keys(inputs))], True, identity)

@@ -17,7 +17,10 @@ _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:
-    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64."""
+    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64.
+
+    A NaN equals a NaN.
+    """
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
     step = max(_TOGETHER // len(salts), 1)
@@ -25,6 +28,7 @@ def row_keys(inputs: np.ndarray) -> RowKeys:
         block = inputs[start : start + step].reshape(-1, len(salts))
         values = block.astype(np.float64)
         values += 0.0  # -0.0 equals 0.0
+        values[np.isnan(values)] = np.nan  # whatever its bits
         bits = values.view(np.uint64)
         bits ^= salts
         keys[start : start + len(block)] = _mixed(bits).sum(axis=1)
@@ -51,16 +55,18 @@ def group_keys(groups: np.ndarray) -> RowKeys:
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
 
 
-def first_of_equals(keys: RowKeys) -> NDArray[np.int64]:
-    """Return the rows, ascending, that are the first of those equal to them, by keys (n,). Takes 16 bytes a row."""
+def units_of(keys: RowKeys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each unit of equal keys (n,), ascending, and the unit of each row (n,).
+
+    Takes 16 bytes a row where all differ, else 40.
+    """
     ordered = np.sort(keys)
-    several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(several):
-        return np.arange(len(keys))
-    place = np.minimum(np.searchsorted(several, keys), len(several) - 1)
-    copies = np.flatnonzero(several[place] == keys)
-    firsts = np.unique(keys[copies], return_index=True)[1]
-    return np.delete(np.arange(len(keys)), np.delete(copies, firsts))
+    if not (ordered[1:] == ordered[:-1]).any():
+        return (np.arange(len(keys)),) * 2
+    del ordered
+    _, firsts, of_rows = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    return firsts[order], np.argsort(order)[of_rows]
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[RowKeys]) -> float:

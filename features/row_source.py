@@ -11,6 +11,7 @@ import numpy as np
 
 from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
+from features.row_draws import RowKeys, row_keys, units_of
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
@@ -19,16 +20,17 @@ MOST_CHANNELS = 4  # of colour images
 
 
 class LabelledRows(NamedTuple):
-    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), and keys (n,) u8 of their groups."""
+    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), keys (n,) u8 of groups and of inputs."""
 
     inputs: RowArray
     labels: np.ndarray
     weights: np.ndarray | None = None
-    groups: np.ndarray | None = None
+    groups: RowKeys | None = None
+    keys: RowKeys | None = None
 
 
 class PartRows(NamedTuple):
-    """One part: inputs, what errors call them, its rows (None: all), targets, weights (n,) f8, group keys (n,) u8."""
+    """One part: inputs, what errors call them, rows (None: all), targets, weights (n,) f8, keys (n,) as given."""
 
     inputs: RowArray
     array_name: str
@@ -36,6 +38,7 @@ class PartRows(NamedTuple):
     targets: np.ndarray
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
+    keys: np.ndarray | None = None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the inputs of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
@@ -56,8 +59,8 @@ def source_of(
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
-    are as if they were not there.
+    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
+    were not there.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
@@ -65,23 +68,21 @@ def source_of(
     for one, of in zip(given, own, strict=True):
         check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
     _check_alike(name, given[0].inputs, given[-1].inputs)
-    counted = [count_rows(spec, one, of) for one, of in zip(given, own, strict=True)]
-    n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(given, counted, strict=True))
-    labels = given[0].labels[counted[0].rows]
+    counted, weights = zip(*(count_rows(spec, one, of) for one, of in zip(given, own, strict=True)), strict=True)
+    n_left_out = sum(len(one.labels) - len(rows) for one, rows in zip(given, counted, strict=True))
+    labels = given[0].labels[counted[0]]
     is_table = len(given[0].inputs.shape) == 2
-    most_classes = MOST_TABLE_CLASSES if is_table else MOST_CLASSES
-    task = spec.task or detect_task(labels, most_classes)
+    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES)
     classes = class_labels(labels, task)
-    chosen = chosen_rows(spec, counted, name, split=len(given) == 1)
+    chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
-        given, counted, own = [*given] * 2, counted * 2, own * 2
+        given, weights, own = [*given] * 2, weights * 2, own * 2
     parts = []
-    for one, of_one, rows, of in zip(given, counted, chosen, own, strict=True):
+    for one, of_rows, rows, of in zip(given, weights, chosen, own, strict=True):
         every = None if of and len(rows) == len(one.labels) else rows
-        weights, keys = (None if values is None else values[rows] for values in of_one[1:])
-        targets = encode(one.labels[rows], classes, f"y{of}")
-        parts.append(PartRows(one.inputs, f"X{of}", every, targets, weights, keys))
+        more = (None if values is None else values[rows] for values in (of_rows, one.groups, one.keys))
+        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, f"y{of}"), *more))
     if classes and len(np.unique(parts[0].targets)) < 2:
         only = classes[int(parts[0].targets[0])]
         fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"
@@ -101,102 +102,114 @@ def source_of(
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
     notes = _task_notes(spec, task, labels) if is_table else []
-    notes += _fact_notes(spec, n_left_out, *parts)
-    return _of_parts(name, task, classes, zscored, *parts, identity=identity, notes=notes)
+    notes += _fact_notes(spec, n_left_out, classes, *parts)
+    parts = [part._replace(keys=None) for part in parts]  # of 8 bytes a row
+    facts = {"name": name, "task": task, "classes": classes, "standardise": zscored, "notes": tuple(notes)}
+    return _of_parts(facts | {"identity": identity}, *parts)
 
 
-class CountedRows(NamedTuple):
-    """The rows, ascending, of weight above 0; weights (n,) f8 and keys (n,) u8 of the groups of all rows, or None."""
-
-    rows: np.ndarray
-    weights: np.ndarray | None
-    keys: np.ndarray | None
-
-
-def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> CountedRows:
-    """Return which rows count, with checked weights and group keys; errors end what they name with `of`."""
-    n, weights = len(given.labels), None
-    rows = np.arange(n)
-    if given.weights is not None:
-        weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
-        rows = np.flatnonzero(weights)
-    return CountedRows(rows, weights, given.groups)
+def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the rows of weight above 0, ascending, and the checked weights (n,) f8; errors end with `of`."""
+    n = len(given.labels)
+    if given.weights is None:
+        return np.arange(n), None
+    weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
+    return np.flatnonzero(weights), weights
 
 
-def chosen_rows(spec: SourceSpec, counted: Sequence[CountedRows], name: str, *, split: bool) -> list[np.ndarray]:
+def chosen_rows(
+    spec: SourceSpec, given: Sequence[LabelledRows], counted: Sequence[np.ndarray], name: str, task: str, *, split: bool
+) -> list[np.ndarray]:
     """Return which rows each part takes, sorted, of parts of their own or of one set that is `split`; by the seed.
 
-    Errors as `source_of`. Groups are not split; the test part is then as near its size as their order allows.
+    Groups are not split. Without groups equal rows are in one part, and the parts have their shares of each class, but
+    no class is in the test part alone. Errors as `source_of`.
     """
     seed, whats = np.random.SeedSequence(spec.seed), ("n_train", "n_test")
-    if split:
-        counted, orders = [*counted] * 2, _split(spec, counted[0], name, np.random.default_rng(seed))
-    else:
-        orders = [part.rows for part in counted]
+    orders = _split(spec, given[0], counted[0], name, task) if split else counted
     chosen = []
-    for part, order, own, what in zip(counted, orders, seed.spawn(2), whats, strict=False):
+    for part, order, own, what in zip([*counted] * 2, orders, seed.spawn(2), whats, strict=False):
         asked, n = getattr(spec, what), len(order)
         if asked is not None and asked > n:
             raise UsageError(f"{what} is {asked}, but {name} has {n} such rows; give at most {n}")
         if not split and asked in (None, n):
-            chosen.append(part.rows)
+            chosen.append(part)
             continue
         positions = order if split else np.random.default_rng(own).permutation(n)
-        chosen.append(part.rows[np.sort(positions[:asked])])
+        chosen.append(part[np.sort(positions[:asked])])
     return chosen
 
 
-def _split(spec: SourceSpec, counted: CountedRows, name: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the rows of the train and the test part in the order drawn, as positions among those that count."""
-    n = len(counted.rows)
-    if n < 2:
-        raise DataError(f"{name}: {n} row(s); at least one to train and one to test are needed")
+def _split(spec: SourceSpec, given: LabelledRows, rows: np.ndarray, name: str, task: str) -> list[np.ndarray]:
+    """Return the rows of the train and the test part in the order drawn, as positions among those that count.
+
+    Units are groups, or without groups equal rows, and are of the class of their first row.
+    """
+    n, keys, rng = len(rows), given.keys, np.random.default_rng(np.random.SeedSequence(spec.seed))
+    firsts = of_rows = np.arange(n)
+    of_class = np.zeros(n, np.int32)
+    if given.groups is not None:
+        order, of_rows = rng.permutation(n), np.unique(given.groups[rows], return_inverse=True)[1]
+        firsts = np.arange(of_rows.max(initial=0) + 1)
+    elif keys is not None:
+        firsts, of_rows = units_of(keys[rows])
+    if given.groups is None and task != "regression":
+        of_class = np.unique(given.labels[rows], return_inverse=True)[1].astype(np.int32)
     n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
-    order = rng.permutation(n)
-    if counted.keys is not None:
-        groups = counted.keys[counted.rows[order]]
-        distinct, of_rows, counts = np.unique(groups, return_inverse=True, return_counts=True)
-        if len(distinct) < 2:
-            raise DataError(f"{name}: all rows are of one group; at least one to train and one to test are needed")
-        drawn = rng.permutation(len(distinct))
-        sizes = np.cumsum(counts[drawn])[:-1]
-        n_groups = 1 + int(np.argmin(np.abs(sizes - n_test)))
-        n_test, is_train = int(sizes[n_groups - 1]), ~np.isin(of_rows, drawn[:n_groups])
-        order = order[np.argsort(is_train, kind="stable")]
-    return [order[n_test:], order[:n_test]]
+    shares, is_tested = _drawn_units(rng, of_class[firsts], np.bincount(of_rows).astype(np.float32), n_test)
+    in_test = is_tested[of_rows]
+    for label in np.setdiff1d(of_class, of_class[~in_test]):  # its rows stand in units of other classes
+        in_test &= of_rows != of_rows[np.argmax(of_class == label)]
+    if not in_test.any() and given.groups is None and keys is not None:
+        return _split(spec, given._replace(keys=None), rows, name, task)  # equal rows of one label
+    if not in_test.any():
+        fault = f"{n} row(s), each of another label" if given.groups is None else "all rows are of one group"
+        raise DataError(f"{name}: {fault}; at least one to train and one to test are needed")
+    order = np.argsort(shares[of_rows], kind="stable") if given.groups is None else order
+    return [order[~in_test[order]], order[in_test[order]]]
 
 
-def _of_parts(
-    name: str,
-    task: str,
-    classes: tuple,
-    standardise: bool,
-    train: PartRows,
-    test: PartRows,
-    *,
-    identity: dict[str, Any],
-    notes: list[str],
-) -> Source:
+def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarray, n_test: int) -> list[np.ndarray]:
+    """Return of units of rows, (u,) each, the share of its class that is drawn before, and whether they are tested.
+
+    Each class has its share of the `n_test` rows, by largest remainders, but its last unit is none of them.
+    """
+    drawn, counts = rng.permutation(len(classes)), np.bincount(classes, sizes)
+    exact = counts * n_test / counts.sum()
+    wanted, remainders = np.floor(exact), np.where(counts > 1, exact % 1, -1.0)
+    wanted[np.argsort(-remainders, kind="stable")[: n_test - int(wanted.sum())]] += 1
+    drawn = drawn[np.argsort(classes[drawn], kind="stable")]
+    shares, is_tested = np.empty(len(drawn)), np.empty(len(drawn), bool)
+    of_classes = np.split(drawn, np.cumsum(np.bincount(classes))[:-1])
+    for units, count, n_wanted in zip(of_classes, counts, wanted, strict=True):
+        middles = np.cumsum(sizes[units], dtype=np.float64)
+        middles -= sizes[units] / 2
+        is_tested[units] = middles < n_wanted
+        shares[units] = np.divide(middles, count, out=middles)
+        is_tested[units[-1:]], shares[units[-1:]] = False, 1.0
+    if not is_tested.any():  # units are larger than what is to be tested
+        is_tested[np.argmin(shares)] = True
+    return [shares, is_tested]
+
+
+def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
+    """Return a source of two parts, with `facts` that the parts do not tell."""
+
     def read(part: Part, start: int, stop: int) -> np.ndarray:
         return (train if part == "train" else test).read(start, stop)
 
     inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
     chunked = [array for array in inputs if hasattr(array, "decoding_bytes")]  # by readers of `storage`
     return Source(
-        name=name,
-        task=task,
-        classes=classes,
+        **facts,
         n_train=len(train.targets),
         n_test=len(test.targets),
         input_shape=input_shape(train.inputs.shape, train.array_name),
-        standardise=standardise,
         read_rows=read,
         targets={"train": train.targets, "test": test.targets},
-        identity=identity,
         row_weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},
         groups=train.groups,
-        notes=tuple(notes),
         memory=SourceMemory(
             held=sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:])),
             kept=sum(getattr(array, "kept_bytes", 0) for array in chunked),
@@ -232,8 +245,8 @@ def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
         raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
 
 
-def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRows) -> list[str]:
-    """Return notes on the weights and the groups of the rows, where they have some."""
+def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: PartRows, test: PartRows) -> list[str]:
+    """Return notes on weights, groups, classes that can hardly be learned, and test rows that equal training rows."""
     notes = []
     if spec.weights is not None:
         left_out = f", {n_left_out} rows of weight 0 left out" if n_left_out else ""
@@ -242,6 +255,14 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRo
         n_both = 0 if test.groups is None else len(np.intersect1d(train.groups, test.groups))
         both = f"; {n_both} of them have rows in the test part as well" if n_both else ""
         notes.append(f"groups of the rows: {spec.groups}, {len(np.unique(train.groups))} in the training part{both}")
+    counts = np.bincount(train.targets, minlength=len(classes)) if classes else np.empty(0)
+    few = [f"{classes[k]!r} ({counts[k]})" for k in np.flatnonzero(counts < 2).tolist()]
+    notes += [f"labels with fewer than two training rows: {shown(few)}"] if few else []
+    if train.keys is not None and test.keys is not None:
+        ordered = np.sort(train.keys)
+        n_equal = np.count_nonzero(ordered[np.searchsorted(ordered[:-1], test.keys)] == test.keys)
+        told = f"{n_equal} of {len(test.keys)} test rows equal a training row; their errors tell little of new rows"
+        notes += [told] if n_equal else []
     return notes
 
 
@@ -299,15 +320,18 @@ def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_n
     input_dtype(inputs)
 
 
-def digest_rows(array: RowArray) -> str:
-    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB."""
+def digest_rows(array: RowArray, keys: RowKeys | None = None) -> str:
+    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB; fill in its row keys."""
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
     digest = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode())
     n_rows, span = array.shape[0], _piece_rows(array)
     for begin in range(0, n_rows, span):
         end = min(begin + span, n_rows)
-        digest.update(np.ascontiguousarray(array[begin:end]).tobytes())
+        piece = np.ascontiguousarray(array[begin:end])
+        digest.update(piece.tobytes())
+        if keys is not None:
+            keys[begin:end] = row_keys(piece)
     return digest.hexdigest()
 
 

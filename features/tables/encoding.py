@@ -62,9 +62,9 @@ class ColumnEncoding:
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
     def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
-        """Return the place of each of some words among those of the column; None for None."""
+        """Return the place of each of some words among those of the column, and last UNKNOWN; None for None."""
         known = {word: k for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array(places_in(known, words), np.float64)
+        return None if words is None else np.array([*places_in(known, words), UNKNOWN], np.float64)
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""

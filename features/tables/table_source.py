@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from features.cell_text import Spelling, drop_setting, is_number, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.row_draws import RowKeys, draw_sample, group_keys
+from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
 from features.tables.cells import distinct, labels_of, missing_cells
@@ -26,7 +26,7 @@ from features.tables.encoding import EncodedRows, EncodingRequest, TableEncoding
 from features.tables.learning import CellError, CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
-from features.targets import check_finite_targets
+from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
 LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
@@ -88,6 +88,7 @@ class ReadTable:
     """What the first reading of a table found.
 
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
+    keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
     codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
     encoding: learned on the training rows, None for numbers alone and for a test file; dates: columns of dates
     unknown: how many cells of each column of a test file have a word that no training row has
@@ -98,6 +99,7 @@ class ReadTable:
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None
     groups: RowKeys | None
+    keys: RowKeys
     codes_sha256: str
     sha256: str
     ids: tuple[str, ...] = ()
@@ -212,22 +214,23 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     def read_now(tick: Tick) -> ReadTable:
         return _learn(spec, table, layout, asked, tick)
 
-    found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
-    rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-    columns, identity = replace(columns, dates=found.dates), dict[str, Any](source="csv")
-    if found.encoding is not None:
-        columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
-        rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
-    given, digests, notes = [rows], [found.sha256], list[str]()
-    if test is not None:
-        of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
-        given, digests = [*given, of_test], [*digests, sha256]
-    sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
     try:
+        found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
+        rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
+        columns, identity = replace(columns, dates=found.dates), dict[str, Any](source="csv")
+        if found.encoding is not None:
+            columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
+            rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
+        given, digests, notes = [rows], [found.sha256], list[str]()
+        if test is not None:
+            of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
+            given, digests = [*given, of_test], [*digests, sha256]
+        sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
         source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
     except DataError as error:  # of labels, whose column it does not know
-        said = str(error).replace("y holds", f"{path}: column {columns.target} holds")
-        raise DataError(said.replace("in y,", f"in column {columns.target} of {path},")) from None
+        said = str(error).replace("in y,", f"in column {columns.target} of {path},")
+        whose = f"{path}: column {columns.target} holds" if said.startswith("y holds") else ""
+        raise DataError(whose + said.removeprefix("y holds")) from None
     read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_index_notes(table, layout))
     notes = [*read, *_id_notes(found.ids, layout), *source.notes, *notes]
     if test is None:
@@ -269,8 +272,10 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     learner.check(spec, len(found.labels), _n_distinct(learner, found.codes))
     if asked == EncodingRequest():
         return found
-    counted = count_rows(spec, LabelledRows(found.codes, found.labels, found.weights, found.groups))
-    training = chosen_rows(spec, [counted], table_name(table.path), split=spec.test is None)[0]
+    rows = LabelledRows(found.codes, found.labels, found.weights, found.groups, found.keys)
+    counted, _ = count_rows(spec, rows)
+    task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES)
+    training = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)[0]
     codes = found.codes if len(training) == len(found.labels) else found.codes[np.isin(found.sample, training)]
     try:
         encoding = learn_encoding(layout.input_names, found.words, codes, asked)
@@ -289,7 +294,8 @@ def _read(
 ) -> ReadTable:
     """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes."""
     assert layout.target is not None
-    labels, weights, groups = list["pyarrow.Array"](), list[NDArray[np.float64]](), list[RowKeys]()
+    labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
+    groups, keys = list[RowKeys](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sample(seed, len(layout.inputs))
     counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
     for rows in rows_of(table, layout, reader, labelled=True):
@@ -302,6 +308,7 @@ def _read(
         labels += [] if rows.labels is None else [rows.labels]
         weights += [] if rows.weights is None else [rows.weights]
         groups += [] if rows.groups is None else [rows.groups]
+        keys.append(row_keys(rows.codes))
         tick(len(rows.codes))
     pyarrow.default_memory_pool().release_unused()
     if not n_rows:
@@ -310,9 +317,9 @@ def _read(
     values = labels_of(labels, where, task, layout.how)
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
-    of_rows, keys = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
+    of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
     whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, len(layout.inputs))).encode())
-    for array in (values, of_rows, keys):
+    for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
     words = tuple(None if known is None else tuple(known) for known in reader.words)
     ids = tuple(layout.input_names[k] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
@@ -321,7 +328,8 @@ def _read(
         words=words,
         labels=values,
         weights=of_rows,
-        groups=keys,
+        groups=of_groups,
+        keys=np.concatenate(keys),
         codes_sha256=digest.hexdigest(),
         sha256=whole.hexdigest(),
         ids=ids,
@@ -377,7 +385,7 @@ def _labelled_rows(table: Table, layout: TableLayout, found: ReadTable, *, in_me
     else:
         codes = CodesInOrder(table, layout, found)
         codes = codes[: codes.shape[0]] if in_memory else codes
-    return LabelledRows(codes, found.labels, found.weights, found.groups)
+    return LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
 
 
 def _open_test(
@@ -386,10 +394,10 @@ def _open_test(
     """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
     table = Table.in_files(path, header=spec.header)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
-    reader = cell_reader(columns, layout.input_names)
-    words = [known and list(known) for known in reader.words]
+    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in train.words]
+    reader = replace(cell_reader(columns, layout.input_names), words=words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
-    request = {"layout": astuple(layout), "header": spec.header, "words": words, "missing": reader.missing}
+    request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
     request |= {"labels": read_as, "dates": columns.dates}
 
     def read_now(tick: Tick) -> ReadTable:
@@ -404,7 +412,7 @@ def _open_test(
         found = replace(found, labels=found.labels.astype(str))
     rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
     if columns.encoding is not None:
-        rows = rows._replace(inputs=EncodedRows(rows.inputs, columns.encoding))
+        rows = rows._replace(inputs=EncodedRows(rows.inputs, columns.encoding, train.words))
     notes = [*_file_notes(table, found), *unknown_words(found.unknown)]
     return rows, found.sha256, [f"test part: {line}" for line in notes]
 

@@ -23,7 +23,7 @@ _opening = Lock()
 
 @dataclass(frozen=True)
 class ZarrDigests:
-    """The sha256 of each array by its name, and in the same order the checksums of their chunks, named by numbers."""
+    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k"."""
 
     arrays: tuple[tuple[str, str], ...]
     chunks: Stored
@@ -80,7 +80,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
         is_npz = path.suffix == ".npz" and path.is_file()
         return open_npz(spec, path, outline=True) if is_npz else None
     arrays = open_user_arrays(path)
-    return open_source(spec, arrays, dict.fromkeys(arrays, ""))
+    return open_source(spec, arrays, (dict.fromkeys(arrays, ""), {}))
 
 
 def release_data() -> None:
@@ -105,12 +105,14 @@ def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
         if name not in arrays:
             raise changed(spec)
         arrays[name].checksums = chunks[str(number)]
-    return open_source(spec, arrays, dict(digests.arrays))
+    rows = {name: chunks[f"rows {k}"] for k, (name, _) in enumerate(digests.arrays) if f"rows {k}" in chunks}
+    return open_source(spec, arrays, (dict(digests.arrays), rows))
 
 
 @lru_cache(maxsize=4)
 def _read_digests(spec: SourceSpec, stamp: str) -> ZarrDigests:
     arrays = open_user_arrays(Path(spec.dataset))
-    found = digest_arrays(spec, arrays)
-    chunks = {str(number): arrays[name].checksums for number, name in enumerate(found)}
-    return ZarrDigests(tuple(found.items()), StoredInMemory({"chunks": chunks}, "chunks"))
+    sha256, rows = digest_arrays(spec, arrays)
+    chunks = {str(number): arrays[name].checksums for number, name in enumerate(sha256)}
+    chunks |= {f"rows {k}": rows[name] for k, name in enumerate(sha256) if name in rows}
+    return ZarrDigests(tuple(sha256.items()), StoredInMemory({"chunks": chunks}, "chunks"))

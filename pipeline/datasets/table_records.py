@@ -164,6 +164,7 @@ def _known(file: Path) -> "ReadTable | None":
             labels=labels,
             weights=facts.get("weights"),
             groups=facts.get("groups"),
+            keys=facts["keys"],
             codes_sha256=record["codes_sha256"],
             sha256=record["sha256"],
             ids=tuple(record["ids"]),
@@ -183,7 +184,7 @@ def _as_arrays(found: "ReadTable") -> dict[str, np.ndarray]:
         label_words = distinct.tolist()
     record = {name: getattr(found, name) for name in ("words", "codes_sha256", "sha256", "ids", "dates", "unknown")}
     record |= {"label_words": label_words, "encoding": found.encoding and found.encoding.described()}
-    facts = {"labels": labels, "weights": found.weights, "groups": found.groups}
+    facts = {"labels": labels, "weights": found.weights, "groups": found.groups, "keys": found.keys}
     facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
     return {name: values for name, values in facts.items() if values is not None}
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.cell_text import counted
-from features.open_source import changed
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import exists, is_pattern, is_table, table_files
 from pipeline.config.parsers import selection_size
@@ -156,13 +155,9 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
             f"`resources.memory_limit={-(-needed // 2**20)}MiB` or more"
         )
     outline = open_outline(spec)
-    if outline is None:
-        return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
-    prepared = _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
-    shape = describe(prepared.request)
-    if replace(shape, digest="", description={}) != replace(prepared.shape, digest="", description={}):
-        raise changed(spec)
-    return replace(prepared, shape=shape, store=store_of(prepared.config, shape))
+    if outline is not None:
+        _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
+    return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
 
 
 def _prepared(
@@ -372,7 +367,7 @@ def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
 def _reading_stages(run: RunSize) -> tuple[StagePlan, ...]:
     """Return the stage that reads a table; none for other data."""
     needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
-    return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 24 * n_rows),) if needed else ()
+    return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 32 * n_rows),) if needed else ()
 
 
 def _table_bytes(spec: SourceSpec) -> int:

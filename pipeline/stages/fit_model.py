@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import first_of_equals
+from features.row_draws import units_of
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
-from pipeline.runtime.stored_arrays import Arrays
+from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import ridge_bytes
 from pipeline.solvers.solve import solve_bytes
@@ -53,7 +53,7 @@ def draw_candidates(work: Workspace) -> None:
 def _candidates(work: Workspace) -> Arrays:
     """Return what is committed with the candidates: see `Workspace.choices`."""
     index, facts = _rows_of_candidates(work), find_target_facts(work)
-    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | facts.arrays()
+    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
@@ -72,7 +72,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
     """Return the candidates' rows: all in order, or a draw, in which copies of a row come last."""
     count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
-    first = first_of_equals(all_keys(work))
+    first, _ = units_of(all_keys(work))
     if len(first) < n:
         work.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -73,10 +73,6 @@ class TargetFacts:
     def bounds(self) -> RowBounds:
         """Return the bounds of the rows."""
         return RowBounds.of(np.array(self.largest))
-
-    def arrays(self) -> Arrays:
-        """Return the facts as arrays, which `facts_of` reads."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
 
 def find_target_facts(run: RowData) -> TargetFacts:

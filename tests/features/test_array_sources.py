@@ -31,16 +31,43 @@ def npz(tmp_path, **arrays):
     return SourceSpec(str(path))
 
 
-@given(st.integers(4, 60), st.floats(0.05, 0.9), st.integers(0, 5))
-def test_split_is_a_seeded_partition(n, fraction, seed):
-    inputs, labels = np.arange(2.0 * n).reshape(n, 2), np.arange(n) / 7.0
-    spec = SourceSpec("x.zarr", test_fraction=fraction, seed=seed)
-    source, again = (open_source(spec, {"X": inputs, "y": labels}) for _ in range(2))
-    found, targets = everything(source)
-    assert np.array_equal(np.sort(found[:, 0]), inputs[:, 0])
-    assert np.array_equal(targets, labels[(found[:, 0] / 2).astype(int)])
-    assert source.n_test == min(max(1, round(fraction * n)), n - 1)
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.floats(0.05, 0.9),
+    st.integers(0, 5),
+    st.sampled_from(["multiclass", "regression"]),
+)
+def test_a_split_is_a_seeded_partition_with_the_share_of_each_class_up_to_rounding(labels, fraction, seed, task):
+    y = np.array([0, 0, 1, *labels])
+    spec = SourceSpec("x.zarr", test_fraction=fraction, seed=seed, task=task)
+    source, again = (open_source(spec, {"X": np.arange(2 * len(y)).reshape(-1, 2), "y": y}) for _ in range(2))
+    (found, targets), rows = everything(source), source.file_rows["test"]
+    assert np.array_equal(np.sort(found[:, 0]), np.arange(0, 2 * len(y), 2))
+    assert np.array_equal(
+        np.array(source.classes)[targets] if source.classes else targets, y[found[:, 0].astype(int) // 2]
+    )
     assert np.array_equal(found, everything(again)[0])
+    of_class = y if task == "multiclass" else np.zeros_like(y)
+    counts, tested = np.bincount(of_class), np.bincount(of_class[rows], minlength=max(of_class) + 1)
+    n_test = min(max(1, round(fraction * len(y))), len(y) - 1)
+    assert (abs(tested - n_test * counts / len(y)) < 1).all()
+    assert (tested < counts)[counts > 0].all()
+    assert any("fewer than two training" in note for note in source.notes) == (
+        task == "multiclass" and min((counts - tested)[counts > 0]) < 2
+    )
+
+
+@given(st.integers(12, 60), st.integers(2, 5), st.sampled_from(["binary", "regression"]), st.integers(0, 5))
+def test_a_split_has_no_row_in_both_parts(n_rows, n_copies, task, seed):
+    """Their labels are coins, which a model could only remember."""
+    draw = np.random.default_rng(seed)
+    X, y = np.eye(n_rows)[draw.permutation(n_rows * n_copies) // n_copies], draw.permutation(n_rows * n_copies) % 2
+    source = open_source(SourceSpec("x.zarr", seed=seed, task=task), {"X": X, "y": y})
+    train, test = (X[source.file_rows[part]].argmax(axis=1) for part in ("train", "test"))
+    assert not np.intersect1d(train, test).size
+    assert abs(len(test) - len(X) / 4) <= 1 + n_copies
+    alike = open_source(SourceSpec("x.zarr", task=task), {"X": np.ones((20, 2)), "y": y[:20]})
+    assert alike.notes[-1].startswith("5 of 5 test rows equal a training row")
 
 
 def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
@@ -50,6 +77,7 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
         assert (source.n_train, source.n_test) == (40, 7)
         assert np.array_equal(source.read("train", 3, 9)[0], X[3:9])
         assert np.array_equal(source.read("test", 0, 7)[1], Y[:7])
+        assert source.notes[-1].startswith("7 of 7 test rows equal a training row")
     assert (of_npz.name, of_npz.task, of_npz.classes, of_npz.standardise) == ("table", "multiclass", (0, 1, 2), True)
     assert str(tmp_path) not in json.dumps(of_npz.identity)
     with pytest.raises(DataError, match="found test/X"):
@@ -258,7 +286,7 @@ def test_weights_leave_rows_out_and_go_with_the_others():
                 assert source.weights(part).min() > 0
         np.testing.assert_array_equal(split.read(part, 0, 5)[0], cut.read(part, 0, 5)[0])
     assert split.identity != open_source(spec, {"X": X, "y": y, "w": w + 1}).identity
-    assert "weights of the rows: w, " in split.notes[-1]
+    assert any("weights of the rows: w, " in note for note in split.notes)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=40), st.integers(2, 4))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.row_draws import draw_held_out, draw_sample, first_of_equals, group_keys, held_out_limit, row_keys
+from features.row_draws import draw_held_out, draw_sample, group_keys, held_out_limit, row_keys, units_of
 
 KEYS = row_keys(np.arange(20_000.0)[:, None])
 
@@ -77,7 +77,7 @@ def test_a_row_without_a_group_is_told(missing: list[object]) -> None:
 
 
 @given(st.lists(st.integers(0, 30), max_size=40))
-def test_the_first_of_equal_rows_is_kept(values: list[int]) -> None:
-    keys = row_keys(np.array(values, float)[:, None])
-    expected = [row for row, value in enumerate(values) if value not in values[:row]]
-    assert first_of_equals(keys).tolist() == expected
+def test_equal_rows_are_a_unit_that_the_first_of_them_begins(values: list[int]) -> None:
+    firsts, of_rows = units_of(row_keys(np.array([[value, np.nan] for value in values], float).reshape(-1, 2)))
+    assert firsts.tolist() == [row for row, value in enumerate(values) if value not in values[:row]]
+    assert [values[row] for row in firsts[of_rows]] == values

@@ -424,6 +424,20 @@ def test_a_test_file_of_its_own(tmp_path, monkeypatch, sample_cells):
     assert (few.n_train, few.n_test) == (8, 2)
 
 
+@pytest.mark.parametrize("sample_cells", [table_source.SAMPLE_CELLS, 30])
+def test_rows_that_are_equal_with_their_words_and_gaps_are_in_one_part_and_told_in_a_test_file(
+    tmp_path, monkeypatch, sample_cells
+):
+    monkeypatch.setattr(table_source, "SAMPLE_CELLS", sample_cells)
+    rows = [f"{k % 5},{['', 'r', 'g', 'b'][k % 4]},{'yn'[k % 3 % 2]}\n" for k in range(120)]
+    source = table(tmp_path, "a,color,y\n" + "".join(rows), keeper=Reading(), **ENCODED)
+    train, test = ({rows[row][:-2] for row in source.file_rows[part]} for part in ("train", "test"))
+    assert (len(train | test), train & test, source.n_test) == (20, set(), 30)
+    (tmp_path / "test.csv").write_text("a,color,y\n0,b,y\n0,pink,y\n0,,n\n1,r,n\n9,r,n\n1.5,,n\n")
+    source = opened(tmp_path / "table.csv", Reading(), test=str(tmp_path / "test.csv"), **ENCODED)
+    assert any(note.startswith("3 of 6 test rows equal a training row") for note in source.notes)
+
+
 TEST_FAULTS = {
     "b,y\n1,2\n": "test.csv: lacks the column 'a'",
     "a,b\n1,2\n": "has no target column 'y'",

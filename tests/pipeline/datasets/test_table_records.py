@@ -238,7 +238,7 @@ def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
     assert all(re.fullmatch(r"frame-[0-9a-f]{16}\.parquet", name) for name in written)
 
 
-PRICES = pandas.DataFrame({"area": np.arange(40) % 7 + 0.5, "zone": ["a", "b"] * 20, "price": RNG.normal(size=40)})
+PRICES = pandas.DataFrame({"area": np.arange(40) / 7, "zone": ["a", "b"] * 20, "price": RNG.normal(size=40)})
 AREAS = PRICES.drop(columns="zone")
 
 
