@@ -63,7 +63,7 @@ KINDS = {
     "duration": "time",
     "number_list": "numbers",
     "name_list": "names",
-    "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",
+    "penalty": "number, `max:F`, `auto`, `none`",
     "selection": "`none`, `greedy:K`, `greedy:auto`",
     "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",
 }

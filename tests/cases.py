@@ -42,8 +42,7 @@ CASES = {
         *("--centers", "60", "--penalty", "1", "--schedule", "uniform"),
         *("--checkpoint-every", "0.000001s"),  # after each sweep
     ),
-    "a path": classes("--centers", "60", "--penalty", "path:5:0.5:3", "--refit", "ridge", "--intercept"),
-    "a search": values("--centers", "60", "--penalty", "auto"),
+    "a search": classes("--centers", "60", "--penalty", "auto", "--refit", "ridge", "--intercept"),
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
     "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
     "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--move-centers", "4"),
@@ -52,7 +51,6 @@ CASES = {
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
     "rounds, learned scales": values(*ROUNDS, "--penalty", "1", "--scale", "learned", "--features-store=none"),
-    "rounds, a path": classes(*ROUNDS, "--penalty", "path:max:3:4", "--intercept"),
     "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
     "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
     "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", "--features-store=none", *WEIGHTED),

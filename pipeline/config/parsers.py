@@ -13,7 +13,7 @@ from typing import Any
 from features.cell_text import has_controls, names_in
 
 PLAIN = "must be UTF-8 text without control characters"
-PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
+PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, or auto"
 NO_PENALTY = "none"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
 
@@ -142,21 +142,14 @@ def categories(value: object) -> str:
 
 
 def penalty(value: object) -> float | str:
-    """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, `path:FROM:TO:N`, or `none`."""
+    """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, or `none`."""
     if isinstance(value, str) and math.isnan(_number(value)):
-        if is_searched(value):
-            penalty_path(value)
-        elif value.startswith("max:"):
+        if value.startswith("max:"):
             penalty_fraction(value)
-        elif value != NO_PENALTY:
+        elif value not in ("auto", NO_PENALTY):
             raise ValueError(PENALTIES)
         return value
     return real(0, above=True)(value)
-
-
-def is_searched(value: object) -> bool:
-    """Return whether a penalty is one of several that are solved for: `auto`, or `path:FROM:TO:N`."""
-    return value == "auto" or (isinstance(value, str) and value.startswith("path:"))
 
 
 def learns_scales(value: object) -> bool:
@@ -170,23 +163,6 @@ def penalty_fraction(value: str) -> float:
         return real(0, 1, above=True)(value.removeprefix("max:"))
     except ValueError:
         raise ValueError("must be max:F with F above 0 and below 1, such as max:1e-7") from None
-
-
-def penalty_path(value: str) -> tuple[float | None, float, int] | None:
-    """Return FROM (None: where all weights are zero), TO and N of `path:FROM:TO:N`; None for `auto`."""
-    if value == "auto":
-        return None
-    parts = value.split(":")[1:]
-    if len(parts) != 3:
-        raise ValueError(PENALTIES)
-    try:
-        first = None if parts[0] == "max" else real(0, above=True)(parts[0])
-        last, size = real(0, above=True)(parts[1]), whole(2, 1000)(parts[2])
-    except ValueError:
-        raise ValueError(f"{PENALTIES}; FROM and TO above 0, N of 2 to 1000") from None
-    if first is not None and first <= last:
-        raise ValueError("must fall: FROM above TO in path:FROM:TO:N")
-    return first, last, size
 
 
 def selection(value: object) -> str:

@@ -16,7 +16,6 @@ from pipeline.config.parsers import (
     byte_size,
     categories,
     duration,
-    is_searched,
     learns_scales,
     name_list,
     number_list,
@@ -219,8 +218,7 @@ class SolverConfig:
         "default",
         "penalty λν of the paper (τ² of the Lasso), in squared units of the targets: a number; max:F for a "
         "fraction of the smallest penalty at which all weights are zero; auto for the lowest held-out error; "
-        "path:FROM:TO:N for N of them, FROM may be max; none for least squares on all candidates (default: "
-        "0.01 for images, none for tables)",
+        "none for least squares on all candidates (default: 0.01 for images, none for tables)",
         "--penalty",
     )
     intercept: bool | None = optional(
@@ -334,7 +332,7 @@ def what_needs_held_out_rows(config: TrainConfig) -> str | None:
     solver, kernel = config.solver, config.kernel
     needs = {
         f"`solver.select={solver.select}`": solver.selects,
-        f"`solver.penalty={solver.penalty}`": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
+        f"`solver.penalty={solver.penalty}`": solver.penalty in ("auto", NO_PENALTY),
         "`solver.refit=ridge`": solver.refit != "none",
         f"`kernel.name={kernel.name}`": kernel.name == AUTO_KERNEL,
         f"`kernel.scale={kernel.scale}`": learns_scales(kernel.scale),

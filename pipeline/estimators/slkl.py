@@ -184,9 +184,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Factors of the features, found by held-out rows: "diagonal": one for each; "metric": a matrix; "learned": the
         simplest that these rows support. The certificate is that of the problem with these factors. "auto": "learned"
         with least squares on all candidates and `sigma2` None, else None.
-    penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
+    penalty : float, "max:F", "auto", "none" or None
         λν > 0, whose root is the l1 penalty of the Lasso above, not divided by the number of rows; "max:1e-7": this
-        fraction of the smallest at which all weights are zero; "auto", or the best of a path: of the lowest held-out
+        fraction of the smallest at which all weights are zero; "auto": that of the lowest held-out
         error. None: "none", least squares on all candidates, or "max:1e-7" (see the notes).
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.

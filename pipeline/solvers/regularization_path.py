@@ -71,11 +71,3 @@ def largest_penalty(statistics: GramStatistics, *, intercept: bool) -> float:
 def penalty_max(kty: np.ndarray) -> float:
     """Return the smallest penalty λν at which every weight is zero, for kty (M, T) (mathematics.md, eq. 51)."""
     return float((kty**2).max(initial=0.0))
-
-
-def spaced(first: float, last: float, count: int) -> tuple[float, ...]:
-    """Return `count` penalties from `first` to `last`, evenly spaced in their logarithm (mathematics.md, eq. 52)."""
-    if count == 1:
-        return (float(last),)
-    inner = np.exp(np.linspace(np.log(first), np.log(last), count))[1:-1]
-    return (float(first), *inner.tolist(), float(last))

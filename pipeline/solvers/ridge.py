@@ -247,37 +247,6 @@ def finalise(
     return best.weights.named(columns), best
 
 
-@dataclass(frozen=True)
-class PathWeights:
-    """Final weights (penalties, k, T) and intercepts (penalties, T) of a path, on columns (k,) of any penalty."""
-
-    columns: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercepts: NDArray[np.float64]
-
-    def squared_errors(self, held_out: GramStatistics) -> NDArray[np.float64]:
-        """Return the mean squared error of each penalty on the held-out rows, (penalties,)."""
-        cut, pairs = held_out.cut(self.columns), zip(self.weights, self.intercepts, strict=True)
-        return np.array([cut.squared_error(w, b).sum() for w, b in pairs]) / held_out.weight_sum
-
-
-def finalise_path(
-    table: NDArray[np.float64], fit: GramStatistics, held_out: GramStatistics, *, refitted: bool, intercept: bool
-) -> PathWeights:
-    """Return the final weights on the fit rows for penalised ones (penalties, M, T), see `finalise`."""
-    columns = np.flatnonzero(table.any(axis=(0, 2)))
-    weights = np.zeros((len(table), len(columns), table.shape[2]))
-    intercepts = np.zeros((len(table), table.shape[2]))
-    for index, of_penalty in enumerate(table):
-        support = np.flatnonzero(of_penalty.any(axis=1))
-        cut = fit.cut(support)
-        parts = (cut, held_out.cut(support)) if refitted else None
-        final, _ = finalise(support, of_penalty[support], cut, parts, intercept=intercept)
-        weights[index, np.searchsorted(columns, support)] = final.weights
-        intercepts[index] = final.intercept
-    return PathWeights(columns, weights, intercepts)
-
-
 def calibration_weights(final: Weights, best: Refit | None, of_fit: Weights | None = None) -> CalibrationWeights:
     """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
     if best is not None:

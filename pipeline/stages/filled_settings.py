@@ -12,7 +12,7 @@ from typing import Any
 
 from features.source import NAMED, Source
 from features.tables.table_paths import is_csv, is_table, table_files
-from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
+from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
@@ -335,7 +335,7 @@ def _without_moves(config: TrainConfig) -> Iterator[str]:
 def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
     """Yield what is said where not all candidates have their Gram in memory."""
     solver, working_set = config.solver, config.centers.working_set or 0
-    if config.centers.on_demand and (not solver.is_penalised or is_searched(solver.penalty)):
+    if config.centers.on_demand and (not solver.is_penalised or solver.penalty == "auto"):
         yield (
             "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
             "it out"

@@ -14,7 +14,7 @@ from pipeline import evaluate, report, status, verify
 from pipeline.train import main as train
 from runs import NIGHTLY, TrainedRuns
 
-ARGUMENTS = ("--centers", "30", "--penalty", "path:1:0.5:2", "--refit", "ridge", "--class-weight", "balanced")
+ARGUMENTS = ("--centers", "30", "--penalty", "auto", "--refit", "ridge", "--class-weight", "balanced")
 NAMES = ("STATE.json", "env.json", "report.json", "CONTENTS.json", "log.jsonl", "metrics.jsonl")
 VALUES = (None, "x", "", -1, 0.5, float("nan"), 10**400, 1e308, True, [], [1], {"a": 1})
 # What is put where, and the key that is told.

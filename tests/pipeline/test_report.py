@@ -136,7 +136,7 @@ def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tm
 
 
 SELECTION = ("--centers", "60", "--select", "greedy:25")
-PATH = ("--centers", "40", "--penalty", "path:max:0.1:4", "--refit", "ridge")
+PATH = ("--centers", "40", "--penalty", "auto", "--refit", "ridge")
 ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "2")
 
 

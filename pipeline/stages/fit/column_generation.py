@@ -18,7 +18,7 @@ from pipeline.solvers.regularization_path import penalty_max
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
 from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
-from pipeline.stages.fit.penalised_solves import REACHED, follow_penalty_path, solve_outputs, start_name
+from pipeline.stages.fit.penalised_solves import REACHED, search_penalty, solve_outputs, start_name
 from pipeline.stages.fit.working_set import (
     NO_COLUMNS,
     NOTHING,
@@ -130,7 +130,7 @@ def solve(run: Run, penalty: float, current: WorkingSet) -> PricedRound:
     """Solve on a working set, from the weights that are committed for it; no candidates are priced yet."""
     start, inner = start_name(current.name), INNER_TOLERANCE * run.config.solver.tolerance
     starts_warm = current.index > 0 or run.committed(start) is not None  # by a path, before the first round
-    summaries = solve_outputs(run, current.name, [penalty], tolerance=inner, start=start if starts_warm else None)
+    summaries = solve_outputs(run, current.name, penalty, tolerance=inner, start=start if starts_warm else None)
     weights, nothing = active_weights(run, current), Correlations.unknown(0, np.empty((0, run.shape.n_outputs)))
     return PricedRound(run, run.candidates, penalty, current, weights, summaries, nothing)
 
@@ -323,12 +323,10 @@ def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
     """Return the summaries of the solves with objective and gap over all candidates."""
     updated, tolerance = [], priced.run.config.solver.tolerance or REACHED
     for summary, certificate in zip(priced.summaries, priced.valid_certificates, strict=True):
-        point = dict(summary["points"][-1])
         converged = certificate.relative_gap <= tolerance
-        if not converged and point["converged"]:
-            point["status"] = NO_ROOM
-        point |= {"objective": certificate.objective, "relative_gap": certificate.relative_gap, "converged": converged}
-        updated.append({**summary, "points": [point]})
+        status = NO_ROOM if summary["converged"] and not converged else summary["status"]
+        proved = {"objective": certificate.objective, "relative_gap": certificate.relative_gap}
+        updated.append(summary | proved | {"converged": converged, "status": status})
     return updated
 
 
@@ -344,7 +342,7 @@ def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, in
 
 @dataclass(frozen=True)
 class FollowedPath:
-    """The result of a path: the penalty, the points that were tried, the weights of the fit rows there.
+    """The penalty that was chosen, the points that were tried, the weights of the fit rows there.
 
     n_candidates: of the draw
     """
@@ -355,8 +353,8 @@ class FollowedPath:
     n_candidates: int
 
 
-def follow_path_on_subset(run: Run, setting: str) -> FollowedPath:
-    """Choose the penalty of a path on the first working set; commit this set, and weights that its solve starts from.
+def search_penalty_on_subset(run: Run) -> FollowedPath:
+    """Choose the penalty on the first working set; commit this set, and weights that its solve starts from.
 
     The sums of the fit rows and of the held-out rows are kept apart until the penalty is chosen. The solve at this
     penalty, on all rows, is over all candidates.
@@ -367,12 +365,11 @@ def follow_path_on_subset(run: Run, setting: str) -> FollowedPath:
         members = run.candidates[drawn]
         if latest(run) is None:
             _commit_sums(run, members, first)
-        penalty, weights, points = follow_penalty_path(run, setting, members)
+        penalty, weights, points = search_penalty(run, members)
         run.commit(start_name(first), {"weights": weights})
         of_fit = Weights.of_support(weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
-        how = "chosen" if setting == "auto" else "reached by a path"
         run.log(
-            f"penalty {penalty:.4g} {how} on {len(drawn)} of the {run.n_candidates} candidates, then solved over all"
+            f"penalty {penalty:.4g} chosen on {len(drawn)} of the {run.n_candidates} candidates, then solved over all"
         )
         facts = json.dumps(points)
         told = {"penalty": np.array(penalty), "points": np.frombuffer(facts.encode(), np.uint8)}

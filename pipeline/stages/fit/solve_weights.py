@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
+from pipeline.config.parsers import NO_PENALTY, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import (
@@ -32,14 +32,14 @@ from pipeline.stages.choose.greedy_selection import AT_ONCE
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.fit.column_generation import (
     count_columns,
-    follow_path_on_subset,
     generate_columns,
+    search_penalty_on_subset,
     summaries_over_all,
 )
 from pipeline.stages.fit.penalised_solves import (
-    follow_penalty_path,
     largest_penalty_of,
     load_weights,
+    search_penalty,
     solve_outputs,
 )
 from pipeline.stages.run_workspace import Run
@@ -97,16 +97,16 @@ class Solved:
 
 
 def _solved_at_once(work: Workspace) -> Solved:
-    """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
+    """Solve with the Gram of all candidates, after a search of the penalty where one is asked for."""
     path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
-    if is_searched(penalty):
-        penalty, weights, path = follow_penalty_path(work, str(penalty))
+    if penalty == "auto":
+        penalty, weights, path = search_penalty(work)
         of_fit = Weights.of_support(weights, statistics_of(work, name_of(FIT)), intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
-    solves = solve_outputs(work, ALL, [penalty])
-    weights = load_weights(work, ALL, work.n_candidates)[-1]
+    solves = solve_outputs(work, ALL, float(penalty))
+    weights = load_weights(work, ALL, work.n_candidates)
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
     summary = _summary(penalty, solves, path, path_candidates=work.n_candidates if path else None)
@@ -114,10 +114,9 @@ def _solved_at_once(work: Workspace) -> Solved:
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
-    """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
+    """Solve on a working set that grows until no candidate is missing, after a search of the penalty if asked for."""
     assert isinstance(run, Run)
-    setting = run.config.solver.penalty
-    path = follow_path_on_subset(run, str(setting)) if is_searched(setting) else None
+    path = search_penalty_on_subset(run) if run.config.solver.penalty == "auto" else None
     last, rounds = generate_columns(run, path.penalty if path else None)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
@@ -136,10 +135,7 @@ def _solved_in_rounds(run: Workspace) -> Solved:
 
 def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """Return what the report says of solves at one penalty, and of the path before it."""
-    flat = [
-        {"output": solve["output"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
-    ]
-    return {"penalty": penalty, "solves": flat, "path": path or None, "rounds": None, **more}
+    return {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:

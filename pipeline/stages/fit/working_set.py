@@ -323,8 +323,8 @@ def drop(run: Run, name: str) -> None:
 
 def active_weights(run: Run, current: WorkingSet) -> Weights:
     """Return the committed weights of a round's solves, on the columns that are active."""
-    table = load_weights(run, current.name, len(current.candidates))[-1]
-    return Weights.of_support(table, current.statistics, intercept=run.intercept)
+    weights = load_weights(run, current.name, len(current.candidates))
+    return Weights.of_support(weights, current.statistics, intercept=run.intercept)
 
 
 def compute_residuals(

@@ -68,7 +68,7 @@ BALANCED = {"class_weight": "balanced"}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "penalty": (images, {**PRECISE, "penalty": 0.5}),
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
-    "path": (images, {**PRECISE, "penalty": "path:max:0.1:4", "refit": "ridge"}),
+    "search": (images, {**PRECISE, "penalty": "auto", "refit": "ridge"}),
     "paper": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
     "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
@@ -183,9 +183,9 @@ def test_choices_in_two_steps_are_the_same(
 
 def test_verbose_says_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = waves(250)
-    SLKLRegressor(120, penalty="path:max:1:3", sigma2=1.0, random_state=0, verbose=1).fit(X, y)
+    SLKLRegressor(120, penalty="auto", sigma2=1.0, random_state=0, verbose=1).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("penalty 2 of 3 ("), "at the first all weights are zero"
+    assert lines[0].startswith("penalty 2 ("), "at the first all weights are zero"
     assert all(" output 0: objective " in f" {line}" and " gap " in line for line in lines)
     assert all(line != after for line, after in pairwise(lines)), "solved to the last digit, iterations change nothing"
     SLKLRegressor(120, select="greedy:20", sigma2=1.0, random_state=0, verbose=True).fit(X, y)

@@ -148,10 +148,10 @@ def test_a_solve_goes_on_from_its_checkpoint(
     whole = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
     steps: list[str] = []
 
-    def asked(progress: SolveProgress, penalty: float, record: Record, state: SolverState) -> None:
+    def asked(progress: SolveProgress, record: Record, state: SolverState) -> None:
         if len(state.records) == 4 * (len(steps) + 1) and len(steps) < 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        on_record(progress, penalty, record, state)
+        on_record(progress, record, state)
 
     def look() -> None:
         steps.append(max((path.name for path in (run / "checkpoints").glob("*/step-*")), default="none is left"))

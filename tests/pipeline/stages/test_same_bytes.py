@@ -140,7 +140,7 @@ def test_damage_is_told_and_what_is_lost_is_made_again_to_the_same_bytes(
 
 KINDS = [
     "a selection",
-    *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("a path", "rounds", "rounds, a selection")),
+    *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("a search", "rounds", "rounds, a selection")),
 ]
 
 

@@ -1,7 +1,6 @@
 """Checkpoints and records of a solve, and what the stage shows while it runs."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -36,8 +35,8 @@ def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) ->
     assert latest_note(records(tmp_path, "", line[:-5], '{"a": {"b": 1}')) == "", "half written"
     unknown = json.dumps(RECORD | {"relative_gap": None})
     assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
-    of_several = json.dumps(RECORD | {"which": "2 of 3"})
-    assert latest_note(records(tmp_path, of_several)).startswith("penalty 2 of 3 (2), output 3")
+    of_several = json.dumps(RECORD | {"which": "2"})
+    assert latest_note(records(tmp_path, of_several)).startswith("penalty 2 (2), output 3")
 
 
 def due_then_stopping() -> bool:
@@ -47,15 +46,15 @@ def due_then_stopping() -> bool:
     return due
 
 
-@pytest.mark.parametrize(("number", "penalties", "which"), [(None, 1, ""), (13, 1, "14"), (None, 3, "1 of 3")])
-def test_a_stop_between_two_looks_loses_nothing(number: int | None, penalties: int, which: str) -> None:
+@pytest.mark.parametrize(("number", "which"), [(None, ""), (13, "14")])
+def test_a_stop_between_two_looks_loses_nothing(number: int | None, which: str) -> None:
     """The record after which a solve ends is always the one whose state was saved."""
     problem = Problem(np.diag([2.0, 1.0]), np.array([1.0, 0.7]), 1.0, 0.01)
     options, generator = SolverOptions(schedule="uniform", tolerance=1e-12), np.random.default_rng(0)
     kept = Mock(TaskCheckpoints, **{"load.return_value": None, "is_due.side_effect": due_then_stopping})
-    progress = SolveProgress(kept, [0.01 / (k + 1) for k in range(penalties)], {"output": 0}, number)
+    progress = SolveProgress(kept, 0.01, {"output": 0}, number)
     with stopping.listening(()), pytest.raises(StoppedError):
-        solve(problem, options, generator, on_record=partial(progress.on_record, 0.01))
+        solve(problem, options, generator, on_record=progress.on_record)
     assert (kept.is_due.call_count, kept.save.call_count) == (2, 1)
     assert kept.record.call_args.args[0]["which"] == which
 

@@ -135,7 +135,7 @@ def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -
     assert report["model_n_centers"] == 0
 
 
-@pytest.mark.parametrize("more", [("--penalty", "1"), (*ON_DEMAND, "--penalty", "1"), ("--penalty", "path:max:30:3")])
+@pytest.mark.parametrize("more", [("--penalty", "1"), (*ON_DEMAND, "--penalty", "1"), ("--penalty", "auto")])
 def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[str, ...]) -> None:
     words = ("--centers", "200", "--sigma2", "2", "--set", "centers.working_set=120", "--tol", "0", *more)
     report = train_classes("zero", *words)
@@ -150,10 +150,9 @@ ON_SUBSET = ("--centers", "all", "--sigma2", "2", "--tol", "1e-5")
 SETTINGS = {
     "auto": ("values", "--penalty", "auto"),
     "refitted": ("values", "--penalty", "auto", "--refit", "ridge", "--set", "seed=4"),
-    "a path": ("classes", "--penalty", "path:max:3:4"),
-    "a path from a number": ("values", "--penalty", "path:30:0.3:3"),
+    "classes": ("classes", "--penalty", "auto"),
 }
-SUBSET_MARKS = dict.fromkeys(("auto", "refitted", "a path"), pytest.mark.ci)
+SUBSET_MARKS = dict.fromkeys(("auto", "refitted", "classes"), pytest.mark.ci)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +224,7 @@ def test_the_path_is_that_of_the_gram_of_the_draw(train: Any, place: Path, rows_
 def test_a_run_that_stops_when_the_penalty_is_chosen_goes_on_to_the_same_bytes(
     train: Any, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("values", "--penalty", "path:30:0.3:3", *SUBSET)
+    asked = ("values", "--penalty", "auto", *SUBSET)
     whole = train("whole", *asked)
 
     def interrupted(*_: Any) -> None:
@@ -234,25 +233,15 @@ def test_a_run_that_stops_when_the_penalty_is_chosen_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(solve_weights, "generate_columns", interrupted)
         train("stopped", *asked, code=75, quiet=False)
-    assert "penalty 0.3 reached by a path on 135 of the 675 candidates, then solved over all" in capsys.readouterr().err
+    assert " chosen on 135 of the 675 candidates, then solved over all" in capsys.readouterr().err
     left = [path.name for path in (place / "stopped" / "statistics").glob("[!.]*")]
     assert left == ["round-000"]
-    monkeypatch.setattr(generation, "follow_penalty_path", interrupted)
+    monkeypatch.setattr(generation, "search_penalty", interrupted)
     report = train("stopped", *asked, quiet=False)
     assert "penalties tried on 135 of the 675 candidates" in capsys.readouterr().out
     for one, other in zip(report["path"], whole["path"], strict=True):
         assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
     assert runs.model_bytes(place / "stopped") == runs.model_bytes(place / "whole")
-
-
-def test_a_penalty_for_whose_centers_there_is_no_room_is_told(
-    train: Any, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ("--penalty", "path:max:1e-6:8", "--set", "centers.working_set=40")
-    report = train("small", "values", *asked, code=3)
-    assert "raise --penalty, --memory-limit or its size" in capsys.readouterr().err
-    assert len(report["path"]) == 8
-    assert not RunLayout(place / "small").passes.exists()
 
 
 def test_a_search_ends_where_most_of_the_draw_has_a_weight(
