@@ -166,30 +166,41 @@ def _split(spec: SourceSpec, given: LabelledRows, rows: np.ndarray, name: str, t
         fault = f"{n} row(s), each of another label" if given.groups is None else "all rows are of one group"
         raise DataError(f"{name}: {fault}; at least one to train and one to test are needed")
     order = np.argsort(shares[of_rows], kind="stable") if given.groups is None else order
-    return [order[~in_test[order]], order[in_test[order]]]
+    train = order[~in_test[order]]
+    return [train[::-1] if of_class.any() else train, order[in_test[order]]]  # first the last unit of each class
 
 
 def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarray, n_test: int) -> list[np.ndarray]:
     """Return of units of rows, (u,) each, the share of its class that is drawn before, and whether they are tested.
 
-    Each class has its share of the `n_test` rows, by largest remainders, but its last unit is none of them.
+    Each class has its share of the `n_test` rows, by largest remainders, as near as its units come in their order; its
+    last unit is none of them.
     """
     drawn, counts = rng.permutation(len(classes)), np.bincount(classes, sizes)
     exact = counts * n_test / counts.sum()
     wanted, remainders = np.floor(exact), np.where(counts > 1, exact % 1, -1.0)
-    wanted[np.argsort(-remainders, kind="stable")[: n_test - int(wanted.sum())]] += 1
+    drawn_classes = np.lexsort((rng.permutation(len(counts)), -remainders))
+    wanted[drawn_classes[: n_test - int(wanted.sum())]] += 1
     drawn = drawn[np.argsort(classes[drawn], kind="stable")]
-    shares, is_tested = np.empty(len(drawn)), np.empty(len(drawn), bool)
+    shares, is_tested = np.empty(len(drawn)), np.zeros(len(drawn), bool)
     of_classes = np.split(drawn, np.cumsum(np.bincount(classes))[:-1])
-    for units, count, n_wanted in zip(of_classes, counts, wanted, strict=True):
-        middles = np.cumsum(sizes[units], dtype=np.float64)
-        middles -= sizes[units] / 2
-        is_tested[units] = middles < n_wanted
-        shares[units] = np.divide(middles, count, out=middles)
-        is_tested[units[-1:]], shares[units[-1:]] = False, 1.0
-    if not is_tested.any():  # units are larger than what is to be tested
-        is_tested[np.argmin(shares)] = True
+    for units, count, left in zip(of_classes, counts, wanted.tolist(), strict=True):
+        shares[units] = _middles(sizes[units]) / count
+        shares[units[-1:]], waiting = 1.0, units[:-1]
+        while len(waiting):
+            taken, waiting = np.split(waiting, [np.count_nonzero(_middles(sizes[waiting]) < left)])
+            is_tested[taken], left = True, left - sizes[taken].sum(dtype=np.float64)
+            waiting = waiting[sizes[waiting] < 2 * left]  # larger units are passed over
+    if not is_tested.any():
+        is_tested[np.argmin(np.where(shares < 1, sizes, np.inf))] = True
     return [shares, is_tested]
+
+
+def _middles(sizes: np.ndarray) -> np.ndarray:
+    """Return where the middles of units of some sizes (u,) lie in a row, (u,) f8."""
+    middles = np.cumsum(sizes, dtype=np.float64)
+    middles -= sizes / 2
+    return middles
 
 
 def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:

@@ -68,6 +68,8 @@ def test_a_split_has_no_row_in_both_parts(n_rows, n_copies, task, seed):
     assert abs(len(test) - len(X) / 4) <= 1 + n_copies
     alike = open_source(SourceSpec("x.zarr", task=task), {"X": np.ones((20, 2)), "y": y[:20]})
     assert alike.notes[-1].startswith("5 of 5 test rows equal a training row")
+    X = np.append(np.zeros(400), draw.normal(size=600))[draw.permutation(1000), None]
+    assert open_source(SourceSpec("x.zarr", seed=seed), {"X": X, "y": np.arange(1000) % 2}).n_test == 250
 
 
 def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
