@@ -31,7 +31,8 @@ code = train([str(folder / "rings.npz"), *folders, "-q", *sys.argv[2:]])
 assert code == 0
 
 # %% The lines. Without learned scales there is no array of that name; those of a metric are a matrix. A regression
-# predicts its decision.
+# predicts its decision. Two classes have one decision value f, that of the second; the first has 0. For probabilities f
+# becomes asinh((1 + f) / bend) - asinh((1 - f) / bend) where model.json has a bend; labels are those of f.
 
 about = json.loads((folder / "run/model/model.json").read_text())
 arrays = np.load(folder / "run/model/arrays.npz")
@@ -43,7 +44,8 @@ distances = np.linalg.norm(differences, ord=1 if kernel["name"] == "product-lapl
 distances = distances / np.sqrt(kernel["sigma2"])
 columns = np.exp(-(distances**2) / 2 if kernel["name"] == "gaussian" else -distances)
 decision = columns @ arrays["weights"] + arrays["intercept"]
-odds = np.exp((decision - decision.max(axis=1, keepdims=True)) / about["temperature"])
+log_odds = decision / about["temperature"] + about.get("offsets", 0.0)
+odds = np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
 labels, probabilities = np.array(about["labels"])[decision.argmax(axis=1)], odds / odds.sum(axis=1, keepdims=True)
 
 for point, label, p in zip(new, labels, probabilities, strict=True):

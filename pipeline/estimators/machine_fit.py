@@ -116,7 +116,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     config, explicit = parameters.settings_of(machine)
     X, y = _validated(machine, X, y)
-    task, classes, targets, weights = _targets_and_weights(machine, y, sample_weight)
+    task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     rows, columns = _rows_and_columns(machine, X, config, weights)
     features = ArrayFeatures(rows, targets, weights, groups)
     shape = features.shape(task, classes)
@@ -130,6 +130,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=listeners.stage
     )
     work = Workspace(config, shape, features, told, listeners)
+    work.given_factors = factors
     if learns_scales(config.kernel.scale):
         work.features = ScaledFeatures(features, work.stored(SCALES))
     _store(machine, work, features, fit(work), columns)
@@ -190,26 +191,27 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
 
 def _targets_and_weights(
     machine: Any, y: NDArray[Any], sample_weight: ArrayLike | None
-) -> tuple[str, tuple[Any, ...], NDArray[Any], NDArray[np.float64] | None]:
-    """Return the task, its classes, the targets (n,) as a store has them, and the row weights (n,), None for 1 each."""
-    weights = None
+) -> tuple[str, tuple[Any, ...], NDArray[Any], NDArray[np.float64] | None, tuple[float, ...]]:
+    """Return task, classes, targets (n,) as a store has them, row weights (n,) or None, and class factors in these."""
+    weights, of_classes = None, ()
     if sample_weight is not None:
         given = np.asarray(unmasked(sample_weight))
         given = given.astype(np.float64) if given.dtype.kind == "O" else given
         weights = checked_weights(given, len(y), "sample_weight")
     if not is_classifier(machine):
-        return "regression", (), encode(y, (), "y"), weights
+        return "regression", (), encode(y, (), "y"), weights, ()
     check_classification_targets(y)
     machine.classes_, targets = np.unique(y, return_inverse=True)
     check_printable(machine.classes_.tolist())
     if machine.class_weight is not None and not isinstance(machine.class_weight, str):
         factors = checked_weights(compute_sample_weight(machine.class_weight, y), len(y), "class_weight")
         weights = factors if weights is None else checked_weights(weights * factors, len(y), "sample_weight")
+        of_classes = tuple(factors[np.unique(targets, return_index=True)[1]].tolist())
     n_present = len(np.unique(targets if weights is None else targets[weights > 0]))
     if n_present < 2:
         raise ValueError(f"y holds {n_present} class with rows of positive weight; at least two classes are needed")
     task = "binary" if len(machine.classes_) == 2 else "multiclass"
-    return task, tuple(machine.classes_.tolist()), targets, weights
+    return task, tuple(machine.classes_.tolist()), targets, weights, of_classes
 
 
 def _rows_and_columns(
@@ -318,7 +320,8 @@ def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> No
     machine.sigma2_ = model.sigma2
     machine.mu_, machine.dual_gap_, machine.n_iter_, machine.penalty_ = None, math.nan, 0, None
     if not single:
-        machine.temperature_ = model.temperature
+        machine.calibration_ = model.calibration
+        machine.temperature_ = model.calibration and model.calibration.temperature
 
 
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
@@ -341,14 +344,14 @@ def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
             f"X has {rows.shape[1]} features, but {type(machine).__name__} is expecting {n_features} features as input"
         )
     decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
+    model = replace(model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
     if machine._dtype is None:
         for span, block in rows.blocks(model.n_centers):
             images = block.reshape(len(block), *model.input_shape)
             decision[span] = model.decision_function(model.features_of(images, span.start))
         return decision
-    kernel = model.kernel(model.centers, model.sigma2, machine._dtype)
     for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-        decision[span] = kernel.block(block, None, np.float64) @ model.weights + model.intercept
+        decision[span] = model.decision_function(block.astype(machine._dtype, copy=False))
     return decision
 
 

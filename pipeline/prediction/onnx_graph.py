@@ -10,6 +10,7 @@ import numpy as np
 
 from features.targets import class_array
 from pipeline import __version__
+from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import SparseKernelModel
 
 if TYPE_CHECKING:  # an extra, which only exports need
@@ -58,7 +59,7 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
 
     inputs (rows, d) f8 of a table, before z-scoring ("encoded" where words or missing cells became numbers), or
     features (rows, d) f4 of images, from `SparseKernelModel.features_of`. decision (rows, T) f8; label (rows,);
-    probability (rows, K) f8 where the model has a temperature. Raises ImportError where onnx is not installed.
+    probability (rows, K) f8 where the model has a calibration. Raises ImportError where onnx is not installed.
     """
     from onnx import TensorProto, helper  # not installed with the rest: pip install onnx
 
@@ -72,8 +73,8 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
         ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
         ("label", _label(graph, model, decision), ["rows"]),
     ]
-    if model.temperature is not None:
-        _probability(graph, model, decision)
+    if model.calibration is not None:
+        _probability(graph, model.calibration, decision, binary=model.task == "binary")
         outputs.append(("probability", TensorProto.DOUBLE, ["rows", len(model.labels)]))
     taken = TensorProto.DOUBLE if is_table else TensorProto.FLOAT
     built = helper.make_graph(
@@ -120,9 +121,23 @@ def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
     return int(TensorProto.STRING if labels.dtype.kind == "U" else helper.np_dtype_to_tensor_dtype(labels.dtype))
 
 
-def _probability(graph: _Graph, model: SparseKernelModel, decision: str) -> None:
+def _probability(graph: _Graph, calibration: Calibration, decision: str, *, binary: bool) -> None:
     """Add the output probability (mathematics.md, eq. 76)."""
-    f = graph.add("Div", decision, graph.constant(float(model.temperature or 1.0)))
-    if model.task == "binary":
+    f = decision
+    if calibration.bend is not None:
+        one, bend = graph.constant(1.0), graph.constant(calibration.bend)
+        ends = (graph.add("Div", graph.add(sign, one, f), bend) for sign in ("Add", "Sub"))
+        f = graph.add("Sub", *(_asinh(graph, end) for end in ends))
+    f = graph.add("Div", f, graph.constant(calibration.temperature))
+    if binary:
         f = graph.add("Concat", graph.add("Mul", f, graph.constant(0.0)), f, axis=1)
+    if calibration.offsets:
+        f = graph.add("Add", f, graph.constant(np.array(calibration.offsets)))
     graph.add("Softmax", f, name="probability", axis=1)
+
+
+def _asinh(graph: _Graph, x: str) -> str:
+    """Add asinh(x) = sign(x) log(|x| + √(x² + 1)): evaluators have the operator for float32 alone."""
+    size, one = graph.add("Abs", x), graph.constant(1.0)
+    root = graph.add("Sqrt", graph.add("Add", graph.add("Mul", x, x), one))
+    return graph.add("Mul", graph.add("Sign", x), graph.add("Log", graph.add("Add", size, root)))

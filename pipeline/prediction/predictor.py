@@ -184,7 +184,8 @@ def block_rows_for(model: SparseKernelModel) -> int:
     """Return the rows of a block that takes at most about 64 MiB: inputs, features, kernel columns, decision values."""
     n_inputs = math.prod(model.input_shape)
     d = feature_length(model.features, model.input_shape)
-    row_bytes = 40 * n_inputs + 12 * d + 12 * model.n_centers + 24 * len(model.intercept)
+    value_bytes = 8 if model.needs_float64 else 4
+    row_bytes = 40 * n_inputs + (8 + value_bytes) * (d + model.n_centers) + 24 * len(model.intercept)
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 
@@ -258,7 +259,7 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
         for block in predictions(model, examples):
             truth, decision, weights = true_targets(block, model.labels), block.decision, block.weights
             ranked = ranked_rows(decision, truth, weights, start, examples.n_rows) if n_classes else {}
-            yield score_sums(decision, truth, n_classes, model.temperature, weights) | ranked
+            yield score_sums(decision, truth, n_classes, model.calibration, weights) | ranked
             start, n_far = start + len(truth), n_far + block.n_far
 
     return score_numbers(total_of(scored()), model.labels), n_far

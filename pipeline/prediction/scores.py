@@ -1,11 +1,12 @@
-"""Probabilities of classes by one temperature and their calibration; scores of predictions. All but the area under the
-ROC curve add up over blocks.
+"""Probabilities of classes and their calibration; scores of predictions. All but the area under the ROC curve add up
+over blocks.
 
 Decision values f (rows, T) are those of one machine for each class; two classes have one, that of the second, and the
 first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -18,122 +19,76 @@ from features.targets import labels_from_decision
 Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
 N_BINS = 15  # of the largest probability, of equal width
-# At which the slope of the log loss is summed, a quarter of an octave apart. Decision values are fitted to -1 and 1: a
-# temperature of 32 leaves nothing of them, one of 2^-15 is certain of every class.
-INVERSE_TEMPERATURES = 2.0 ** np.arange(-5, 15.25, 0.25)
 LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
-_MOST_VALUES = 2**20  # held at once while slopes are summed
 MOST_RANKED = 2**21  # values, 16 MiB, that are kept of all rows for the area under their ROC curve
 RANKED = ("decision", "truth", "weights")
 
 
-def probabilities(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
-    """Return the probability of each class (rows, K) for decision values (rows, T) (mathematics.md, eq. 76)."""
-    values = np.exp(_shifted(decision, temperature))
+@dataclass(frozen=True)
+class Calibration:
+    """What makes probabilities of decision values f: softmax of h(f) / temperature + offsets (mathematics.md, eq. 76).
+
+    offsets: of the classes; () for none. bend: of two classes, h(f) = asinh((1 + f) / bend) - asinh((1 - f) / bend);
+    None: h(f) = f.
+    """
+
+    temperature: float
+    offsets: tuple[float, ...] = ()
+    bend: float | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Calibration | None":
+        """Return what fields say that are kept as JSON; None where there is no temperature."""
+        temperature, offsets = found.get("temperature"), tuple(found.get("offsets", ()))
+        return None if temperature is None else cls(temperature, offsets, found.get("bend"))
+
+
+def probabilities(decision: NDArray[np.floating], calibration: Calibration) -> NDArray[np.float64]:
+    """Return the probability of each class (rows, K) for decision values (rows, T)."""
+    values = np.exp(_shifted(decision, calibration))
     return np.asarray(values / values.sum(axis=1, keepdims=True))
 
 
-def _shifted(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
-    """Return f / temperature less its largest in each row, (rows, K), at least LEAST_LOGARITHM."""
-    f = _by_class(decision)
+def _shifted(decision: NDArray[np.floating], calibration: Calibration) -> NDArray[np.float64]:
+    """Return the logarithms but for a number of each row: (rows, K), at most 0 and at least LEAST_LOGARITHM."""
+    f = by_class(decision, calibration.bend)
     with np.errstate(over="ignore"):
-        return np.maximum((f - f.max(axis=1, keepdims=True)) / temperature, LEAST_LOGARITHM)
+        shifted = np.maximum((f - f.max(axis=1, keepdims=True)) / calibration.temperature, LEAST_LOGARITHM)
+    if calibration.offsets:
+        shifted += calibration.offsets
+        shifted -= shifted.max(axis=1, keepdims=True)
+    return shifted
 
 
-def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
+def by_class(decision: NDArray[np.floating], bend: float | None = None) -> NDArray[np.float64]:
+    """Return h(f) of each class (rows, K): see `Calibration`."""
     f = np.asarray(decision, np.float64)
+    if bend is not None:
+        f = np.arcsinh((1 + f) / bend) - np.arcsinh((1 - f) / bend)
     return f if f.shape[1] > 1 else np.hstack([np.zeros_like(f), f])
 
 
-def loss_slopes(
-    decision: NDArray[np.floating], truth: NDArray[np.int64], weights: NDArray[np.float64] | None = None
-) -> Sums:
-    """Return the sums, over rows with weights (none: 1 each), that choose a temperature (mathematics.md, eq. 78).
-
-    slopes, curvatures (G,): of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: what
-    the other classes' values have on average above the true one's; rows: their number. Costs rows·K·G exponentials.
-    """
-    f = _by_class(decision)
-    above = f - f[np.arange(len(f)), truth][:, None]
-    ones = np.ones(len(f)) if weights is None else weights
-    sums = np.zeros((2, len(INVERSE_TEMPERATURES)))
-    step = max(_MOST_VALUES // (f.shape[1] * len(INVERSE_TEMPERATURES)), 1)
-    for start in range(0, len(f), step):
-        part = slice(start, start + step)
-        sums += _moments(above[part], ones[part])
-    others = float(ones @ above.sum(axis=1)) / (f.shape[1] - 1)
-    return {"slopes": sums[0], "curvatures": sums[1], "others": others, "rows": len(f)}
-
-
-def _moments(above: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sums of mean and variance of values (rows, K) under their probabilities, (2, G)."""
-    largest = above.max(axis=1)
-    below = above - largest[:, None]  # whose moments lose no digits where one class has it all
-    p = np.exp(INVERSE_TEMPERATURES[:, None, None] * below)
-    p /= p.sum(axis=2, keepdims=True)
-    mean, square = np.einsum("gik,ik->gi", p, below), np.einsum("gik,ik->gi", p, below**2)
-    return np.stack([(mean + largest) @ weights, np.maximum(square - mean**2, 0.0) @ weights])
-
-
-def best_temperature(sums: Sums) -> float | None:
-    """Return the temperature of least log loss, None where there are no rows (mathematics.md, eqs. 77 and 78).
-
-    The loss is convex in the inverse temperature: its slope crosses zero once, and is interpolated where it does. At
-    an end of INVERSE_TEMPERATURES where it does not.
-    """
-    if not sums["rows"]:
-        return None
-    slopes = sums["slopes"] - sums["others"] / (sums["rows"] + 2)
-    rising = np.flatnonzero(slopes >= 0)
-    place = int(rising[0]) if len(rising) else len(slopes) - 1
-    if place and len(rising):
-        ends = slice(place - 1, place + 1)
-        octaves = np.log2(INVERSE_TEMPERATURES[ends])
-        by_octave = np.log(2) * INVERSE_TEMPERATURES[ends] * sums["curvatures"][ends]
-        part = _crossing(slopes[ends].tolist(), (np.diff(octaves) * by_octave).tolist())
-        return float(0.5 ** (octaves[0] + part * (octaves[1] - octaves[0])))
-    return float(1 / INVERSE_TEMPERATURES[place])
-
-
-def _crossing(values: list[float], derivatives: list[float]) -> float:
-    """Return where a cubic, given by values (below 0, above 0) and derivatives at 0 and 1, crosses zero."""
-    (a, b), (da, db) = values, derivatives
-    low, high = 0.0, 1.0
-    for _ in range(53):
-        t = 0.5 * (low + high)
-        cubic = (1 + 2 * t) * (1 - t) ** 2 * a + t * (1 - t) ** 2 * da + t**2 * (3 - 2 * t) * b - t**2 * (1 - t) * db
-        low, high = (t, high) if cubic < 0 else (low, t)
-    return high
-
-
 def calibration_sums(
-    decision: NDArray[np.floating],
-    truth: NDArray[np.int64],
-    temperature: float,
-    weights: NDArray[np.float64] | None = None,
+    decision: NDArray[np.floating], truth: NDArray[np.int64], calibration: Calibration, s: NDArray[np.float64]
 ) -> Sums:
-    """Return sums of how well the probabilities of decision values (rows, T) fit the true classes (rows,).
+    """Return sums of how well probabilities fit the true classes (rows,), over rows with weights s (rows,).
 
-    log_loss, brier: of -log p of the true class, and of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others.
-    bin_rows, bin_confidence, bin_right (15,): of the rows in each bin of the largest probability their number, the sum
-    of that probability, and how many are of that class. Of rows with weights (rows,), all are sums of these.
+    log_loss, brier: of -log p of the true class, and of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others;
+    of two classes half of it, (p_1 - y_1)², as in scikit-learn. bin_rows, bin_confidence, bin_right (15,): of the rows
+    in each bin of the largest probability their weights, the sum of that probability, and those of that class.
     """
-    shifted = _shifted(decision, temperature)
+    shifted = _shifted(decision, calibration)
     sums = np.exp(shifted).sum(axis=1)
     p, rows = np.exp(shifted) / sums[:, None], np.arange(len(truth))
     largest = p.max(axis=1)
     bins = np.minimum((largest * N_BINS).astype(np.int64), N_BINS - 1)
-    is_right = p.argmax(axis=1) == truth
-    log_losses = np.log(sums) - shifted[rows, truth]  # finite also where p is 0
     briers = (p**2).sum(axis=1) - 2 * p[rows, truth] + 1
-    if weights is not None:
-        largest, log_losses, briers = weights * largest, weights * log_losses, weights * briers
     return {
-        "log_loss": log_losses.sum(),
-        "brier": briers.sum(),
-        "bin_rows": np.bincount(bins, weights, minlength=N_BINS),
-        "bin_confidence": np.bincount(bins, largest, minlength=N_BINS),
-        "bin_right": np.bincount(bins[is_right], None if weights is None else weights[is_right], minlength=N_BINS),
+        "log_loss": s @ (np.log(sums) - shifted[rows, truth]),  # finite also where p is 0
+        "brier": s @ briers / (2 if p.shape[1] == 2 else 1),
+        "bin_rows": np.bincount(bins, s, N_BINS),
+        "bin_confidence": np.bincount(bins, s * largest, N_BINS),
+        "bin_right": np.bincount(bins, s * (p.argmax(axis=1) == truth), N_BINS),
     }
 
 
@@ -156,10 +111,8 @@ def calibration_numbers(sums: Sums) -> dict[str, Any]:
     }
 
 
-def class_sums(
-    predicted: NDArray[np.int64], truth: NDArray[np.int64], n_classes: int, weights: NDArray[np.float64] | None = None
-) -> Sums:
-    """Return sums of predicted classes (rows,), indices below n_classes, against the true ones.
+def class_sums(predicted: NDArray[np.int64], truth: NDArray[np.int64], n_classes: int, s: NDArray[np.float64]) -> Sums:
+    """Return sums of predicted classes (rows,), indices below n_classes, against the true ones, of weights s (rows,).
 
     confusion (K, K) i8: rows [truth][predicted]; counted: the weights of the rows; wrong, n_wrong: the weights and the
     number of those predicted as another class; by_class (K, 3): the weights of the rows of each class, of those
@@ -167,33 +120,22 @@ def class_sums(
     """
     confusion = np.zeros((n_classes, n_classes), np.int64)
     np.add.at(confusion, (truth, predicted), 1)
-    s, right = np.ones(len(truth)) if weights is None else weights, predicted == truth
+    right = predicted == truth
     of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
     by_class = np.stack([np.bincount(classes, counted, n_classes) for classes, counted in of_classes], axis=1)
     wrong = {"wrong": s @ ~right, "n_wrong": np.int64(np.count_nonzero(~right))}
     return {"confusion": confusion, "counted": s.sum(), **wrong, "by_class": by_class}
 
 
-def value_sums(
-    predicted: NDArray[np.float64], truth: NDArray[np.float64], weights: NDArray[np.float64] | None = None
-) -> Sums:
-    """Return sums of predicted values (rows,) against the true ones.
+def value_sums(predicted: NDArray[np.float64], truth: NDArray[np.float64], s: NDArray[np.float64]) -> Sums:
+    """Return sums of predicted values (rows,) against the true ones, of rows with weights s (rows,).
 
     counted: the weights of the rows; squared_error, absolute_error; mean, spread: of the true values, their mean and
     their squared distances from it.
     """
-    errors, mean = predicted - truth, np.average(truth, weights=weights)
-
-    def total(values: NDArray[np.float64]) -> np.float64:
-        return np.float64(values.sum() if weights is None else weights @ values)
-
-    return {
-        "counted": np.float64(len(truth) if weights is None else weights.sum()),
-        "squared_error": total(errors**2),
-        "absolute_error": total(np.abs(errors)),
-        "mean": mean,
-        "spread": total((truth - mean) ** 2),
-    }
+    errors, mean = predicted - truth, np.average(truth, weights=s)
+    squared, absolute = {"squared_error": s @ errors**2}, {"absolute_error": s @ np.abs(errors)}
+    return {"counted": s.sum(), **squared, **absolute, "mean": mean, "spread": s @ (truth - mean) ** 2}
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
@@ -240,18 +182,19 @@ def score_sums(
     decision: NDArray[np.float64],
     truth: NDArray[Any],
     n_classes: int,
-    temperature: float | None = None,
+    calibration: Calibration | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Sums:
     """Return the sums of decision values (rows, T) against true classes or, of no classes, true values (rows,).
 
-    With those of the probabilities at a temperature, if any.
+    With those of the probabilities, if any.
     """
+    s = np.ones(len(truth)) if weights is None else weights
     if not n_classes:
-        return value_sums(decision[:, 0], truth, weights)
+        return value_sums(decision[:, 0], truth, s)
     predicted = labels_from_decision(decision, "multiclass" if decision.shape[1] > 1 else "binary")
-    calibration = {} if temperature is None else calibration_sums(decision, truth, temperature, weights)
-    return class_sums(predicted, truth, n_classes, weights) | calibration
+    of_probabilities = {} if calibration is None else calibration_sums(decision, truth, calibration, s)
+    return class_sums(predicted, truth, n_classes, s) | of_probabilities
 
 
 def ranked_share(n_rows: int, n_outputs: int) -> float:
@@ -325,10 +268,6 @@ def error_numbers(total: Sums) -> dict[str, Any]:
     nothing, counted = dict.fromkeys(("error_rate", "n_errors", "mse", "rmse", "mae", "r2")), total["counted"].item()
     if "wrong" in total:
         return nothing | {"error_rate": total["wrong"].item() / counted, "n_errors": total["n_wrong"].item()}
-    squared = total["squared_error"].item()
-    mse, mae, r2 = (
-        squared / counted,
-        total["absolute_error"].item() / counted,
-        r_squared(squared, total["spread"].item()),
-    )
+    mse, mae = total["squared_error"].item() / counted, total["absolute_error"].item() / counted
+    r2 = r_squared(total["squared_error"].item(), total["spread"].item())
     return nothing | {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae, "r2": r2}

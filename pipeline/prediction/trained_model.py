@@ -19,7 +19,7 @@ from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
-from pipeline.prediction.scores import probabilities
+from pipeline.prediction.scores import Calibration, probabilities
 
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")
@@ -28,6 +28,9 @@ LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
+LARGEST_ROUNDING = 1e-5  # of decision values by float32 kernel values, in their deviations; more takes float64
+LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
+DEVIATION_CENTERS = 200  # at which decision values are computed, at most, to know their deviation
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 DTYPES = {
     "center_index": np.int64,
@@ -51,7 +54,7 @@ class SparseKernelModel:
     that is not zero; weights (m, T) f8, intercept (T,) f8. center_index (m,) i8: their training rows, -1 for others;
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
     input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
-    None. temperature: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
+    None. calibration: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
     a metric, in which the centers are too, or None.
     """
 
@@ -69,7 +72,7 @@ class SparseKernelModel:
     input_shape: tuple[int, ...] = ()
     input_dtype: str | None = None
     table_columns: Columns | None = None
-    temperature: float | None = None
+    calibration: Calibration | None = None
     feature_scales: NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
@@ -88,8 +91,22 @@ class SparseKernelModel:
         return {"multiclass": self.labels, "binary": self.labels[1:], "regression": ("y",)}[self.task]
 
     @cached_property
-    def _columns(self) -> Kernel:
+    def needs_float64(self) -> bool:
+        """Whether float32 kernel values move decision values too much: roundings, as if drawn, add up to 2^-24 ‖w‖."""
+        if not self.n_centers:
+            return False
+        some = self.centers[:: -(-self.n_centers // DEVIATION_CENTERS) or 1]
+        deviation = (self._single.block(some, out_dtype=np.float64) @ self.weights).std(axis=0)
+        rounding = np.linalg.norm(self.weights, axis=0) * 2.0**-24
+        return bool((rounding > LARGEST_ROUNDING * deviation).any())
+
+    @cached_property
+    def _single(self) -> Kernel:
         return self.kernel(self.centers, self.sigma2)
+
+    @cached_property
+    def _double(self) -> Kernel:
+        return self.kernel(self.centers, self.sigma2, np.float64)
 
     def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
@@ -104,22 +121,29 @@ class SparseKernelModel:
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)
 
-    def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""
-        return self._columns.block(X, out_dtype=np.float64)
+    def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.
 
-    def decide(self, X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        They are float32 numbers, unless X is float64, the weights are too large, or all centers too far for these.
+        """
+        if X.dtype == np.float64 or self.needs_float64:
+            return self._double.block(X)
+        columns: NDArray[np.float64] = self._single.block(X, out_dtype=np.float64)
+        lost = np.flatnonzero(columns.max(axis=1, initial=0.0) < LEAST_FLOAT32)
+        if lost.size:
+            columns[lost] = self._double.block(X[lost])
+        return columns
+
+    def decide(self, X: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
         Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
         of the targets. Costs rows·m·(d + T)·2 operations.
         """
-        if not len(self.centers):
-            return np.tile(self.intercept, (len(X), 1)), np.ones(len(X), bool)
         columns = self.columns(X)
-        return columns @ self.weights + self.intercept, columns.max(axis=1) < FAR_VALUE
+        return columns @ self.weights + self.intercept, columns.max(axis=1, initial=0.0) < FAR_VALUE
 
-    def decision_function(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+    def decision_function(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
         return self.decide(X)[0]
 
@@ -140,17 +164,17 @@ class SparseKernelModel:
         """Return a column name for each class. Raises ConfigError for a regression, and without a temperature."""
         if self.task == "regression":
             raise ConfigError("no probabilities: the model is of a regression, which has no classes")
-        if self.temperature is None:
+        if self.calibration is None:
             raise ConfigError(
                 "no probabilities: the model has no temperature to make them with, trained without held-out rows; "
                 "train again with statistics.hold_out above 0"
             )
         return tuple(f"probability_{label}" for label in self.labels)
 
-    def probabilities_of(self, decision: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of each class (rows, classes) of decision values (rows, T)."""
-        assert self.temperature is not None  # `probability_names` says so before
-        return probabilities(decision, self.temperature)
+    def probabilities_of(self, decision: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the probability of each class (rows, classes) of decision values (rows, T), of which labels are."""
+        assert self.calibration is not None  # `probability_names` says so before
+        return probabilities(decision, self.calibration)
 
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
@@ -164,7 +188,8 @@ class SparseKernelModel:
             "labels": list(self.labels),
         }
         described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
-        described |= {} if self.temperature is None else {"temperature": self.temperature}
+        if self.calibration is not None:
+            described |= {name: value for name, value in vars(self.calibration).items() if value}
         return described | ({} if self.table_columns is None else {"columns": self.table_columns.described()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -201,7 +226,7 @@ class SparseKernelModel:
                 input_shape=_input_shape(description["input_shape"]),
                 input_dtype=description.get("input_dtype"),
                 table_columns=None if columns is None else Columns.from_description(columns),
-                temperature=description.get("temperature"),
+                calibration=Calibration.of(description),
                 feature_scales=arrays.get(SCALES),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -223,7 +248,7 @@ class SparseKernelModel:
         if columns is not None and columns.encoding is not None and len(columns.encoding.inputs) != n_inputs:
             raise ModelFormatError(f"its columns make {len(columns.encoding.inputs)} inputs, the model has {n_inputs}")
         self._check_task()
-        self._check_temperature()
+        self._check_calibration()
         self._check_arrays()
         self._check_decisions()
         if not (isinstance(self.sigma2, float) and math.isfinite(self.sigma2) and self.sigma2 > 0):
@@ -243,11 +268,18 @@ class SparseKernelModel:
         if self.task not in TASKS or not fitting[self.task]:
             raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
 
-    def _check_temperature(self) -> None:
-        found = self.temperature
-        known = isinstance(found, float) and LEAST_TEMPERATURE <= found <= 1 / LEAST_TEMPERATURE
-        if found is not None and (self.task == "regression" or not known):
-            raise ModelFormatError(f"temperature is {found!r:.40}, expected a number above 0, of a classifier")
+    def _check_calibration(self) -> None:
+        if (found := self.calibration) is None:
+            return
+        widths = (found.temperature,) if found.bend is None else (found.temperature, found.bend)
+        known = all(isinstance(value, float) and math.isfinite(value) for value in (*widths, *found.offsets))
+        known = known and min(widths) >= LEAST_TEMPERATURE and max(widths) <= 1 / LEAST_TEMPERATURE
+        fitting = self.task == "binary" or (self.task == "multiclass" and found.bend is None)
+        if not (known and fitting and len(found.offsets) in (0, len(self.labels))):
+            raise ModelFormatError(
+                f"{found!r:.100}: expected a temperature above 0 of a classifier, an offset for each class or none, "
+                "a bend of two classes alone"
+            )
 
     def _check_decisions(self) -> None:
         """Raise ModelFormatError where a decision value could overflow."""

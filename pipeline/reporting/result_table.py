@@ -38,7 +38,7 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True)]
     if numbers := report["probabilities"]:
-        lines.append(f"{probability_words(numbers)}; temperature {numbers['temperature']:.3g}")
+        lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
         if numbers["seen"]:
             why = "the temperature was found on rows that the weights were fitted to"
             lines.append(f"probabilities may be too sure: {why}; --refit ridge helps")
@@ -208,6 +208,14 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
     other = max((j for j in range(len(others)) if j != k), key=lambda j: others[j])
     taken = f", {others[other]} taken for {numbers['by_class'][other]['label']}" if others[other] else ""
     return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({one['rows']} rows{taken})"
+
+
+def calibration_words(numbers: Mapping[str, Any]) -> str:
+    """Return what makes the probabilities of a run, and where labels are not made of them."""
+    bend = "" if numbers["bend"] is None else f", bend {numbers['bend']:g}"
+    offsets = ", ".join(f"{offset:.3g}" for offset in numbers["offsets"])
+    told = f", offsets {offsets}; labels are not always the likeliest class" if offsets else ""
+    return f"temperature {numbers['temperature']:.3g}{bend}{told}"
 
 
 def probability_words(numbers: Mapping[str, Any]) -> str:

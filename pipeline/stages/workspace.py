@@ -112,6 +112,7 @@ class Workspace(RowData):
     """What the steps of a fit share: its rows, what they commit, who computes it, and who is told."""
 
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric, record and stage
+    given_factors: tuple[float, ...] = ()  # of the classes, which are in the row weights already; () for none
 
     def __init__(
         self,

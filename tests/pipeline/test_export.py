@@ -1,5 +1,6 @@
 """Models as ONNX files: two other evaluators say what our own prediction says."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.onnx_graph import input_name
+from pipeline.prediction.onnx_graph import input_name, to_onnx
+from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import SparseKernelModel
 from storage.folder_layouts import RunLayout
 
@@ -57,7 +59,7 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
         np.testing.assert_allclose(theirs, decision, rtol=0, atol=max(1e-5 * scale, rounding), err_msg=name)
         expected = model.labels_of(theirs)
         assert np.asarray(labels).tolist() == expected.tolist(), name
-        assert len(probability) == (model.temperature is not None)
+        assert len(probability) == (model.calibration is not None)
         if probability:
             np.testing.assert_allclose(probability[0], model.probabilities_of(theirs), atol=1e-9, err_msg=name)
 
@@ -74,7 +76,13 @@ def test_other_evaluators_agree_on_a_table(case: str, tmp_path: Path) -> None:
     np.savez(data, X=X, y=y)
     runs.train(root, tmp_path / "features", "--centers", "30", *arguments, dataset=data)
     assert main([str(root), "--out", str(tmp_path / "model.onnx")]) == 0
-    check(tmp_path / "model.onnx", load_model(RunLayout(root).model), X[:50])
+    model = load_model(RunLayout(root).model)
+    check(tmp_path / "model.onnx", model, X[:50])
+    if model.labels:
+        offsets = tuple(np.linspace(0.0, 2.0, len(model.labels)).tolist())
+        model = replace(model, calibration=Calibration(0.3, offsets, 0.1 if model.task == "binary" else None))
+        onnx.save(to_onnx(model), tmp_path / "offsets.onnx")
+        check(tmp_path / "offsets.onnx", model, X[:50])
 
 
 def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Path) -> None:

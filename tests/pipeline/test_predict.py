@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import zarr
-from scipy.special import softmax
 
 from commands import TARGETS, WORDS, Capture, Patch, Runs, X, flip, the_error
 from features.open_source import open_source
@@ -27,6 +26,7 @@ from pipeline.predict import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.scores import probabilities
 from runs import ROOT, files_of, largest_bytes, python, train_beside
 from storage import files as disk
 from storage import output_files as outputs
@@ -153,8 +153,7 @@ def test_probabilities_are_written_beside_the_rest(
         assert predict(rings[task], ring_data[task], out.with_suffix(suffix), *words, "-q") == 0
         label, values = loaded(out.with_suffix(suffix))
         decision, probability = np.split(values, [len(model.intercept)], axis=1)
-        classes = np.hstack([np.zeros_like(decision), decision]) if decision.shape[1] == 1 else decision
-        np.testing.assert_allclose(probability, softmax(classes / model.temperature, axis=1), rtol=1e-12)
+        np.testing.assert_allclose(probability, probabilities(decision, model.calibration), rtol=1e-12)
         assert len(probability) == len(label) == n_rows
         assert [str(one) for one in label] == [str(model.labels[k]) for k in probability.argmax(axis=1)]
     header = out.read_text().splitlines()[0].split(",")
@@ -167,7 +166,7 @@ def test_probabilities_are_refused_where_there_are_none(
     rings: Runs, ring_data: Runs, tmp_path: Path, capsys: Capture
 ) -> None:
     model = load_model(rings["words"] / "model")
-    save_model(tmp_path / "older", replace(model, temperature=None))
+    save_model(tmp_path / "older", replace(model, calibration=None))
     assert predict(tmp_path / "older", ring_data["words"], tmp_path / "out.csv", "-q") == 0
     for run, words in (
         (rings["regression"], "no probabilities: the model is of a regression"),

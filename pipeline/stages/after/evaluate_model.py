@@ -13,6 +13,7 @@ from pipeline.datasets.open_data import open_data, planned
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import (
+    Calibration,
     Sums,
     error_numbers,
     r_squared,
@@ -91,7 +92,8 @@ def test_bytes(run: RunSize) -> PassBytes:
     shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
     ranked = 0 if shape.task == "regression" else int(8 * ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
     kept = ranked * (shape.n_outputs + 2)
-    streaming = block_pass_bytes(run, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved + kept
+    in_double = replace(run, shape=replace(shape, dtype="float64"))  # as some models need
+    streaming = block_pass_bytes(in_double, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved + kept
     pieces = row_grid("test", shape.n_test, run.n_columns).n_blocks
     return PassBytes(pieces, max(streaming, 2 * kept + 4 * ranked), 4 * run.n_columns * shape.n_features)
 
@@ -105,7 +107,7 @@ def assemble_model(
     what its inputs are.
     """
     rows, sigma2 = work.candidates[final.active], float(work.choices["sigma2"])
-    temperature, moved = final.summary["temperature"], final.points
+    moved = final.points
     points = open_features(work.features).take(rows) if moved is None else moved
     names = rows if index is None else index[rows]
     return SparseKernelModel(
@@ -118,7 +120,7 @@ def assemble_model(
         intercept=final.intercept,
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
-        temperature=temperature and temperature["temperature"],
+        calibration=Calibration.of(final.summary["temperature"] or {}),
         feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
         **of_inputs,
     )
@@ -155,11 +157,11 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
     def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:
-        def score(decision: NDArray[np.float64], temperature: float | None = None) -> Sums:
-            return score_sums(decision, block.y, n_classes, temperature, block.weights)
+        def score(decision: NDArray[np.float64], calibration: Calibration | None = None) -> Sums:
+            return score_sums(decision, block.y, n_classes, calibration, block.weights)
 
         decision = model.decision_function(block.X)
-        of_model = score(decision, model.temperature)
+        of_model = score(decision, model.calibration)
         penalised = of_model if before is model else score(before.decision_function(block.X))
         values = of_model | {PENALISED + name: value for name, value in penalised.items() if not np.ndim(value)}
         if prefixes:

@@ -1,16 +1,20 @@
-"""The temperature of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
+"""The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
 
 Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with their leave-one-out
-values.
+values. Rows count by their own weights: factors of the classes are divided out.
 """
 
-from functools import partial, reduce
+import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.scores import Sums, add_sums, best_temperature, loss_slopes
+from pipeline.prediction.scores import RANKED, Calibration, by_class, ranked_rows, ranked_share, total_of
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit
@@ -29,44 +33,101 @@ from pipeline.stages.workspace import SOLVE, Workspace
 
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
+# Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
+INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
+BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
+CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
+
+Values = NDArray[np.float64]
+Rows = tuple[Values, NDArray[np.int64], Values]  # decision values (n, T), true classes (n,) and weights (n,)
+
 
 def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return temperature, number of rows, whether the weights were fitted to them; None for a regression."""
+    """Return the fields of a calibration, the number of rows that it is from, and whether the weights have seen them.
+
+    None for a regression, and where there are no such rows.
+    """
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
-    if tried.fit is not None and _has_few_rows(work):
+    few = work.shape.n_train < FEW_ROWS and work.config.data.groups is None  # rows of a group tell of each other
+    if tried.fit is not None and few:
         with work.status(SOLVE, WORDS):
-            sums = _slopes_of_few(work.row_task, tried, tried.fit)
+            decision, truth, weights = _few(work.row_task, tried, tried.fit)
+        n_rows = len(truth)
     else:
-        sums = _slopes_of_held_out(work, tried)
-    temperature = best_temperature(sums)
-    return None if temperature is None else {"temperature": temperature, "n_rows": sums["rows"], "seen": tried.seen}
+        decision, truth, weights = _held_out(work, tried)
+        n_rows = count_held_out(work, work.facts)
+    if not n_rows:
+        return None
+    factors = np.array(work.facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
+    factors[factors == 0.0] = 1.0  # of a class without rows
+    found = best_calibration((decision, truth, weights / factors[truth]), n_rows, np.log(factors[0] / factors))
+    return vars(found) | {"n_rows": n_rows, "seen": tried.seen}
 
 
-def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> Sums:
-    """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
+def best_calibration(rows: Rows, n_rows: int, offsets: Values) -> Calibration:
+    """Return the calibration of least log loss (mathematics.md, eqs. 77 and 78).
+
+    n_rows: the number of different rows; offsets (K,): by which decision values of weighted classes are corrected. Two
+    classes get a bend and another offset only where the loss falls by more than chance.
+    """
+    (decision, truth, s), n_classes, doubt = rows, len(offsets), 1.0 / (n_rows + 2)
+    Y = np.where(truth[:, None] == np.arange(n_classes), 1.0 - doubt, doubt / (n_classes - 1))
+    s = s / (s.sum() or 1.0)
+    chance = CHANCE * float(s @ s)
+
+    def tried(bend: float | None, shifts: bool) -> tuple[float, Calibration]:
+        loss, inverse, shift = _least_loss(by_class(decision, bend), Y, s, offsets, shifts)
+        corrected = offsets + shift * (np.arange(n_classes) == 1)
+        found = Calibration(1.0 / inverse, tuple(corrected.tolist()) if corrected.any() else (), bend)
+        return loss + chance * ((bend is not None) + shifts), found
+
+    asked = itertools.product(BENDS, (False, True)) if n_classes == 2 else [(None, False)]
+    return min((tried(*one) for one in asked), key=lambda one: one[0])[1]
+
+
+def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) -> tuple[float, float, float]:
+    """Return the least log loss of f / temperature + offsets, with f (n, K), its inverse temperature and a shift.
+
+    Y (n, K): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
+    all temperatures are alike the highest is taken.
+    """
+    size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that the search is for numbers of one size
+
+    def loss_and_slope(numbers: Values) -> tuple[float, Values]:
+        odds = numbers[0] / size * f + offsets
+        odds[:, 1] += numbers[1]
+        total = logsumexp(odds, axis=1)
+        above = (np.exp(odds - total[:, None]) - Y) * s[:, None]
+        return s @ (total - (Y * odds).sum(axis=1)), np.array([(above * f).sum() / size, above[:, 1].sum()])
+
+    ends = tuple(size * INVERSE_TEMPERATURES)
+    bounds, exact = [ends, (None, None) if shifts else (0.0, 0.0)], {"ftol": 0.0, "gtol": 1e-12}
+    found = minimize(loss_and_slope, (ends[0], 0.0), jac=True, method="L-BFGS-B", bounds=bounds, options=exact)
+    return float(found.fun), float(found.x[0]) / size, float(found.x[1])
+
+
+def _held_out(work: Workspace, tried: CalibrationWeights) -> Rows:
+    """Return the held-out rows, of many some, drawn: a pass over the rows."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{TEMPERATURE}/weights.npz", arrays)
     grid, rows = row_grid("train", work.shape.n_train, len(tried.weights.columns)), work.row_task
-    slopes = partial(_block_of_slopes, rows, given)
-    task = block_pass(rows, grid, slopes, BlockValues, (TEMPERATURE,), features="held-out")
-    values = work.add_up(SOLVE, task, TEMPERATURE, WORDS)
-    return reduce(add_sums, values.by_block()) | {"rows": count_held_out(work, work.facts)}
+    task = block_pass(rows, grid, partial(_block, rows, given), BlockValues, (TEMPERATURE,), features="held-out")
+    found = total_of(work.add_up(SOLVE, task, TEMPERATURE, WORDS).by_block())
+    return tuple(found[name] for name in RANKED)
 
 
 def temperature_bytes(run: RunSize) -> int:
-    """Return the memory of the pass over the held-out rows; 0 where there is none."""
-    has_pass = run.shape.task != "regression" and run.config.statistics.hold_out > 0
-    return block_pass_bytes(run, run.n_columns) if has_pass else 0
+    """Return the memory of the pass over the held-out rows, and of the search; 0 where there is none."""
+    n, n_outputs, hold_out = run.shape.n_train, run.shape.n_outputs, run.config.statistics.hold_out
+    if run.shape.task == "regression" or not hold_out:
+        return 0
+    used = n if n < FEW_ROWS else int(hold_out * ranked_share(n, n_outputs) * n)
+    return block_pass_bytes(run, run.n_columns) + 64 * used * (n_outputs + 2)
 
 
-def _has_few_rows(work: Workspace) -> bool:
-    """Return whether the fit rows join the held-out ones: not of groups, whose rows tell of each other."""
-    return work.shape.n_train < FEW_ROWS and work.config.data.groups is None
-
-
-def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Sums:
-    """Return the slopes of the log loss of all rows, each without itself, of few: here and now."""
+def _few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Rows:
+    """Return all rows, each without itself, of few: here and now."""
     left_out, kernel = LeftOut(fit), task.kernel_of(tried.weights.columns)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     step = run_length(task, grid)
@@ -76,11 +137,11 @@ def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> S
             counted = np.flatnonzero(counts > 0)
             columns = kernel.block(block.X[counted], out_dtype=np.float64)
             left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
-    return loss_slopes(*left_out.values())
+    return left_out.values()
 
 
-def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
-    """Return what gives the slopes of the log loss of a block's held-out rows; other rows cost no columns."""
+def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
+    """Return what gives a block's held-out rows, of many some; other rows cost no columns."""
     arrays, kernel = given.read(), None
     if "points" in arrays:
         kernel = rows.kernel_at(arrays["points"])
@@ -88,13 +149,14 @@ def _block_of_slopes(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
         kernel = rows.kernel_of(arrays["columns"])
     weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
 
-    def slopes(values: BlockValues, block: RowBlock, each: ForEach) -> None:
+    def decided(values: BlockValues, block: RowBlock, each: ForEach) -> None:
         X = block.X[block.held_out]
         decision = np.tile(arrays["intercept"], (len(X), 1))
         if kernel is not None and len(X):
             decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
         counts = None if block.weights is None else block.weights[block.held_out]
-        sums = loss_slopes(decision, block.y[block.held_out], counts)
-        values.put(block.number, {name: np.asarray(value) for name, value in sums.items()})
+        values.put(
+            block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, rows.shape.n_train)
+        )
 
-    return slopes
+    return decided

@@ -138,7 +138,7 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
     if "working_set" in asked:  # the same optimum, of another Gram
         np.testing.assert_allclose(ours.weights, model.weights, rtol=1e-6, atol=1e-6 * np.abs(model.weights).max())
         return
-    assert ours.temperature == model.temperature
+    assert ours.calibration == model.calibration
     for name in ("centers", "sigma2", "weights", "intercept", "feature_scales"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)
     if model.standardisation is not None:

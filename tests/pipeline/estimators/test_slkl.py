@@ -12,6 +12,7 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, make_classification
 from sklearn.exceptions import ConvergenceWarning
@@ -151,15 +152,6 @@ def test_repeated_rows_are_one_candidate(diabetes: Table) -> None:
     machine = SLKLRegressor(30, sigma2=2.0, penalty=1e-8, random_state=0).fit(X, y)
     assert len(np.unique(machine.center_index_ // 20)) == len(machine.center_index_) > 20
     assert machine.score(X, y) > 0.999
-
-
-def test_class_weight_is_a_factor_of_the_row_weights(digits: Table) -> None:
-    X, y = digits[0][:200], digits[1][:200]
-    options: dict[str, Any] = {"penalty": 1.0, "random_state": 0}
-    factors = {label: 1.0 + label for label in range(10)}
-    by_class = SLKLClassifier(40, class_weight=factors, **options).fit(X, y, sample_weight=np.full(200, 2.0))
-    by_row = SLKLClassifier(40, **options).fit(X, y, sample_weight=2.0 * (1 + y))
-    np.testing.assert_array_equal(by_class.dual_coef_, by_row.dual_coef_)
 
 
 def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
@@ -304,15 +296,40 @@ def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None
     assert np.mean(losses) < 0.705, losses  # ln 2 is .693
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("weighting", [None, "balanced", "factors"])
+def test_probabilities_are_of_the_population_however_classes_are_weighted(n_classes: int, weighting: Any) -> None:
+    """Log loss against that of the true probabilities; labels are those of the decision values, by weighted rows."""
+    rng, n = np.random.default_rng(0), 1500
+    X = rng.normal(size=(n + 5000, 2))
+    odds = np.stack([0 * X[:, 0], 2 * X[:, 0] - 3, X[:, 1] * X[:, 0] - 3.5], axis=1)[:, :n_classes]
+    true = softmax(odds, axis=1)
+    y = (rng.random((len(X), 1)) > true.cumsum(axis=1)).sum(axis=1)
+    factors = {0: 1.0, 1: 9.0, 2: 30.0}
+    class_weight: Any = factors if weighting == "factors" else weighting
+    options: dict[str, Any] = {"kernel": "gaussian", "sigma2": 2.0, "feature_scale": None, "random_state": 0}
+    machine = SLKLClassifier(60, class_weight=class_weight, **options).fit(X[:n], y[:n])
+    p, test = machine.predict_proba(X[n:]), true[n:]
+    assert -(test * np.log(p)).sum(axis=1).mean() < -(test * np.log(test)).sum(axis=1).mean() + 0.03
+    np.testing.assert_allclose(p.mean(axis=0), test.mean(axis=0), atol=0.03)
+    decision = machine.decision_function(X[n:])
+    expected = decision.argmax(axis=1) if n_classes > 2 else (decision >= 0).astype(int)
+    assert machine.predict(X[n:]).tolist() == expected.tolist()
+    assert (np.mean(p.argmax(axis=1) != expected) > 0.1) == (weighting is not None)
+    if weighting == "factors":
+        by_row = SLKLClassifier(60, **options).fit(X[:n], y[:n], sample_weight=[factors[k] for k in y[:n]])
+        np.testing.assert_array_equal(machine.dual_coef_, by_row.dual_coef_)
+
+
 def test_there_are_no_probabilities_where_no_rows_can_be_held_out() -> None:
     X, y = noisy()
     machine = SLKLClassifier(30, penalty=1.0, random_state=0)
     assert hasattr(machine, "predict_proba")
     p = machine.fit(X, y).predict_proba(X.astype(np.float32))
     assert p.dtype == np.float64
-    np.testing.assert_allclose(p, probabilities(machine.decision_function(X), machine.temperature_), atol=1e-5)
+    np.testing.assert_allclose(p, probabilities(machine.decision_function(X), machine.calibration_), atol=1e-5)
     np.testing.assert_allclose(machine.predict_log_proba(X), np.log(p), rtol=1e-4)
-    assert machine.to_model().temperature == machine.temperature_
+    assert machine.to_model().calibration == machine.calibration_
     machine.set_params(n_centers=1).fit(np.ones((20, 5)), y[:20])
     assert machine.temperature_ is None
     assert not hasattr(machine, "predict_proba")

@@ -1,10 +1,10 @@
-"""Scores, probabilities and their temperature: against scipy and scikit-learn on dense values, block by block."""
+"""Scores and probabilities: against scipy and scikit-learn on dense values, block by block."""
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 from sklearn.metrics import (
+    brier_score_loss,
     confusion_matrix,
     log_loss,
     mean_absolute_error,
@@ -16,11 +16,9 @@ from sklearn.metrics import (
 
 from pipeline.prediction import scores
 from pipeline.prediction.scores import (
-    add_sums,
+    Calibration,
     area_under_curve,
-    best_temperature,
     error_numbers,
-    loss_slopes,
     probabilities,
     ranked_rows,
     score_numbers,
@@ -39,65 +37,22 @@ def decisions(n: int, n_classes: int, spread: float = 0.4) -> tuple[np.ndarray, 
     return (f if n_classes > 2 else (f[:, 1:] - f[:, :1]) / 2), truth
 
 
-def least_loss(f: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> float:
-    """The temperature by another library: each row counts for its class, and a little for all others."""
-    n, n_classes = len(f), max(f.shape[1], 2)
-    doubt = 1 / (n + 2)
-    labels = np.tile(np.arange(n_classes), n)
-    shares = np.where(labels == np.repeat(truth, n_classes), 1 - doubt, doubt / (n_classes - 1))
-    values = np.hstack([np.zeros_like(f), f]) if f.shape[1] == 1 else f
-
-    def loss(log_temperature: float) -> float:
-        p = np.repeat(softmax(values / np.exp(log_temperature), axis=1), n_classes, axis=0)
-        return float(log_loss(labels, p, sample_weight=np.repeat(weights, n_classes) * shares))
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9}).x))
-
-
-@pytest.mark.parametrize(("n", "n_classes"), [(40, 2), (900, 2), (30, 5), (700, 3)])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_temperature_has_the_least_log_loss_and_rows_are_summed_in_parts(n, n_classes, weighted, monkeypatch):
-    f, truth = decisions(n, n_classes)
-    weights = np.random.default_rng(0).exponential(size=n) if weighted else np.ones(n)
-    of_blocks = add_sums(*(loss_slopes(f[part], truth[part], weights[part]) for part in (slice(17), slice(17, None))))
-    found = best_temperature(of_blocks)
-    assert found == pytest.approx(least_loss(f, truth, weights), rel=1e-4)
-    whole = loss_slopes(f, truth, weights)
-    assert found == pytest.approx(best_temperature(whole), rel=1e-9)
-    monkeypatch.setattr(scores, "_MOST_VALUES", 1500)
-    np.testing.assert_allclose(loss_slopes(f, truth, weights)["slopes"], whole["slopes"], rtol=1e-12)
-
-
-def test_rows_that_are_all_right_leave_a_doubt():
-    truth = np.arange(60) % 3
-    f = np.where(truth[:, None] == np.arange(3), 1.0, -1.0)
-    found = best_temperature(loss_slopes(f, truth))
-    assert found is not None
-    # The one of which Laplace's rule holds: a row is wrong with a probability of one in 62.
-    assert probabilities(f, found).max(axis=1) == pytest.approx(61 / 62, abs=1e-6)
-
-
-def test_where_there_is_nothing_to_find():
-    f, truth = decisions(50, 3)
-    assert best_temperature(loss_slopes(f[:0], truth[:0])) is None
-    assert best_temperature(loss_slopes(f, (truth + 1) % 3)) == 32, "the least sure of all"
-    assert best_temperature(loss_slopes(1e-7 * f, f.argmax(axis=1))) == 2.0**-15, "the surest of all"
-    assert best_temperature(loss_slopes(np.zeros((9, 1)), truth[:9] % 2)) == 32
-
-
-def test_probabilities_of_two_classes_and_of_large_values():
+def test_probabilities_are_the_softmax_of_bent_and_shifted_values():
     f = np.array([[-3.0], [0.0], [2e8]])
-    p = probabilities(f, 0.5)
-    np.testing.assert_allclose(p[:, 1], expit(f[:, 0] / 0.5), rtol=1e-14)
+    p = probabilities(f, Calibration(0.5, (0.0, -1.5), 0.1))
+    bent = np.arcsinh((1 + f[:, 0]) / 0.1) - np.arcsinh((1 - f[:, 0]) / 0.1)
+    np.testing.assert_allclose(p[:, 1], expit(bent / 0.5 - 1.5), rtol=1e-14)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-15)
-    np.testing.assert_allclose(probabilities(f * [1, 2, 3], 2.0), softmax(f * [1, 2, 3] / 2, axis=1), rtol=1e-13)
+    np.testing.assert_allclose(probabilities(f, Calibration(0.5))[:, 1], expit(f[:, 0] / 0.5), rtol=1e-14)
+    found = probabilities(f * [1, 2, 3], Calibration(2.0, (0.0, 1.0, 700.0)))
+    np.testing.assert_allclose(found, softmax(f * [1, 2, 3] / 2 + [0, 1, 700], axis=1), rtol=1e-13)
 
 
-def scored(f, truth, labels, temperature=None, weights=None, ends=(0, 40)):
+def scored(f, truth, labels, calibration=None, weights=None, ends=(0, 40)):
     """The numbers of rows that come in two blocks."""
     parts = [slice(*ends), slice(ends[1], len(f))]
     of = [(f[rows], truth[rows], None if weights is None else weights[rows]) for rows in parts]
-    sums = (score_sums(f, y, len(labels), temperature, s) for f, y, s in of)
+    sums = (score_sums(f, y, len(labels), calibration, s) for f, y, s in of)
     if not labels:
         return score_numbers(total_of(sums), labels)
     ranked = (ranked_rows(*block, rows.start, len(f)) for block, rows in zip(of, parts, strict=True))
@@ -107,10 +62,10 @@ def scored(f, truth, labels, temperature=None, weights=None, ends=(0, 40)):
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_scores_of_probabilities_add_up(n_classes):
     f, truth = decisions(400, n_classes, spread=0.7)
-    found = scored(f, truth, tuple("abcd")[:n_classes], 0.3)["probabilities"]
-    p = probabilities(f, 0.3)
+    found = scored(f, truth, tuple("abcd")[:n_classes], Calibration(0.3))["probabilities"]
+    p = probabilities(f, Calibration(0.3))
     assert found["log_loss"] == pytest.approx(log_loss(truth, p), rel=1e-12)
-    assert found["brier_score"] == pytest.approx(np.mean(((p - np.eye(n_classes)[truth]) ** 2).sum(axis=1)), rel=1e-12)
+    assert found["brier_score"] == pytest.approx(brier_score_loss(truth, p, labels=range(n_classes)), rel=1e-12)
     confidence, right = p.max(axis=1), p.argmax(axis=1) == truth
     error = 0.0
     for low in np.arange(15) / 15:
@@ -123,12 +78,13 @@ def test_scores_of_probabilities_add_up(n_classes):
 
 def test_a_probability_of_zero_has_a_finite_loss_however_large_the_values():
     def log_loss_of(f):
-        return scored(np.array(f), np.ones(len(f), int), (0, 1), 1e-4, ends=(0, 1))["probabilities"]["log_loss"]
+        numbers = scored(np.array(f), np.ones(len(f), int), (0, 1), Calibration(1e-4), ends=(0, 1))
+        return numbers["probabilities"]["log_loss"]
 
     assert log_loss_of([[-1.0], [-1.0]]) == pytest.approx(1e4)
     for size in (1e307, 1.7e308):
         for f in ([[size, -size]], [[-size]]):
-            np.testing.assert_array_equal(probabilities(np.array(f), 0.01), [[1, 0]])
+            np.testing.assert_array_equal(probabilities(np.array(f), Calibration(0.01)), [[1, 0]])
             assert np.isfinite(log_loss_of(f * 1000))
 
 

@@ -15,6 +15,7 @@ from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
 from pipeline.runtime.answers import describe
 from storage.arrays import write_arrays
@@ -65,8 +66,8 @@ def parts(model: SparseKernelModel) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
     plain = make(task, name, m)
     scales = np.linspace(0.0, 2.0, plain.centers.shape[1], dtype=np.float32)
-    temperature = 0.21 if scaled and task != "regression" else None
-    model = replace(plain, feature_scales=scales, temperature=temperature) if scaled else plain
+    found = {"multiclass": Calibration(0.21, (0.0, 1.5, -2.0)), "binary": Calibration(0.3, (0.0, 1.0), 0.1)}
+    model = replace(plain, feature_scales=scales, calibration=found.get(task)) if scaled else plain
     save_model(tmp_path / "model", model)
     again = load_model(tmp_path / "model")
     inputs = np.random.default_rng(1).random((7, *model.input_shape))
@@ -75,10 +76,37 @@ def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
     assert features.dtype == np.float32
     assert np.array_equal(again.decision_function(features), model.decision_function(model.features_of(inputs)))
     assert again.description() == model.description()
-    assert again.temperature == model.temperature == model.description().get("temperature")
+    assert again.calibration == model.calibration
+    assert (again.calibration and again.calibration.temperature) == model.description().get("temperature")
     assert ("feature_scales" in model.arrays()) == scaled
     # Without scales it is as before there were any; no version without scales takes one with them.
     assert (model.description()["kernel"] == {"name": "gaussian", "sigma2": 3.0}) == (not scaled)
+
+
+# Of each kernel the widths σ² at which rows near and far from all centers have values between 1e-300 and 1e-40.
+FAR_WIDTHS = {"gaussian": 0.3, "laplace": 0.004, "product-laplace": 0.03}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("case", ["large weights", "far rows"])
+def test_decisions_are_those_of_exact_arithmetic(kernel: type[Kernel], case: str) -> None:
+    """Where float32 kernel values would lose digits, and where, without an intercept, its smallest exp would decide."""
+    rng, far = np.random.default_rng(0), case == "far rows"
+    centers, weights = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(40, 3))
+    sigma2 = FAR_WIDTHS[kernel.name] if far else 1e4
+    if not far:  # those of an interpolation cancel
+        weights = np.linalg.solve(kernel(centers, sigma2, np.float64).block(centers) + 1e-9 * np.eye(40), weights)
+    model = replace(make(m=40), kernel=kernel, sigma2=sigma2, centers=centers, weights=weights, intercept=np.zeros(3))
+    assert model.needs_float64 != far
+    X = rng.normal(size=(60, 6)).astype(np.float32) * np.float32(4.0 if far else 1.0)
+    differences = X[:, None].astype(np.float64) - centers
+    distances = np.linalg.norm(differences, ord=1 if kernel.name == "product-laplace" else 2, axis=2)
+    exponents = distances**2 / (2 * sigma2) if kernel.name == "gaussian" else distances / np.sqrt(sigma2)
+    assert not far or exponents.min(axis=1).max() > 90
+    expected = np.exp(-exponents) @ weights
+    found = model.decision_function(X)
+    assert model.labels_of(found).tolist() == model.labels_of(expected).tolist()
+    np.testing.assert_allclose(found, expected, rtol=1e-4 if far else 0, atol=1e-6 * expected.std())
 
 
 VERSION, NAN = {"algorithm_version": 1}, float("nan")
@@ -106,7 +134,10 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "standardise": ("no",),
     "temperature": (0.0, -0.2, NAN, float("inf"), 1e-300, "0.2", 1, True, [0.2]),
+    "offsets": ([0.0], [0.0, "1", 2.0], [0.0, NAN, 1.0], [0, 1, 2], "abc", {"a": 1.0}, [0.0] * 4),
+    "bend": (0.1, 0.0, "0.1", 1e-300),  # of three classes
 }
+CALIBRATION = {"temperature", "offsets", "bend"}
 WRONG_WIDTHS = (0.0, -1.0, np.inf, np.nan, 3, "3", None, [3.0])
 ABSENT = object()
 OTHER_VERSIONS = [(name, "algorithm_version", value) for name in SPECS for value in (0, 2)]
@@ -127,7 +158,7 @@ def with_features(name: str, key: str, value: Any) -> dict[str, Any]:
     ("name", "change", "words"),
     [
         *(
-            ("raw", {key: value}, "temperature" if key == "temperature" else None)
+            ("raw", {"temperature": 0.2} | {key: value}, "temperature" if key in CALIBRATION else None)
             for key in WRONG_DESCRIPTIONS
             for value in WRONG_DESCRIPTIONS[key]
         ),
@@ -141,7 +172,7 @@ def with_features(name: str, key: str, value: Any) -> dict[str, Any]:
 def test_descriptions_that_do_not_fit_are_refused(name, change, words):
     description, arrays = parts(make(name=name))
     SparseKernelModel.from_parts(description, arrays)
-    assert change.keys() <= description.keys() | {"temperature"}
+    assert change.keys() <= description.keys() | CALIBRATION
     with pytest.raises(ModelFormatError, match=words) as found:
         SparseKernelModel.from_parts(description | change, arrays)
     assert describe(found.value)[0] is ExitCode.INVALID_DATA

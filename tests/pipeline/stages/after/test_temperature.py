@@ -1,22 +1,22 @@
 """The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import runs
 from cases import SERIAL
-from pipeline.evaluate import main as evaluate
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.scores import best_temperature, loss_slopes
+from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.report import main as write_report
 from pipeline.reporting.result_table import table
 from pipeline.stages import fit_model
+from pipeline.stages.after import temperature
 from runs import TrainedRuns, report_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -36,11 +36,70 @@ def train(finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Any
     return trained
 
 
+def best(f: np.ndarray, truth: np.ndarray, weights: Any = 1.0, offsets: Any = 0.0) -> Calibration:
+    offsets = offsets + np.zeros(max(f.shape[1], 2))
+    return temperature.best_calibration((f, truth, weights * np.ones(len(f))), len(f), offsets)
+
+
+@pytest.mark.parametrize(("n", "n_classes", "chance"), [(40, 2, np.inf), (900, 2, 0.0), (30, 5, 0.0), (700, 3, 0.0)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_calibration_nearby_has_a_lower_log_loss(
+    n: int, n_classes: int, chance: float, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row counts for its class, and a little for all others; for two classes, nothing but temperature or all."""
+    monkeypatch.setattr(temperature, "CHANCE", chance)
+    rng = np.random.default_rng([n, n_classes])
+    truth, s = rng.integers(0, n_classes, n), rng.exponential(size=n) if weighted else np.ones(n)
+    f = rng.normal(-0.8, 0.4, (n, n_classes)) + np.eye(n_classes)[truth]
+    f, offsets = f if n_classes > 2 else (f[:, 1:] - f[:, :1]) / 2, np.linspace(0, -1, n_classes)
+    shares = np.where(np.arange(n_classes) == truth[:, None], 1 - 1 / (n + 2), 1 / (n + 2) / (n_classes - 1))
+
+    def loss(calibration: Calibration) -> float:
+        return float(-s @ (shares * np.log(probabilities(f, calibration))).sum(axis=1))
+
+    found = best(f, truth, s, offsets)
+    assert (found.offsets == tuple(offsets)) == (n != 900)
+    nearby = [replace(found, temperature=found.temperature * by) for by in (0.999, 1.001)]
+    if chance == 0.0 and n_classes == 2:
+        nearby += [replace(found, offsets=(0.0, found.offsets[1] + by)) for by in (-0.001, 0.001)]
+    assert loss(found) < min(map(loss, nearby))
+    assert best(f, truth, 1e-90 * s, offsets).temperature == pytest.approx(found.temperature, rel=1e-6)
+
+
+def test_two_classes_get_a_bend_and_an_offset_where_these_are_true() -> None:
+    """Least squares of a rare class: values of 2p - 1, with noise."""
+    rng = np.random.default_rng(0)
+    p = expit(2.5 * rng.normal(size=4000) - 4)
+    f = (2 * p - 1 + 0.02 * rng.normal(size=4000))[:, None]
+    found = best(f, (rng.random(4000) < p).astype(int))
+    low = p < 0.01
+    assert probabilities(f, found)[low, 1].mean() < 3.5 * p[low].mean(), "8 times by one temperature, or with an offset"
+    assert probabilities(f, found)[:, 1].mean() == pytest.approx(p.mean(), rel=0.1)
+    f = (p[:, None] - 0.2) * 2  # of other values, as moved centers may have
+    assert best(f, (rng.random(4000) < p).astype(int)).offsets
+
+
+def test_rows_that_are_all_right_leave_a_doubt() -> None:
+    truth = np.arange(60) % 3
+    f = np.where(truth[:, None] == np.arange(3), 1.0, -1.0)
+    # That of which Laplace's rule holds: a row is wrong with a probability of one in 62.
+    assert probabilities(f, best(f, truth)).max(axis=1) == pytest.approx(61 / 62, abs=1e-6)
+
+
+def test_where_there_is_nothing_to_find() -> None:
+    truth = np.arange(51) % 3
+    f = np.random.default_rng(0).normal(-0.8, 0.4, (51, 3)) + np.eye(3)[truth]
+    assert best(f, (truth + 1) % 3) == Calibration(32.0), "the least sure of all"
+    assert best(1e-7 * f, f.argmax(axis=1)).temperature == pytest.approx(2.0**-15), "the surest of all"
+    assert best(np.zeros((9, 1)), np.arange(9) % 2) == Calibration(32.0)
+    assert best(f, truth, np.zeros(51)) == Calibration(32.0), "no row counts"
+
+
 def told(run: Path) -> dict[str, Any]:
     return dict(report_of(run)["probabilities"])
 
 
-def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: np.ndarray) -> float | None:
+def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: np.ndarray) -> float:
     """The temperature that all rows want, each with dense least squares on the others that are not held out.
 
     centers: training rows.
@@ -56,17 +115,18 @@ def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: 
         A, B = K[used] - K[used].mean(axis=0), Y[used] - Y[used].mean(axis=0)
         weights = np.linalg.solve(A.T @ A + ridge * np.eye(len(centers)), A.T @ B)
         decision[row] = (K[row] - K[used].mean(axis=0)) @ weights + Y[used].mean(axis=0)
-    return best_temperature(loss_slopes(decision, rows.y))
+    return best(decision, rows.y).temperature
 
 
-def seen_temperature(model: SparseKernelModel, rows: Any) -> float | None:
-    return best_temperature(loss_slopes(model.decision_function(rows.X[rows.held_out]), rows.y[rows.held_out]))
+def seen_temperature(model: SparseKernelModel, rows: Any) -> float:
+    return best(model.decision_function(rows.X[rows.held_out]), rows.y[rows.held_out]).temperature
 
 
 def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(train: Train) -> None:
     run, model, rows = train("--penalty", "1", "--refit", "ridge")
-    assert model.temperature == pytest.approx(unseen_temperature(run, model, rows, model.center_index), rel=1e-4)
-    assert model.temperature > 1.01 * seen_temperature(model, rows), "weights that have seen the rows are too sure"
+    found = told(run)["temperature"]
+    assert found == pytest.approx(unseen_temperature(run, model, rows, model.center_index), rel=1e-4)
+    assert found > 1.01 * seen_temperature(model, rows), "weights that have seen the rows are too sure"
     assert (told(run)["n_rows"], told(run)["seen"]) == (len(rows.y), False)
 
 
@@ -83,13 +143,14 @@ def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
     runs.train(run, features, *asked, dataset=tables / "classes.npz")
     (tried,), model = seen, load_model(run / "model")
     assert rounds or set(tried) != set(model.center_index)  # few finalists may be the same centers
-    assert model.temperature == pytest.approx(unseen_temperature(run, model, rows, tried), rel=1e-4)
+    assert told(run)["temperature"] == pytest.approx(unseen_temperature(run, model, rows, tried), rel=1e-4)
     assert told(run)["seen"] is False
 
 
 def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(train: Train) -> None:
     run, model, rows = train("--penalty", "1")
-    assert model.temperature == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
+    found = told(run)["temperature"]
+    assert found == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
     assert told(run)["seen"] is True
     assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report_of(run)))
 
@@ -98,26 +159,12 @@ def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(tra
 def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(train: Train) -> None:
     run, model, (X, y, *_, held_out) = train("--penalty", "auto")
     layout, points = RunLayout(run), report_of(run)["path"]
-    best = [point["penalty"] for point in points].index(report_of(run)["penalty"])
+    chosen = [point["penalty"] for point in points].index(report_of(run)["penalty"])
     decision = np.zeros((len(X), 3))
     for output in range(3):
-        solution = read_arrays(layout.solution(f"fit-centred-penalty-{best:02d}-output-{output:04d}.npz"))
+        solution = read_arrays(layout.solution(f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz"))
         rows = read_arrays(layout.candidates)["index"][solution["active"]]
         f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
-    found = best_temperature(loss_slopes(decision[held_out], y[held_out]))
-    assert model.temperature == pytest.approx(found, rel=1e-4)
+    assert told(run)["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)
     assert told(run)["seen"] is False
-
-
-@pytest.mark.parametrize(("data", "more"), [("values", ()), ("classes", ("--set", "statistics.hold_out=0"))])
-def test_there_is_none_of_values_or_without_held_out_rows(
-    trained: Callable[..., Path], tables: Path, data: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = trained(*COMMON, "--penalty", "1", *more, dataset=tables / f"{data}.npz")
-    assert report_of(run)["probabilities"] is None
-    assert "temperature" not in json.loads((run / "model" / "model.json").read_text())
-    assert evaluate([str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["probabilities"] is None
-    assert write_report([str(run)]) == 0
-    assert "Probabilities" not in (run / "report.html").read_text()
