@@ -93,11 +93,6 @@ def places_in(known: Mapping[str, int], texts: Collection[str]) -> list[int]:
     return [known[text] if text in known else of_value.get(value_of(text), UNKNOWN) for text in texts]
 
 
-def is_missing(text: str) -> bool:
-    """Return whether a cell says that there is no value."""
-    return text.strip() in NULL_WORDS
-
-
 def text_of(value: Any) -> str | None:
     """Return a value as a csv would hold it; None for a missing one."""
     text = None if value is None else str(value)

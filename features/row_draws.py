@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import is_missing, text_of
+from features.cell_text import POINTS, Spelling, text_of
 from features.errors import DataError
 
 RowKeys = NDArray[np.uint64]
@@ -35,23 +35,21 @@ def row_keys(inputs: np.ndarray) -> RowKeys:
     return _mixed(keys)
 
 
-def group_keys(groups: np.ndarray) -> RowKeys:
+def group_keys(groups: np.ndarray, how: Spelling = POINTS) -> RowKeys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
     Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
     DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
-    read = []
-    for name in names.tolist():
+    digests = list[bytes]()
+    for name, row in zip(names.tolist(), rows.tolist(), strict=True):
         text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else text_of(name) or ""
+        if text.strip() in how.nulls:
+            raise DataError(f"row {row} has no group ({text!r}); name one for each row")
         if _WHOLE.fullmatch(text) and float(text).is_integer():
             text = str(int(float(text) if "e" in text else text.partition(".")[0]))
-        read.append(text)
-    for name, row in zip(read, rows.tolist(), strict=True):
-        if is_missing(name):
-            raise DataError(f"row {row} has no group ({name!r}); name one for each row")
-    digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in read)
+        digests.append(hashlib.blake2b(text.encode(), digest_size=8).digest())
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
 
 

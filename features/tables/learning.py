@@ -162,11 +162,6 @@ class Learner:
         """Names of the columns of dates."""
         return tuple(column.name for column in self._columns if column.words is None and "date" in column.first)
 
-    @property
-    def mixed(self) -> list[int]:
-        """The columns with words, or with several kinds of numbers."""
-        return [k for k, column in enumerate(self._columns) if column.words is not None or column.is_mixed]
-
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) of the columns at some places."""
         codes = np.empty((batch.n_rows, len(places)))
@@ -175,14 +170,14 @@ class Learner:
             codes[:, k] = column.read(batch, batch.columns[place])
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int, n_distinct: "dict[str, int]") -> None:
+    def check(self, spec: SourceSpec, n_rows: int, codes: NDArray[np.float64]) -> None:
         """Raise DataError with every column that cannot be used as it is, and the settings that help.
 
-        n_distinct: how many different numbers a sample of a column has; only those that are `mixed` are asked.
+        codes: those of a sample of the rows, (m, columns).
         """
         faults, dropped, named = list[str](), list[str](), list[str]()
         needs = set[str]()
-        for column in self._columns:
+        for k, column in enumerate(self._columns):
             words, parts = column.words or {}, []
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
             unusable = bool(column.n_infinite) or column.n_missing == n_rows
@@ -206,7 +201,7 @@ class Learner:
             if looks is not None and looks[0] == COMMAS:
                 needs.add("decimal")
             elif doubtful:
-                unusable = unusable or max(len(column.numbers), n_distinct.get(column.name, 0)) > MOST_ONEHOT
+                unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             if column.n_missing == n_rows:
                 parts.append("no cell is filled in")

@@ -80,7 +80,7 @@ def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
         row = int(np.argmax(of_rows == texts.index(None)))
         title = layout.title(place)
         raise CellError(row, f"{batch.where(row)}, column {title} names no group; name one for each row")
-    return group_keys(np.array(texts, dtype=str))[of_rows]
+    return group_keys(np.array(texts, dtype=str), layout.how)[of_rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +269,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     found = _read(table, layout, learner, tick, spec.seed, spec.task)
     assert found.sample is not None
     assert found.codes is not None
-    learner.check(spec, len(found.labels), _n_distinct(learner, found.codes))
+    learner.check(spec, len(found.labels), found.codes)
     if asked == EncodingRequest():
         return found
     rows = LabelledRows(found.codes, found.labels, found.weights, found.groups, found.keys)
@@ -282,11 +282,6 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
     return replace(found, encoding=encoding)
-
-
-def _n_distinct(learner: Learner, codes: NDArray[np.float64]) -> dict[str, int]:
-    """Return how many different values the columns have that hold words, or numbers of several kinds."""
-    return {learner.names[k]: len(np.unique(codes[:, k])) for k in learner.mixed}
 
 
 def _read(
@@ -449,7 +444,7 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     how = Spelling(only_empty=asked.missing == "empty")
     layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked, how)
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
-    learner.check(SourceSpec(str(frame.path)), len(codes), _n_distinct(learner, codes))
+    learner.check(SourceSpec(str(frame.path)), len(codes), codes)
     columns = Columns(tuple(names), how=how, dates=learner.dates)
     if asked == EncodingRequest():
         return codes, columns

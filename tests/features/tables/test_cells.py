@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from features.cell_text import NULL_WORDS, Spelling, names_in, names_text
 from features.cell_text import WORD as IS_WORD
-from features.cell_text import Spelling, is_missing, names_in, names_text
 from features.errors import DataError
 from features.tables.cells import distinct, labels_of, missing_cells, numbers
 
@@ -64,7 +64,6 @@ def test_what_a_cell_is(cell):
         found, _ = numbers(of_texts([cell]), are_known=True)
         assert found[0] == expected[0] or (expected == [MISSING] and math.isnan(found[0]))
     assert missing_cells(of_texts([cell])).tolist() == [expected == [MISSING]]
-    assert is_missing(cell) == (expected == [MISSING])
     assert distinct(of_texts([cell]))[0] == [None if expected == [MISSING] else cell.strip()]
 
 
@@ -80,7 +79,7 @@ def test_a_cell_is_the_same_alone_and_in_a_column(cells):
     assert kinds_of(of_texts(cells)) == kinds_of(of_texts([*cells, "word"]))[:-1] == alone
     for cell, found in zip(cells, alone, strict=True):
         _, number = Spelling().read(cell.strip())
-        assert found == (MISSING if is_missing(cell) else WORD if math.isnan(number) else number)
+        assert found == (MISSING if cell.strip() in NULL_WORDS else WORD if math.isnan(number) else number)
 
 
 @given(st.floats(allow_nan=False), st.datetimes(), st.dates())

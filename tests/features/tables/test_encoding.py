@@ -9,12 +9,17 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from features.cell_text import NULL_WORDS, is_missing, value_of
+from features.cell_text import NULL_WORDS, value_of
 from features.errors import DataError
 from features.source import SourceSpec
 from features.tables.encoding import MOST_ONEHOT, EncodedRows, EncodingRequest, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip() in NULL_WORDS
+
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=4)
 CELLS = (
@@ -113,7 +118,7 @@ def test_kinds_of_categories(asked, names):
     cells = {0: pyarrow.array([k % (MOST_ONEHOT + 1) for k in range(99)]), 1: pyarrow.array(list("SML") * 33)}
     learner = Learner(Path("here"), ["zip", "size"], EncodingRequest.read(asked, None))
     codes = learner.codes(Batch(Path("here"), 0, 99, cells), [0, 1])
-    learner.check(SourceSpec("here", categorical=asked), 99, {})
+    learner.check(SourceSpec("here", categorical=asked), 99, codes)
     encoding = learn_encoding(["zip", "size"], learner.words, codes, EncodingRequest.read(asked, None))
     assert encoding.inputs == tuple(names)
     if ":" in asked:
