@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,14 @@ def numbers(
     """
     if types.is_dictionary(values.type) and not holds_words(values.type.value_type):
         values = values.dictionary_decode()
-    of = values.type
+    of, all_of = values.type, partial(np.full, len(values), dtype=np.int8)
     if types.is_date(of) or types.is_timestamp(of):
-        return _days(values), _all(DATE, values)
+        return _days(values), all_of(DATE)
     if types.is_decimal(of) or types.is_null(of):
         values, how = values.cast(pyarrow.string()), POINTS
     if types.is_integer(of) or types.is_floating(of) or types.is_boolean(of):
         read = _array(values.cast(pyarrow.float64(), safe=False))
-        return read, _all(TRUTH if types.is_boolean(of) else NUMBER, values)
+        return read, all_of(TRUTH if types.is_boolean(of) else NUMBER)
     if types.is_string(values.type):
         for has_blanks in (False, True):
             cells = _with_points(_trimmed(values, how) if has_blanks else values, how)
@@ -54,20 +55,15 @@ def numbers(
             except pyarrow.ArrowInvalid:
                 continue
             if are_known or not _has_other_nans(cells, found, how):
-                return found, _all(NUMBER, values)
+                return found, all_of(NUMBER)
         try:
-            return _days(values.cast(pyarrow.timestamp("us"))), _all(DATE, values)
+            return _days(values.cast(pyarrow.timestamp("us"))), all_of(DATE)
         except pyarrow.ArrowInvalid:
             pass
     texts, of_rows = distinct(values, how)
     read_as = [(NUMBER, np.nan) if text is None else how.read(text) for text in texts]
     kinds, found = (np.array([one[k] for one in read_as]) for k in (0, 1))
     return found[of_rows].astype(np.float64), kinds[of_rows].astype(np.int8)
-
-
-def _all(kind: int, values: "pyarrow.Array") -> NDArray[np.int8]:
-    """Return one kind for all cells of a column."""
-    return np.broadcast_to(np.int8(kind), len(values))
 
 
 def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str | None], NDArray[np.int64]]:

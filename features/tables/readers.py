@@ -243,8 +243,9 @@ def _decoded(path: Path, data: bytes, line: int) -> str:
 
 
 def _separator_of(line: str) -> str:
-    """Return what a line has most of outside of quotes: commas, semicolons or tabs."""
-    return max(SEPARATORS, key=re.sub(r'"[^"]*"', "", line).count)
+    """Return what a line has most of outside of quotes: commas, semicolons or tabs; of numbers, what parts them."""
+    between_numbers = (sign for sign in ";\t" if sign in line and all(map(is_number, line.split(sign))))
+    return next(between_numbers, max(SEPARATORS, key=re.sub(r'"[^"]*"', "", line).count))
 
 
 class ParquetFile:

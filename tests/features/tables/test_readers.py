@@ -93,6 +93,7 @@ STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "nothing": ("t.csv", "", "is empty"),
     "numbers for names": ("t.csv", "1,2e3\n3,4\n", r"its first line holds numbers \(1,2e3\), .* `data.header=false`"),
+    "commas for names": ("t.csv", "1,5;2,5\n3,5;4\n", r"its first line holds numbers \(1,5;2,5\)"),
     "names that repeat": ("t.csv", "a,b,a\n1,2,3\n", "has the column 'a', which stands twice in its header"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
     "a long first row": ("t.csv", "a,b\n1,2,3\n", "row 0 has 3 cells, expected 2"),
