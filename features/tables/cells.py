@@ -10,18 +10,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import (
-    DATE,
-    MICROSECONDS_A_DAY,
-    NUMBER,
-    POINTS,
-    TRUTH,
-    WORD,
-    Spelling,
-    misread,
-    setting,
-    text_of,
-)
+from features.cell_text import DATE, MICROSECONDS_A_DAY, NUMBER, POINTS, TRUTH, WORD, Spelling, misread, text_of
 from features.errors import DataError
 from features.tables.readers import holds_words
 from features.targets import MOST_TABLE_CLASSES, written
@@ -122,8 +111,8 @@ def labels_of(
     texts, of_rows = distinct(column.combine_chunks(), how)
     words = [text for text in texts if text is not None and how.read(text)[0] == WORD]
     if task is None and are_texts and (looks := misread(words)) is not None:
-        classes = setting("data.task", "multiclass")
-        raise DataError(f"{where}: holds {looks[0]}, such as {words[0]!r:.60}; {looks[1]}; for classes {classes}")
+        told = f"holds {looks[0]}, such as {words[0]!r:.60}; {looks[1]}"
+        raise DataError(f"{where}: {told}; if these are classes, give `data.task=multiclass`")
     ends = next((text for text in texts if text is not None and text.endswith("\0")), None)
     if ends is not None:
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")

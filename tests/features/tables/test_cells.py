@@ -157,10 +157,7 @@ def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces,
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (
-            ["-0,5", "1,5", "2"],
-            "t: holds numbers with a comma, such as '-0,5'; .*`data.decimal=,`; for classes `data.t",
-        ),
+        (["-0,5", "1,5", "2"], "t: holds numbers with a comma, such as '-0,5'; .*`data.decimal=,`; .*`data.task="),
         (["12%", "5%"], "t: holds numbers with a unit, .*write plain numbers"),
         (["31.01.2020", "01.02.2020"], r"t: holds dates of a country.*write ISO dates \(2020-01-31\)"),
         ([True, "true"], "t: the files of the table hold bool and string; give labels of one type"),
