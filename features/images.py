@@ -14,7 +14,7 @@ import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
-from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.input_files import check_promise, open_plain
 from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
@@ -114,15 +114,11 @@ def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
     size_bytes = os.fstat(stream.fileno()).st_size
     try:
         shape = _read_shape(content, n_dimensions, name)
-        promised_bytes, limit_bytes = math.prod(shape), max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size_bytes)
+        promised_bytes = math.prod(shape)
         promise = f"{name}: its IDX header promises {promised_bytes} bytes"
         if not is_packed and promised_bytes + content.tell() != size_bytes:
             raise DataError(f"{promise}, found {size_bytes - content.tell()}")
-        if promised_bytes > limit_bytes:
-            raise DataError(
-                f"{promise} from {size_bytes} compressed ones, more than the {limit_bytes} allowed; a file that large "
-                "is to be unpacked first"
-            )
+        check_promise(Path(stream.name), promised_bytes)
         values, filled = np.empty(promised_bytes, dtype=np.uint8), 0
         while piece := content.read(PIECE_BYTES):
             if filled + len(piece) > promised_bytes:

@@ -312,12 +312,10 @@ def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
         return sizes[1:] if sizes[0] == 1 else sizes[:2]
     if len(sizes) in (1, 2):
         return sizes
-    needed = f"{name} has shape {tuple(shape)}; inputs are needed, (n, d) or (n, H, W)"
-    if not sizes:
-        raise DataError(f"{needed}: X.reshape(-1, 1) for one column")
-    channels = next((axis for axis in (3, 1) if len(sizes) == 3 and shape[axis] <= MOST_CHANNELS), None)
-    grey = "" if channels is None else f"X.mean(axis={channels}).astype(X.dtype) for grey images, "
-    raise DataError(f"{needed}: {grey}X.reshape(len(X), -1) for columns")
+    remedy = "X.reshape(len(X), -1) for columns" if sizes else "X.reshape(-1, 1) for one column"
+    if len(sizes) == 3 and (channels := next((axis for axis in (3, 1) if shape[axis] <= MOST_CHANNELS), None)):
+        remedy = f"X.mean(axis={channels}).astype(X.dtype) for grey images, {remedy}"
+    raise DataError(f"{name} has shape {tuple(shape)}; inputs are needed, (n, d) or (n, H, W): {remedy}")
 
 
 def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:

@@ -43,6 +43,7 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
         raise DataError(f"inputs are bytes, the model was trained on {dtype} images; give floats on the same scale")
     flat = inputs.reshape(len(inputs), -1)
     bad = np.argwhere(~((flat >= 0) & (flat <= 255) & (flat == np.rint(flat))))
+    bad = np.argwhere(flat == 1) if not bad.size and flat.max(initial=0) == 1 else bad  # on a scale that ends with it
     if bad.size:
         row, pixel = bad[0]
         raise DataError(
@@ -56,24 +57,20 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
 class RunningMoments:
     """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one.
 
-    Of a column, `origin` was subtracted before, and is common to all that are merged. low, high: its extremes.
+    Of a column, `origin` was subtracted before, and is common to all that are merged.
     """
 
     count: float
     mean: np.ndarray
     squares: np.ndarray
     origin: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
     @classmethod
     def begin(cls, block: np.ndarray) -> "RunningMoments":
         """Return the moments of no rows, for rows such as those of `block`, (n, d) or (n, *shape)."""
         flat = _flat(block)
-        half, first = flat.max(axis=0) / 2 - flat.min(axis=0) / 2, flat[0]  # of the spread, which may overflow
-        are_close = (half > 0) & (half < CLOSE_VALUES * np.abs(first))
-        none = np.zeros(flat.shape[1])
-        return cls(0, none, none, np.where(are_close, first, 0.0), none + np.inf, none - np.inf)
+        half, none = flat.max(axis=0) / 2 - flat.min(axis=0) / 2, np.zeros(flat.shape[1])  # the whole may overflow
+        return cls(0, none, none, np.where(half <= CLOSE_VALUES * np.abs(flat[0]), flat[0], 0.0))
 
     def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
         """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
@@ -83,14 +80,13 @@ class RunningMoments:
         flat = _flat(block)
         if not len(flat) or (weights is not None and not weights.any()):
             return self
-        extremes = flat.min(axis=0), flat.max(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             flat = flat - self.origin
             mean = flat.mean(axis=0) if weights is None else weights @ flat / weights.sum()
             squares = (flat - mean) ** 2
             squares = squares.sum(axis=0) if weights is None else weights @ squares
         count = len(flat) if weights is None else float(weights.sum())
-        return self.merge(RunningMoments(count, mean, squares, self.origin, *extremes))
+        return self.merge(RunningMoments(count, mean, squares, self.origin))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""
@@ -101,8 +97,7 @@ class RunningMoments:
             step = other.mean - self.mean
             mean = self.mean + step * (other.count / count)
             squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return RunningMoments(count, mean, squares, self.origin, low, high)
+        return RunningMoments(count, mean, squares, self.origin)
 
     def standardisation(self) -> Standardisation:
         """Return mean and population standard deviation; the scale of a constant column is inf.
@@ -118,9 +113,7 @@ class RunningMoments:
                 f"inputs, column {bad[0]}: mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
                 "its values are too large to be standardised in float64: rescale the column"
             )
-        deviation = np.where(deviation > 0, deviation, self.high / 2 - self.low / 2)  # whose squares are too small
-        constant = self.low == self.high
-        return Standardisation(np.where(constant, self.low, mean), np.where(constant, np.inf, deviation))
+        return Standardisation(mean, np.where(deviation > 0, deviation, np.inf))
 
 
 def _flat(block: np.ndarray) -> np.ndarray:

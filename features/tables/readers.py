@@ -625,21 +625,15 @@ def check_lengths(path: Path, batch: "pyarrow.RecordBatch", lengths: Mapping[str
         if (found != lengths[name]).any():
             row = int(np.argmax(found != lengths[name]))
             fault = f"row {start + row}, column {name} has a list of {found[row]}, the first is one of {lengths[name]}"
-            raise DataError(f"{path}: {fault}; {_LISTS}")
+            raise DataError(f"{path}: {fault}; {_REMEDIES['list']}")
 
 
-_LISTS = "give lists of numbers of one length: fill up short ones, flatten lists of lists"
-# How values of other types become columns, by the beginning of their type's name.
+# How values of other types become columns, by what their type is called.
 _REMEDIES = {
-    "list": _LISTS,
-    "large_list": _LISTS,
-    "fixed_size_list": _LISTS,
-    "struct": "give each field a column (pyarrow.Table.flatten)",
-    "map": "give each key a column",
+    "list": "give lists of numbers of one length: fill up short ones, flatten lists of lists",
+    "struct|map": "give each field a column (pyarrow.Table.flatten)",
     "binary": "decode them to words, or to lists of numbers",
-    "large_binary": "decode them to words, or to lists of numbers",
-    "duration": "give seconds, as numbers",
-    "time": "give seconds, as numbers",
+    "duration|time": "give seconds, as numbers",
 }
 
 
@@ -649,8 +643,8 @@ def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -
     if wrong:
         held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
         options = drop_setting(*(field.name for field in wrong))
-        remedies = {_REMEDIES.get(re.split("[^a-z_]", str(field.type))[0]) for field in wrong}
-        advice = "".join(f"{remedy}, or " for remedy in sorted(filter(None, remedies)))
+        kinds = " ".join(str(field.type).partition("<")[0] for field in wrong)
+        advice = "".join(f"{remedy}, or " for words, remedy in _REMEDIES.items() if re.search(words, kinds))
         raise DataError(
             f"{path}: columns that hold neither numbers, words nor dates: {held}; {advice}leave them out ({options})"
         )

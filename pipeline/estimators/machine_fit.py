@@ -24,7 +24,6 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from threadpoolctl import threadpool_limits
 
 from features.array_sources import numeric, unmasked
-from features.cell_text import text_of
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.readers import check_frame, has_numbers_only, is_frame
@@ -141,7 +140,7 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     is_numeric = not is_classifier(machine)
     check_frame(X, "X")
     check_frame(y, "y", columns=False)
-    X, y = numeric(X, "X"), _without_gaps(y)
+    X, y = numeric(X, "X"), unmasked(y)
     asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
@@ -158,17 +157,6 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         assert_all_finite(y, input_name="y")
     validate_data(machine, X, skip_check_array=True)  # names and number of the columns
     return rows, y.astype(np.float64) if is_numeric else y
-
-
-def _without_gaps(y: Any) -> Any:
-    """Return targets as they are, but for a mask. Raises ValueError naming a row that has none."""
-    y = unmasked(y)
-    values = np.asarray(y)
-    if values.dtype.kind == "O" and values.ndim == 1:  # of which scikit-learn sees NaN alone, not None or pandas' NA
-        row = next((row for row, value in enumerate(values.tolist()) if text_of(value) is None), None)
-        if row is not None:
-            raise ValueError(f"Input y contains NaN: row {row} has no target; leave it out")
-    return y
 
 
 def _numbers(machine: Any, X: Any, **checks: Any) -> Any:

@@ -142,8 +142,6 @@ def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArra
             if name not in arrays:
                 words = name if "X" in arrays or name != inputs else f"X or {name}"
                 raise DataError(f"{path}: has no array {words}")
-        if asked.labelled:
-            check_lengths(arrays[inputs], arrays[labels], inputs, labels)
         y = array_sources.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
@@ -233,7 +231,8 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        X = _selected(X, [called[name] for name in needed])
+        own = [called[name] for name in needed]
+        X = X.select(own) if hasattr(X, "column_names") else X[own]
         try:
             return _table_examples(Table.of(X, "X"), model)
         except MixedColumnError:
@@ -252,11 +251,6 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     if not len(cells):
         return Examples("X", None, ())
     return _table_examples(Table.of(frame_of_cells(cells, names), "X"), model)
-
-
-def _selected(X: Any, names: list[Any]) -> Any:
-    """Return the columns of a table with such names, in their order."""
-    return X.select(names) if hasattr(X, "column_names") else X[names]
 
 
 def examples_of_source(source: Source, part: str) -> Examples:

@@ -454,24 +454,22 @@ def test_numbers_beyond_float64_are_refused_in_words(
 def test_what_a_mask_hides_is_missing(data: Data, dtype: type) -> None:
     X, gaps = (data[0] * 3).astype(dtype), np.zeros((120, 3), bool)
     gaps[7, 1] = True
-    hidden = np.ma.masked_array(np.where(gaps, np.ones((), dtype) * 99, X), mask=gaps)
-    filling = SLKLRegressor(4, random_state=0, missing="median")
-    expected = clone(filling).fit(np.where(gaps, np.nan, X), data[1])
-    np.testing.assert_array_equal(
-        filling.fit(hidden, data[1]).predict(hidden), expected.predict(np.where(gaps, np.nan, X))
+    hidden, y, weights, labels = (
+        np.ma.masked_array(values, gaps[:, 1] if values.ndim == 1 else gaps)
+        for values in (np.where(gaps, np.ones((), dtype) * 99, X), X[:, 0], np.ones(120, dtype), data[2].astype(str))
     )
-    machine = SLKLRegressor(4, random_state=0).fit(np.ma.masked_array(X), data[1])
-    y, weights = (np.ma.masked_array(values, mask=gaps[:, 1]) for values in (X[:, 0], np.ones(120, dtype)))
+    filling, machine = (
+        SLKLRegressor(4, random_state=0, missing=missing).fit(X, data[1]) for missing in ("median", None)
+    )
+    expected = clone(filling).fit(np.where(gaps, np.nan, X), data[1]).predict(np.where(gaps, np.nan, X))
+    np.testing.assert_array_equal(filling.fit(hidden, data[1]).predict(hidden), expected)
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: machine.fit(hidden, data[1]), "X contains NaN"),
         (lambda: machine.predict(hidden), "X contains NaN"),
         (lambda: Predictor(machine.to_model()).predict(hidden), "X: row 7, column 1 is nan"),
         (lambda: machine.fit(X, y), "y contains NaN"),
         (lambda: machine.score(X, y), "contains NaN"),
-        (
-            lambda: SLKLClassifier(4).fit(X, np.ma.masked_array(data[2].astype(str), mask=gaps[:, 1])),
-            "row 7 has no target",
-        ),
+        (lambda: SLKLClassifier(4).fit(X, labels), "contains NaN"),
         (lambda: machine.fit(X, data[1], weights), "sample_weight: row 7 is nan"),
         (lambda: machine.fit(X, data[1], groups=y), "groups: row 7 has no group"),
     ]
@@ -493,7 +491,7 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported$"),
         ({"y": DAYS}, r"y holds datetime64\[D\] values; regression needs numbers"),
         ({"y": DAYS.astype(str)}, "y holds <U28 values; regression needs numbers"),
-        ({"y": np.resize([1.0, None], 120)}, "row 1 has no target"),
+        ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
         ({"sample_weight": DAYS}, r"sample_weight holds datetime64\[D\] values"),
         ({"sample_weight": np.ones(120, complex)}, "sample_weight holds complex128 values"),
     ],
