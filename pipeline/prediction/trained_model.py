@@ -31,6 +31,7 @@ INPUT_DTYPES = (None, "uint8", "float32", "float64")
 LARGEST_ROUNDING = 1e-5  # of decision values by float32 kernel values, in their deviations; more takes float64
 LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
 DEVIATION_CENTERS = 200  # at which decision values are computed, at most, to know their deviation
+SAME_SCALE = 50.0  # from pixels of 0 to 1 to those of 0 to 255, or from these to 16 bits, it is more
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 DTYPES = {
     "center_index": np.int64,
@@ -118,8 +119,17 @@ class SparseKernelModel:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
         if self.features.name == "raw":  # gradients are normalised: other features are the same on any scale
             inputs = on_scale(inputs, self.input_dtype, first_row)
+            self._check_range(inputs)
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)
+
+    def _check_range(self, inputs: NDArray[Any]) -> None:
+        """Raise DataError for images of floats whose largest pixel is far from that of the centers."""
+        if self.input_dtype in (None, "uint8") or self.standardisation or self.feature_scales is not None:
+            return
+        largest, trained = (float(np.abs(values).max(initial=0)) for values in (inputs, self.centers))
+        if trained and largest and not 1 / SAME_SCALE < largest / trained < SAME_SCALE:
+            raise DataError(f"pixels are up to {largest:g}, those trained on up to {trained:g}; give both on one scale")
 
     def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.

@@ -11,6 +11,7 @@ import pytest
 from features.errors import DataError
 from pipeline import evaluate, predict, train
 from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.predictor import load_predictor
 from runs import train_beside
 from storage.folder_layouts import RunLayout
 
@@ -89,6 +90,9 @@ def test_bytes_are_refused_by_a_model_of_floats(images, run_on, tmp_path, capsys
     np.savez(tmp_path / "new.npz", X=images[0])
     assert predict.main([str(run), str(tmp_path / "new.npz"), "--out", str(tmp_path / "out.csv")]) == 65
     assert "X: inputs are bytes, the model was trained on float64 images" in capsys.readouterr().err
+    for other in (images[0].astype(float), scaled / 255.0):
+        with pytest.raises(DataError, match=r"X: pixels are up to .*, those trained on up to 0\.\d+; give both on one"):
+            load_predictor(run).predict(other)
 
 
 def test_gradients_are_the_same_on_any_scale(images, run_on, tmp_path):
