@@ -51,7 +51,6 @@ from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 from storage.folders import read_manifest
 
-SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
@@ -234,8 +233,6 @@ def _filled_in(
     room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
-    if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
-        config = with_value(config, "solver.tolerance", 0.0)
     config = with_value(config, "centers.working_set", n_candidates)
     if (needed := _fit_bytes(config, shape)) > limit:
         most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(with_candidates(config, n), shape))

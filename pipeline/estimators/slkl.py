@@ -200,7 +200,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     fit_intercept : bool
         Fit b, without a penalty.
     tol : float or None
-        Relative duality gap to reach, above 0. None: 1e-3, and up to 500 candidates to rounding with "shrinking".
+        Relative duality gap to reach. None: 1e-3; 0: as far as float64 allows, and 1e-3 at least.
     max_sweeps : int
         Iterations (sweeps or Newton rounds) of a solve before it gives up, at least 1.
     schedule : "shrinking", "uniform" or "paper"

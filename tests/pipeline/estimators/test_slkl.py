@@ -53,7 +53,7 @@ def digits() -> Table:
 def test_a_penalised_regressor_is_the_dense_lasso(diabetes: Table, intercept: bool, weighted: bool) -> None:
     X, y = diabetes[0], diabetes[1] + 0.5
     weights = np.random.default_rng(0).uniform(0.5, 3.0, len(y)) if weighted else np.ones(len(y))
-    options: dict[str, Any] = {"fit_intercept": intercept, "standardise": False, "random_state": 1}
+    options: dict[str, Any] = {"fit_intercept": intercept, "standardise": False, "random_state": 1, "tol": 0.0}
     machine = SLKLRegressor(60, sigma2=2.0, penalty=1.0, **options).fit(X, y, sample_weight=weights)
     candidates = np.random.default_rng([1, 1]).permutation(len(X))[:60]
     K = rbf_kernel(X, X[candidates], gamma=0.25)
