@@ -76,10 +76,12 @@ class Problem:
         return self
 
 
-def check_gram(gram: np.ndarray) -> None:
+def check_gram(gram: np.ndarray, rounding: float = 0.0) -> None:
     """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
 
     That is one Cholesky factorisation of gram + 1e-8 trace I: M^3 / 3 operations and M^2 float64, once for all classes.
+    rounding : what its entries may be wrong by, which the certificate counts: of columns nearly all of which centring
+        took away it may be more than is left of the trace
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
         raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")
@@ -102,7 +104,7 @@ def check_gram(gram: np.ndarray) -> None:
             raise InvalidProblemError("the Gram has a zero diagonal but non-zero entries; rebuild it")
         return
     shifted = np.array(gram, order="F")
-    shifted[np.diag_indices_from(shifted)] += PSD_FLOOR * trace
+    shifted[np.diag_indices_from(shifted)] += PSD_FLOOR * trace + len(gram) * rounding
     try:
         cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:

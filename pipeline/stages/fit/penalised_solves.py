@@ -194,7 +194,8 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
         if statistics.n_centers > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
             return name
         try:
-            check_gram(statistics.gram)
+            rounding = statistics.rounding()
+            check_gram(statistics.gram, rounding.each + rounding.units)
         except InvalidProblemError as error:
             raise InvalidDataError(str(error)) from None
         return name

@@ -380,6 +380,18 @@ def test_no_default_fit_fails_for_its_width(draw: Callable[[np.random.Generator]
             assert np.isfinite(machine.fit(X, far).predict(X)).all()
 
 
+@pytest.mark.parametrize(("sigma2", "heavy"), [(1e6, 1.0), (1e6, 1e4), (None, 1e12)])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_columns_of_which_centring_leaves_little_are_fitted(sigma2: float | None, heavy: float) -> None:
+    """Nearly constant ones, or of one row that outweighs the others: rounding makes eigenvalues negative."""
+    draw = np.random.default_rng(0)
+    X, weights = draw.normal(size=(190, 4)), np.ones(190)
+    y, weights[3] = np.sin(X[:, 0]) + 0.1 * draw.normal(size=190), heavy
+    machine = SLKLRegressor("all", sigma2=sigma2, random_state=0).fit(X, y, weights)
+    assert machine.score(X, y, weights) > 0.85
+    assert 0 < machine.dual_gap_ < 1
+
+
 def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes: Table) -> None:
     X, y = diabetes
     machine = SLKLRegressor(30, penalty="1e12", sigma2="8").fit(X, y + 3.0)
