@@ -120,7 +120,7 @@ def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> Non
     assert main([str(rings["words"])]) == 0
     shown = capsys.readouterr().out
     assert WORDS[0] in shown
-    assert f"probabilities: log loss {report_of(rings['words'])['probabilities']['log_loss']:.3g}" in shown
+    assert f"probabilities: log loss {report_of(rings['words'])['probabilities']['log_loss']:.4g}" in shown
 
 
 # Whose model, an .npz or the text of a .csv, options and what is said.
