@@ -458,12 +458,17 @@ def has_numbers_only(frame: Any) -> bool:
     return all(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) for kind in kinds)
 
 
-def frame_of_cells(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
-    """Return cells (n, columns) as a table: numbers as they are, objects as the texts that a csv would have."""
+def frame_of_cells(cells: np.ndarray, names: Sequence[str], decimal: str = ".") -> "pyarrow.Table":
+    """Return cells (n, columns) as a table: numbers as they are, objects as texts of a csv with a sign of decimals."""
+
+    def spelled(cell: Any) -> str | None:
+        text = text_of(cell)
+        return text if text is None or isinstance(cell, str) else text.replace(".", decimal)
+
     if cells.dtype.kind in "biuf":
         columns = [pyarrow.array(column) for column in cells.T]
     else:
-        columns = [pyarrow.array([text_of(cell) for cell in column], pyarrow.string()) for column in cells.T]
+        columns = [pyarrow.array(list(map(spelled, column)), pyarrow.string()) for column in cells.T]
     return pyarrow.Table.from_arrays(columns, list(names))
 
 

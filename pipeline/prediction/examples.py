@@ -238,7 +238,7 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
         except MixedColumnError:
             if encoding is None:
                 raise
-    if encoding is None:
+    if columns is None or encoding is None:
         rows = np.asarray(X)
         shape = input_shape(rows.shape, "X")
         piece = ExamplePart(len(rows), shape, lambda start, stop: (rows[start:stop], None), "X")
@@ -250,7 +250,7 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
     if not len(cells):
         return Examples("X", None, ())
-    return _table_examples(Table.of(frame_of_cells(cells, names), "X"), model)
+    return _table_examples(Table.of(frame_of_cells(cells, names, columns.how.decimal), "X"), model)
 
 
 def examples_of_source(source: Source, part: str) -> Examples:

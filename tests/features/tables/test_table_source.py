@@ -20,10 +20,10 @@ from features.cell_text import names_in
 from features.errors import DataError, UsageError
 from features.open_source import close_files, open_source
 from features.row_draws import draw_sample
-from features.source import Source, SourceSpec
+from features.source import Columns, Source, SourceSpec
 from features.tables import readers, table_source
 from features.tables.columns import model_layout
-from features.tables.readers import Table
+from features.tables.readers import Table, frame_of_cells
 from features.tables.table_source import cell_reader, rows_of
 from sources import all_of, everything, people, same, write_idx_folder
 
@@ -62,6 +62,8 @@ OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2]
 TO_END = {"task": "regression", "targets": [k * 0.5 for k in range(12)]}
 UNNAMED = "a column without a name is an input like the others; take it out if it counts the rows"
 NUMBERED = "columns are called 2019, 2020; if these are cells of the first row, train with `data.header=false`"
+NUMBERED_ROWS = 'id,"n, w",v,y\n' + "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
+IDS_LEFT = 'columns that only number or name the rows: id, n, w; leave them out with `data.drop=id,"n, w"`'
 # Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
 READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "with a header": (HEADER + ROWS, {}, OF_ROWS | {"inputs": ("length", "sex"), "target": "label"}),
@@ -76,6 +78,7 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "no name": ("x,,b\n" + PAIRS, {}, {"inputs": ("x", ""), "note": UNNAMED}),
     "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
     "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "target": "y"}),
+    "ids": (NUMBERED_ROWS, {"categorical": "auto"}, {"note": IDS_LEFT}),
 }
 
 
@@ -224,13 +227,6 @@ def test_at_most_twenty_columns_are_listed_and_no_setting_that_leaves_no_input(t
             table(tmp_path, text)
 
 
-def test_columns_that_count_rows_are_noted(tmp_path):
-    rows = "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
-    source = table(tmp_path, 'id,"n, w",v,y\n' + rows, categorical="auto")
-    told = 'columns that only number or name the rows: id, n, w; leave them out with `data.drop=id,"n, w"`'
-    assert told in source.notes
-
-
 @pytest.mark.parametrize(
     ("n_values", "task", "words"),
     [
@@ -316,6 +312,19 @@ def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
     for source in (opened(tmp_path / "t.npz", seed=3), open_source(SourceSpec("t.zarr", seed=3), {"X": X, "y": y})):
         for found, wanted in zip(everything(source), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+def test_decimal_commas_are_read_in_all_columns_and_by_the_model(tmp_path):
+    text = "a;w;c;y\n" + "".join(f"{k / 4};1.5;{'rb'[k % 2]};{k / 8}\n" for k in range(40))
+    options = {"weights": "w", "categorical": "onehot"}
+    source = table(tmp_path, text.replace(".", ","), decimal=",", **options)
+    for found, wanted in zip(all_of(source), all_of(table(tmp_path, text, "points.csv", **options)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    columns = Columns.from_description(source.columns.described())
+    one = Table.of(frame_of_cells(np.array([[2.5, "r"], ["7,5", "b"]], object), ["a", "c"], columns.how.decimal), "X")
+    layout = model_layout(one, None, columns, 2, labelled=False)
+    (rows,) = rows_of(one, layout, cell_reader(columns, ["a", "c"]), labelled=False)
+    assert columns.encoding.apply(rows.codes).tolist() == [[2.5, 0, 1], [7.5, 1, 0]]
 
 
 VALUES = {
