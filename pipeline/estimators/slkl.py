@@ -144,7 +144,7 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
     def to_model(self) -> "SparseKernelModel":
         """Return the model as the commands use it, with float32 centers.
 
-        Their rounding changes predictions of float64 fits by up to 3e-4 where weights are large (wide kernels). Raises
+        Their rounding changes predictions of float64 fits by 1e-3 or so where weights are large (wide kernels). Raises
         ValueError where it moves a center by more than a thousandth of the kernel's width, ModelFormatError for labels
         that are neither numbers nor text.
         """

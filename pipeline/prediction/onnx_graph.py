@@ -121,9 +121,8 @@ def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
     return int(TensorProto.STRING if labels.dtype.kind == "U" else helper.np_dtype_to_tensor_dtype(labels.dtype))
 
 
-def _probability(graph: _Graph, calibration: Calibration, decision: str, *, binary: bool) -> None:
-    """Add the output probability (mathematics.md, eq. 76)."""
-    f = decision
+def _probability(graph: _Graph, calibration: Calibration, f: str, *, binary: bool) -> None:
+    """Add the output probability of decision values f (mathematics.md, eq. 76)."""
     if calibration.bend is not None:
         one, bend = graph.constant(1.0), graph.constant(calibration.bend)
         ends = (graph.add("Div", graph.add(sign, one, f), bend) for sign in ("Add", "Sub"))

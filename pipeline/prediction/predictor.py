@@ -184,8 +184,7 @@ def block_rows_for(model: SparseKernelModel) -> int:
     """Return the rows of a block that takes at most about 64 MiB: inputs, features, kernel columns, decision values."""
     n_inputs = math.prod(model.input_shape)
     d = feature_length(model.features, model.input_shape)
-    value_bytes = 8 if model.needs_float64 else 4
-    row_bytes = 40 * n_inputs + (8 + value_bytes) * (d + model.n_centers) + 24 * len(model.intercept)
+    row_bytes = 40 * n_inputs + (16 if model.needs_float64 else 12) * (d + model.n_centers) + 24 * len(model.intercept)
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 

@@ -54,10 +54,8 @@ def _shifted(decision: NDArray[np.floating], calibration: Calibration) -> NDArra
     f = by_class(decision, calibration.bend)
     with np.errstate(over="ignore"):
         shifted = np.maximum((f - f.max(axis=1, keepdims=True)) / calibration.temperature, LEAST_LOGARITHM)
-    if calibration.offsets:
-        shifted += calibration.offsets
-        shifted -= shifted.max(axis=1, keepdims=True)
-    return shifted
+    shifted += calibration.offsets or 0.0
+    return np.asarray(shifted - shifted.max(axis=1, keepdims=True))
 
 
 def by_class(decision: NDArray[np.floating], bend: float | None = None) -> NDArray[np.float64]:
@@ -185,10 +183,7 @@ def score_sums(
     calibration: Calibration | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Sums:
-    """Return the sums of decision values (rows, T) against true classes or, of no classes, true values (rows,).
-
-    With those of the probabilities, if any.
-    """
+    """Return the sums of decision values (rows, T), and of probabilities, against true classes or values (rows,)."""
     s = np.ones(len(truth)) if weights is None else weights
     if not n_classes:
         return value_sums(decision[:, 0], truth, s)
