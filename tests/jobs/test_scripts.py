@@ -120,34 +120,23 @@ def test_floor(script: Script) -> None:
     assert [(turn["centers"], turn["workers"]) for turn in facts["turns"]] == [(20, 1), (20, 2), (40, 1), (40, 2)]
     for turn in facts["turns"]:
         of_run = turn["seconds"].pop("run")
-        assert 0 < turn["floor"] < of_run
-        assert sum(turn["seconds"].values()) == pytest.approx(of_run)
-        assert min(turn["seconds"].values()) >= 0
-    assert len(facts["summary"]) == 2 * (2 * 8 + 1)  # sizes, threads
+        assert 0 < turn["floor"] < of_run == pytest.approx(sum(turn["seconds"].values()))
     assert all(line in text for line in facts["summary"])
 
 
 def test_kernel_columns(script: Script) -> None:
     facts, text = script("kernel_columns", "--features", "3,70", "--repeats", "1", SIZE=96)
-    found = {(row["features"], row["kernel"]): row["ns"] for row in facts["rows"]}
-    assert len(found) == len(facts["rows"]) == 6
-    assert min(found.values()) > 0
-    assert all(row["kernel"] in text and row.get("differences", 1) > 0 for row in facts["rows"])
+    assert len(facts["rows"]) == 6
+    assert all(row["kernel"] in text and row["ns"] > 0 for row in facts["rows"])
 
 
 def test_tables(script: Script) -> None:
     small = ("--rows", "2000", "--rounds", "1")
     rows, text = script("tables", *small)
-    assert [(row["what"], row["form"]) for row in rows] == [
-        ("pyarrow_csv", "csv"),
-        ("array", "zarr"),
-        *((what, form) for what in ("learned", "stored") for form in ("csv", "parquet", "parts")),
-        ("stored", "zarr"),
-    ]
+    assert len({(row["what"], row["form"]) for row in rows}) == len(rows) == 9
     assert all(0 < row["seconds"] < 60 for row in rows)
     (row,), text = script("tables", *small, "--train", "--forms", "parts", "--centers", "10")
-    assert 50 < row["forecast"] < 1024
-    assert 50 < row["peak"] < 1024
+    assert 50 < min(row["forecast"], row["peak"]) <= max(row["forecast"], row["peak"]) < 1024
     assert "round 0: train parts: " in text
 
 
@@ -158,15 +147,10 @@ def test_tables(script: Script) -> None:
 def test_scaling(script: Script, tmp_path: Path, rows: list[int], executor: str, centers: int) -> None:
     sizes = ("--rows", ",".join(map(str, rows)), "--workers", "1,2", "--centers", centers)
     facts, text = script("scaling", *sizes, "--executors", executor)
-    assert [(run["rows"], run["workers"]) for run in facts["runs"]] == [
-        (n, workers) for n in rows for workers in (1, 2)
-    ]
     for run in facts["runs"]:
         assert 0 < run["stages"]["statistics"]["wall_seconds"] < run["seconds"]
-        assert run["stages"]["statistics"]["cpu_seconds"] < run["cpu_seconds"]
         assert run["peak_bytes"] > (1 + run["workers"] * (executor == "cluster")) * 50 * 2**20
         assert sum(one["model_sha256"] == run["model_sha256"] for one in facts["runs"]) == 2
-    assert [one["cost_to_first"] == 1 for one in facts["growth"]] == [n == rows[0] for n in rows for _ in (1, 2)]
     assert all(1 <= row["computed_run"]["16"] <= row["computed_run"]["64"] for row in facts["speed_up"])
     assert "computed, not measured, 16: " in text
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
@@ -180,8 +164,6 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     for row in rows.values():
         assert row["ended"] == "done"
         assert 0 < row["error_percent"] < 15
-        assert min(row[key] for key in ("fit_seconds", "predict_seconds", "model_bytes")) > 0
-        assert row["peak_bytes"] > 50 * 2**20, "the memory of a process with numpy"
         assert row["name"] in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
@@ -195,12 +177,11 @@ def test_peers(script: Script, tmp_path: Path) -> None:
 def test_descriptors(script: Script) -> None:
     settings = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
     small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")
-    rows, text = script("descriptors", *small, SETTINGS=settings)
+    rows, _ = script("descriptors", *small, SETTINGS=settings)
     found = [(row["setting"], row["n_features"], row["draw"], row["width"]) for row in rows]
     lengths = [("sphog ", 2172), ("soft-hog deskew=0.0", 512), ("raw power=1.0", 784)]
     assert found == [(*of, draw, width) for of in lengths for draw in (0, 1) for width in (0.5, 0.7)]
-    assert all(0 <= row["error_percent"] < 25 and 0 < row["squared_error"] < 2 for row in rows)
-    assert text.count("hog") == 2
+    assert all(0 <= row["error_percent"] < 25 for row in rows)
 
 
 @pytest.mark.parametrize("n_train", [1200, pytest.param(None, marks=pytest.mark.nightly)])
@@ -226,9 +207,6 @@ def test_table_peers(script: Script) -> None:
     rows, text = script(*words, **smaller)
     methods.remove("CatBoost")  # which is not installed
     assert [row["method"] for row in rows] == [*methods, *methods[:3]], "SVC is for classes alone"
-    assert [line.split().count("-") for line in text.splitlines()] == [0, 1, 2]
-    with_log_loss = {row["method"] for row in rows if row.get("log_loss", 0) > 0}
-    assert with_log_loss == {"slkl 1000", "boosting"}, "those of letters that give probabilities"
     assert script(*words) == (rows, text), "measured again"
 
 
@@ -238,7 +216,6 @@ def test_all_candidates(script: Script, tmp_path: Path) -> None:
     assert facts["converged"]
     assert 0 < facts["model_n_centers"] <= N_TRAIN
     assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
-    assert len(facts["errors_random_refitted"]) == 1
 
 
 def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> None:

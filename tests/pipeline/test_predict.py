@@ -27,7 +27,7 @@ from pipeline.prediction import predictor as prediction
 from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import probabilities
-from runs import ROOT, files_of, largest_bytes, python, train_beside
+from runs import ROOT, files_of, largest_bytes, train_beside
 from storage import files as disk
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, OutputSpec, writing
@@ -465,23 +465,3 @@ def test_predictions_need_no_labels_that_can_be_read(letters: Path, tmp_path: Pa
     assert Path(outs[0]).read_bytes() == Path(outs[1]).read_bytes()
     assert set(loaded(Path(outs[0]))[0]) == set(y), "commas and quotes are read back"
     assert evaluate.main([str(letters), str(tmp_path / "new.zarr")]) == 65
-
-
-@pytest.mark.ci
-def test_streams_that_lack_letters_get_escapes(letters: Path) -> None:
-    both = "from pipeline import evaluate, predict; run, data = sys.argv[1:]"
-    both = f"import sys; {both}; sys.exit(evaluate.main([run]) or predict.main([run, data, '--out', '-']))"
-    found = python("-c", both, letters, letters.parent / "data.npz", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert (found.returncode, found.stderr) == (0, "")
-    metrics, _, predictions = found.stdout.partition("\nrow,")
-    assert "\\u65e5\\u672c" in metrics
-    assert "\\u65e5\\u672c" in predictions
-
-
-def test_a_full_stream_is_told_in_one_line(letters: Path, tmp_path: Path) -> None:
-    line = [letters, letters.parent / "data.npz", "--out", tmp_path / "labels.csv"]
-    with Path("/dev/full").open("w") as full:
-        found = python("-m", "pipeline.predict", *line, capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert found.returncode == 73
-    assert found.stderr.count("\n") == 1
-    assert main(list(map(str, line))) == 73  # it was made nevertheless

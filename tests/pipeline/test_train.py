@@ -10,25 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import FEWER, IMAGES, TARGETS, Capture, Patch, Trained, X, the_error
+from commands import FEWER, TARGETS, Capture, Patch, Trained, X, the_error
 from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.targets import outputs
 from pipeline import predict, verify
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.lock import hold_lock
-from storage.zarr_arrays import open_arrays
 
 SMALL = ("--centers", "40", "--penalty", "0.01", "--scheduler", "serial")
-REPORT_KEYS = """
-    format_version dataset task n_train n_test n_features features n_centers sigma2 penalty select refit
-    intercept tolerance seed converged error_rate n_errors mse hold_out path confusion model_n_centers kernel_entries
-    peak_rss_bytes wall_seconds stages solves
-"""
-SOLVE_KEYS = "output objective relative_gap converged n_active sweeps visits moves wall_seconds"
 nightly = pytest.mark.nightly
 
 
@@ -40,11 +31,9 @@ def serial(finished_run: TrainedRuns, classes: Path) -> Path:
 
 def test_the_report_holds_its_contract(images: Path) -> None:
     report = report_of(images)
-    assert set(report) >= set(REPORT_KEYS.split())
     assert set(report["stages"]) - {"compile"} == {"features", "candidates", "statistics", "solve", "evaluate"}
     for cost in report["stages"].values():
         assert set(cost) == {"wall_seconds", "cpu_seconds", "items"}
-    assert all(set(solve) >= set(SOLVE_KEYS.split()) for solve in report["solves"])
     assert [solve["output"] for solve in report["solves"]] == list(range(10))
     assert np.sum(report["confusion"]) == report["n_test"]
     assert report["n_errors"] == report["n_test"] - np.trace(report["confusion"])
@@ -53,36 +42,6 @@ def test_the_report_holds_its_contract(images: Path) -> None:
     assert all(solve["relative_gap"] <= 1e-3 for solve in report["solves"])
     assert report["converged"] is True
     assert report["error_rate"] < 0.05
-
-
-def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path) -> None:
-    """2P recomputed from the model and the features alone, in float64."""
-    model, report = load_model(images / "model"), report_of(images)
-    assert (np.abs(model.weights).max(axis=1) > 0).all()
-    arrays = open_arrays(stored(images, features))
-    X = arrays["train/X"].read(0, report["n_train"])
-    Y = outputs(arrays["train/y"].read(0, report["n_train"]), "multiclass", 10)
-    residual = Y - GaussianKernel(model.centers, model.sigma2, np.float64).block(X) @ model.weights
-    objective = (residual**2).sum(0) + 2 * np.sqrt(report["penalty"]) * np.abs(model.weights).sum(0)
-    assert np.allclose(objective, [solve["objective"] for solve in report["solves"]], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [
-        ("classes", ("--scheduler", "threads", "--workers", "3")),
-        ("classes", ("--features-store", "none")),
-        pytest.param("digits", ("--scheduler", "processes", "--workers", "2"), marks=pytest.mark.ci),
-    ],
-)
-def test_whoever_computes_features_and_where_they_are_the_model_has_the_same_bytes(
-    finished_run: TrainedRuns, classes: Path, tmp_path: Path, data: str, options: tuple[str, ...]
-) -> None:
-    """In a folder of its own: a feature store is not made again."""
-    dataset, words = ("digits", (*IMAGES, "--scheduler", "serial")) if data == "digits" else (classes, SMALL)
-    train(tmp_path / "run", tmp_path / "features", *words, *options, dataset=dataset)
-    assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*words, dataset=dataset))
-    assert bool(list((tmp_path / "features").glob("*/arrays.zarr"))) == ("none" not in options)
 
 
 @pytest.mark.ci
@@ -151,11 +110,6 @@ def test_missing_the_tolerance_is_never_a_silent_success(
 def table(path: Path, X: np.ndarray, y: np.ndarray) -> str:
     np.savez(path, X=X, y=y)
     return str(path)
-
-
-def stored(run: Path, features: Path) -> Path:
-    """Return the array store with the features of a run."""
-    return features / json.loads((run / "env.json").read_text())["features"] / "arrays.zarr"
 
 
 Y = TARGETS["regression"]

@@ -198,15 +198,6 @@ def unfinished(run: Path) -> None:
         stream.write(b'{"time": "2026')
 
 
-def test_a_kill_just_before_the_report_leaves_a_run_to_resume(copy: Path, capsys: Capture) -> None:
-    (copy / "report.json").unlink()
-    code, out = verified(copy, capsys)
-    assert code == 0
-    assert "whole, not finished; " in out
-    with damaged(copy / "solutions" / "final.npz", Path.unlink):
-        assert "solutions/final.npz: missing" in verified(copy, capsys, "-q")[1]
-
-
 @pytest.mark.parametrize("name", ["MANIFEST.json", "mu.npy"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, capsys: Capture) -> None:

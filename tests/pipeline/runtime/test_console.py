@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import runs
-from pipeline import status, train
+from pipeline import status
 from pipeline.runtime.console import Console
 from runs import TrainedRuns
 
@@ -35,14 +35,6 @@ def test_text_that_a_stream_does_not_take_is_dropped() -> None:
     plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print("ä", file=Console(plain), flush=True)
     assert plain.buffer.getvalue() == b"\\xe4\n"
-
-
-def test_training_in_python_needs_no_console(tables: Path, features: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    with monkeypatch.context() as patch:
-        for name in ("stdout", "stderr"):
-            patch.setattr(sys, name, None)
-        run = train(tables / "values.npz", centers=20, run_dir=tmp_path / "run", features_dir=features)
-    assert run.report["converged"]
 
 
 def test_a_full_standard_output_is_an_error_of_what_is_told_there(

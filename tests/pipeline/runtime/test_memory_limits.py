@@ -30,37 +30,24 @@ def first(root: Path, path: str, files: dict[str, str]) -> Path:
 
 
 def test_version_2_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> None:
-    files = {
-        "jobs/memory.max": "4000",
-        "jobs/mine/memory.max": "max",
-        "jobs/mine/step/memory.max": "9000",
-        "other/memory.max": "1",
-        "jobs/cpu.max": "250000 100000",
-        "jobs/mine/cpu.max": "max 100000",
-        "jobs/mine/step/cpu.max": "800000 100000",
-    }
+    limits = {"jobs": "4000", "jobs/mine": "max", "jobs/mine/step": "9000", "other": "1"}
+    quotas = {"jobs": "250000", "jobs/mine": "max", "jobs/mine/step": "800000"}
+    files = {f"{group}/memory.max": limit for group, limit in limits.items()}
+    files |= {f"{group}/cpu.max": f"{quota} 100000" for group, quota in quotas.items()}
     root = second(tmp_path, "/jobs/mine/step", files)
-    assert memory_limit_bytes(root) == 4000
-    assert processor_limit(root) == 3
+    assert (memory_limit_bytes(root), processor_limit(root)) == (4000, 3)
     (root / "sys/fs/cgroup/jobs/mine/memory.high").write_text("3000\n")
     assert memory_limit_bytes(root) == 3000
 
 
 def test_version_1_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> None:
-    files = {
-        "memory/memory.limit_in_bytes": "9223372036854771712",
-        "memory/slurm/job/memory.limit_in_bytes": "5000",
-        "memory/slurm/job/step/memory.limit_in_bytes": "7000",
-        "cpu,cpuacct/slurm/job/cpu.cfs_quota_us": "50000",
-        "cpu,cpuacct/slurm/job/cpu.cfs_period_us": "100000",
-        "cpu,cpuacct/slurm/job/step/cpu.cfs_quota_us": "-1",
-        "cpu,cpuacct/slurm/job/step/cpu.cfs_period_us": "100000",
-        "cpu,cpuacct/cpu.cfs_quota_us": "400000",
-        "cpu,cpuacct/cpu.cfs_period_us": "100000",
-    }
+    limits = {"": "9223372036854771712", "/slurm/job": "5000", "/slurm/job/step": "7000"}
+    quotas = {"/slurm/job": "50000", "/slurm/job/step": "-1", "": "400000"}
+    files = {f"memory{group}/memory.limit_in_bytes": limit for group, limit in limits.items()}
+    files |= {f"cpu,cpuacct{group}/cpu.cfs_quota_us": quota for group, quota in quotas.items()}
+    files |= {f"cpu,cpuacct{group}/cpu.cfs_period_us": "100000" for group in quotas}
     root = first(tmp_path, "/slurm/job/step", files)
-    assert memory_limit_bytes(root) == 5000
-    assert processor_limit(root) == 1
+    assert (memory_limit_bytes(root), processor_limit(root)) == (5000, 1)
 
 
 @pytest.mark.parametrize(
