@@ -149,6 +149,8 @@ def numeric(values: Any, name: str) -> Any:
         )
     if kind in ("m", "M"):
         raise DataError(f"{name} holds times ({values.dtype}); subtract a date, and divide by np.timedelta64(1, 'D')")
+    if kind == "c":
+        raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     return unmasked(values)

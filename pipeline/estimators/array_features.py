@@ -53,8 +53,6 @@ class Rows:
         if not all(size == size for size in X.shape):  # dask knows no shape after a filter: NaN
             raise ValueError(f"X has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
         dtype = np.dtype(X.dtype)
-        if dtype.kind == "c":
-            raise ValueError(f"Complex data not supported: X has the dtype {dtype}")
         if dtype.kind not in "biuf":
             raise ValueError(f"X has the dtype {dtype}; numbers are needed, convert it")
         self._X = X

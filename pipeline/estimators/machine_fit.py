@@ -168,7 +168,7 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
         words = str(error).partition("\n")[0]  # then other estimators are recommended
         if "with dim" in words:
             raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
-        if not words.startswith(("Input X contains", "Complex data")):
+        if not words.startswith("Input X contains"):
             raise
         if is_frame(X):
             return None

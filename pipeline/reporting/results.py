@@ -187,7 +187,7 @@ def _constant_inputs(model: SparseKernelModel) -> list[str]:
     constant, columns = np.flatnonzero(np.isinf(model.standardisation.scale)).tolist(), model.table_columns
     names = () if columns is None else columns.input_names
     listed = shown(names[k] if names else str(k) for k in constant)
-    return [f"inputs that count for nothing, being the same in all training rows: {listed}"] if constant else []
+    return [f"inputs that count for nothing, as they do not differ in the training rows: {listed}"] if constant else []
 
 
 def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:

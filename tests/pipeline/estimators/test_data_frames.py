@@ -243,6 +243,8 @@ def test_what_cannot_be_read_as_cells_is_refused(tmp_path: Path) -> None:
         machine.fit(np.load(tmp_path / "X.npy", mmap_mode="r"), y)
     with pytest.raises(ValueError, match="Expected 2D array"):
         machine.fit(np.zeros(ROWS), y)
+    with pytest.raises(ValueError, match="X is too large for float32 in row 1; rescale or remove it"):
+        clone(machine).set_params(standardise=False).fit(np.arange(ROWS)[:, None] * 1e300, y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         machine.fit(frame, y[:-1])
     with pytest.raises(ValueError, match="requires y"):
