@@ -362,15 +362,7 @@ def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: floa
 
 
 @pytest.mark.parametrize(
-    "draw",
-    [
-        lambda rng: rng.standard_t(1.2, (400, 5)),
-        lambda rng: np.exp(20 * rng.normal(size=(250, 3))),
-        lambda rng: np.vstack([rng.normal(size=(250, 2)), [(1e12, 0)], [(0, -1e-9)]]),
-        lambda rng: 1e-300 * rng.normal(size=(250, 2)),
-        lambda rng: np.where(rng.random((250, 2)) < 0.5, 1.0, 10.0 ** rng.uniform(-30, 30, (250, 2))),
-    ],
-    ids=["Student", "log-normal", "outliers", "tiny", "mixture"],
+    "draw", [lambda rng: rng.standard_t(1.2, (400, 5)), lambda rng: np.exp(20 * rng.normal(size=(250, 3)))]
 )
 def test_no_default_fit_fails_for_its_width(draw: Callable[[np.random.Generator], np.ndarray]) -> None:
     for seed in (4, 5):

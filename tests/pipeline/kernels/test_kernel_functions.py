@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
-from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.config.settings import SETTINGS
 from pipeline.config.train_config import AUTO_KERNEL
@@ -58,27 +57,6 @@ def test_columns_are_the_kernel_of_rows_and_centers(kernel: type[Kernel], center
         assert kernel(Z[:0], 5.0, dtype).block(X).shape == (len(X), 0)
     order = np.random.default_rng(2).permutation(len(X))
     assert np.array_equal(single.block(X, order), single.block(X)[order])
-
-
-@given(
-    kernel=st.sampled_from(KERNELS),
-    scale=st.floats(-2, 2),
-    sigma2=st.floats(0.05, 20),
-    features=st.integers(1, 300),
-    apart=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_column_is_within_0_and_1(
-    kernel: type[Kernel], scale: float, sigma2: float, features: int, apart: bool, seed: int
-) -> None:
-    X = (histograms(seed, 12, features) * 10**scale).astype(np.float32)
-    Z = (X + np.roll(X, 1, axis=0))[:8] / np.float32(2) if apart else X
-    for dtype in (np.float32, np.float64):
-        columns = kernel(Z, sigma2, dtype).block(X)
-        assert ((columns >= 0.0) & (columns <= 1.0)).all()
-    if not apart:
-        at_itself = kernel(X, sigma2, np.float64).block(X)
-        np.testing.assert_allclose(np.diagonal(at_itself), 1.0, rtol=1e-9)
 
 
 @OF_DIFFERENCES
@@ -142,18 +120,6 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e5])
-def test_points_far_from_the_origin_lose_nothing(offset: float) -> None:
-    """Against float64 on the same float32 points: at 1e4 the plain formula would give errors of order one."""
-    rng = np.random.default_rng(4)
-    X = (offset + rng.normal(size=(300, 20))).astype(np.float32)
-    truth = rbf_kernel(X.astype("f8"), X[:50].astype("f8"), gamma=1 / 10)
-    assert np.abs(GaussianKernel(X[:50], 5.0).block(X) - truth).max() < 1e-5
-    assert np.abs(GaussianKernel(X[:50], 5.0, np.float64).block(X) - truth).max() < 1e-9
-    near = GaussianKernel(X[:50], 5.0)._origin is None
-    assert near == (offset == 0.0), "no pass over the rows is spent where it brings nothing"
-
-
 @EVERY_KERNEL
 def test_a_far_row_that_is_no_center_is_harmless(kernel: type[Kernel]) -> None:
     X = np.random.default_rng(6).normal(size=(30, 4)).astype(np.float32)
@@ -165,15 +131,23 @@ def test_a_far_row_that_is_no_center_is_harmless(kernel: type[Kernel]) -> None:
 
 
 @given(
-    kernel=st.sampled_from(KERNELS), offset=st.floats(-1e3, 1e3), scale=st.floats(-3, 8), seed=st.integers(0, 2**32 - 1)
+    kernel=st.sampled_from(KERNELS),
+    offset=st.sampled_from([0.0, 1e2, 1e5]),
+    scale=st.floats(-3, 8),
+    features=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
 )
-def test_values_are_right_however_far_points_are(kernel: type[Kernel], offset: float, scale: float, seed: int) -> None:
+def test_values_are_right_and_within_0_and_1_however_far_points_are(
+    kernel: type[Kernel], offset: float, scale: float, features: int, seed: int
+) -> None:
     """Pairs about a width from each other, among others at any scale."""
-    rng = np.random.default_rng(seed)
-    Z = rng.normal(offset, 10**scale, (20, 5)).astype(np.float32)
+    rng, sigma2 = np.random.default_rng(seed), float(features)
+    Z = rng.normal(offset, 10**scale, (20, features)).astype(np.float32)
     X = np.vstack([Z, Z + rng.normal(size=Z.shape).astype(np.float32)])
-    for dtype, tolerance in ((np.float32, 1e-3), (np.float64, 1e-12)):
-        assert np.abs(kernel(Z, 2.0, dtype).block(X) - dense_columns(kernel, 2.0, X, Z)).max() < tolerance
+    for dtype, tolerance in ((np.float32, 1e-3), (np.float64, 1e-11)):
+        columns = kernel(Z, sigma2, dtype).block(X)
+        assert ((columns >= 0.0) & (columns <= 1.0)).all()
+        assert np.abs(columns - dense_columns(kernel, sigma2, X, Z)).max() < tolerance
 
 
 @EVERY_KERNEL
@@ -231,10 +205,4 @@ def test_a_row_has_the_same_product_with_a_metric_whichever_rows_are_beside_it(d
         np.testing.assert_array_equal(scaled(X[start:stop], root), whole[start:stop])
     np.testing.assert_array_equal(scaled(np.asfortranarray(X), root), whole)
     assert scaled(X[:0], root).shape == (0, d)
-
-
-def test_without_scales_rows_stay_and_a_diagonal_is_no_matrix() -> None:
-    X, scales = np.random.default_rng(0).normal(size=(40, 5)), np.linspace(0, 2, 5, dtype=np.float32)
-    assert scaled(X, None) is X
-    np.testing.assert_allclose(scaled(X, np.diag(scales)), scaled(X, scales), rtol=1e-12)
-    np.testing.assert_allclose(lengths(np.diag(scales)), lengths(scales), rtol=1e-6)
+    np.testing.assert_allclose(lengths(np.diag(root[0])), np.abs(root[0]), rtol=1e-6)

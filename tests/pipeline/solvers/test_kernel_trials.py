@@ -98,19 +98,6 @@ def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: type[Ke
     assert len(fewer.weights) == 20, "the first of the points"
 
 
-def test_a_weight_of_two_is_the_row_twice() -> None:
-    X, y = waves()
-    sample = sample_of(X, y)
-    weights = np.random.default_rng(3).integers(1, 3, len(X))
-    twice = np.repeat(np.arange(len(X)), weights)
-    weighted, repeated = replace(sample, weights=weights.astype(float)), sample.part(twice)
-    found, expected = (try_kernel(one, start(sample)) for one in (weighted, repeated))
-    assert found.error == pytest.approx(expected.error, rel=1e-5)
-    assert found.error != pytest.approx(try_kernel(sample, start(sample)).error, rel=1e-3)
-    for kind in (DIAGONAL, METRIC):
-        np.testing.assert_allclose(slopes(weighted, found, kind), slopes(repeated, found, kind), rtol=1e-4)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_wrong(
@@ -372,14 +359,8 @@ def test_it_finds_the_end_of_a_curved_valley() -> None:
     np.testing.assert_allclose(x, 1.0, atol=1e-4)
 
 
-def test_at_a_minimum_there_is_no_next_point() -> None:
-    x = np.ones(4)
-    assert next_point(x, 0.0, rosen_der(x), Curvature.nothing(4), 0.1, lambda at: float(rosen(at))) is None
-    uphill = next_point(x, 0.0, np.ones(4), Curvature.nothing(4), 0.1, lambda at: float(rosen(at)))
-    assert uphill is None
-
-
-def test_a_pair_that_tells_nothing_is_forgotten() -> None:
-    nothing = Curvature.nothing(3)
-    assert nothing.with_pair(np.ones(3), -np.ones(3)) is nothing
-    assert nothing.with_pair(np.ones(3), np.zeros(3)) is nothing
+def test_at_a_minimum_there_is_no_next_point_and_a_pair_that_tells_nothing_is_forgotten() -> None:
+    x, nothing = np.ones(4), Curvature.nothing(4)
+    for gradient in (rosen_der(x), np.ones(4)):
+        assert next_point(x, 0.0, gradient, nothing, 0.1, lambda at: float(rosen(at))) is None
+        assert nothing.with_pair(x, -gradient) is nothing
