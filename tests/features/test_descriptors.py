@@ -264,14 +264,6 @@ def upright_twin(image: np.ndarray, strength: float) -> np.ndarray:
     return affine_transform(image, matrix, offset, order=1, mode="grid-constant", cval=ground)
 
 
-@pytest.mark.parametrize("strength", [0.25, 0.5, 1.0])
-def test_the_shear_is_scipys_transformation(images, strength):
-    assert np.abs(deskew(images, 1.0) - images).max() > 100, "nothing was slanted"
-    expected = [upright_twin(image, strength) for image in images / 255.0]
-    np.testing.assert_allclose(deskew(images, strength) / 255, expected, atol=1e-6)
-    np.testing.assert_allclose(deskew(images / 255.0, strength), expected, atol=1e-12)
-
-
 @example(12, 13, 0, 1.0, 1.0)  # its ground is not 0
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.floats(0.01, 1), st.floats(0.2, 1))
 def test_sheared_images_of_any_size_and_values_equal_the_twin(height, width, seed, strength, filled):
@@ -296,6 +288,7 @@ def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_
 
 def test_scale_and_polarity_do_not_matter_to_the_shear(images):
     upright = deskew(images.astype(np.float64), 0.5)
+    assert np.abs(upright - images).max() > 50, "nothing was slanted"
     np.testing.assert_allclose(deskew(255.0 - images, 0.5), 255.0 - upright, atol=1e-9)
     np.testing.assert_allclose(deskew(images * 1e-200 - 3e-200, 0.5), upright * 1e-200 - 3e-200, atol=1e-210)
     np.testing.assert_allclose(deskew(images, 0.5), upright, atol=2e-5)
