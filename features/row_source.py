@@ -156,7 +156,7 @@ def _split(spec: SourceSpec, given: LabelledRows, rows: np.ndarray, name: str, t
     if given.groups is None and task != "regression":
         of_class = np.unique(given.labels[rows], return_inverse=True)[1].astype(np.int32)
     n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
-    shares, is_tested = _drawn_units(rng, of_class[firsts], np.bincount(of_rows).astype(np.float32), n_test)
+    shares, is_tested = _drawn_units(rng, of_class[firsts], np.bincount(of_rows), n_test)
     in_test = is_tested[of_rows]
     for label in np.setdiff1d(of_class, of_class[~in_test]):  # its rows stand in units of other classes
         in_test &= of_rows != of_rows[np.argmax(of_class == label)]
@@ -179,28 +179,22 @@ def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarra
     drawn, counts = rng.permutation(len(classes)), np.bincount(classes, sizes)
     exact = counts * n_test / counts.sum()
     wanted, remainders = np.floor(exact), np.where(counts > 1, exact % 1, -1.0)
-    drawn_classes = np.lexsort((rng.permutation(len(counts)), -remainders))
-    wanted[drawn_classes[: n_test - int(wanted.sum())]] += 1
+    largest = np.lexsort((rng.permutation(len(counts)), -remainders))[: n_test - int(wanted.sum())]
+    wanted[largest] += remainders[largest] > 0
     drawn = drawn[np.argsort(classes[drawn], kind="stable")]
     shares, is_tested = np.empty(len(drawn)), np.zeros(len(drawn), bool)
     of_classes = np.split(drawn, np.cumsum(np.bincount(classes))[:-1])
     for units, count, left in zip(of_classes, counts, wanted.tolist(), strict=True):
-        shares[units] = _middles(sizes[units]) / count
+        shares[units] = (np.cumsum(sizes[units]) - sizes[units] / 2) / count
         shares[units[-1:]], waiting = 1.0, units[:-1]
         while len(waiting):
-            taken, waiting = np.split(waiting, [np.count_nonzero(_middles(sizes[waiting]) < left)])
-            is_tested[taken], left = True, left - sizes[taken].sum(dtype=np.float64)
+            middles = np.cumsum(sizes[waiting]) - sizes[waiting] / 2
+            taken, waiting = np.split(waiting, [np.count_nonzero(middles < left)])
+            is_tested[taken], left = True, left - sizes[taken].sum()
             waiting = waiting[sizes[waiting] < 2 * left]  # larger units are passed over
     if not is_tested.any():
         is_tested[np.argmin(np.where(shares < 1, sizes, np.inf))] = True
     return [shares, is_tested]
-
-
-def _middles(sizes: np.ndarray) -> np.ndarray:
-    """Return where the middles of units of some sizes (u,) lie in a row, (u,) f8."""
-    middles = np.cumsum(sizes, dtype=np.float64)
-    middles -= sizes / 2
-    return middles
 
 
 def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:

@@ -203,13 +203,9 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
     asked = EncodingRequest.read(spec.categorical, spec.missing)
-    request = {
-        "layout": astuple(layout),
-        "header": spec.header,
-        "asked": astuple(asked),
-        "task": spec.task,
-        "encoded": _decides_training_rows(spec, asked),
-    }
+    request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
+    if asked != EncodingRequest():  # which is learned on the training rows
+        request["encoded"] = [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, test is None]
 
     def read_now(tick: Tick) -> ReadTable:
         return _learn(spec, table, layout, asked, tick)
@@ -254,13 +250,6 @@ def learning_bytes(spec: SourceSpec) -> int:
     path = Path(spec.dataset)
     size = sum(file.stat().st_size for file in existing_files(path))
     return Table.in_files(path, header=spec.header).reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
-
-
-def _decides_training_rows(spec: SourceSpec, asked: EncodingRequest) -> list[Any]:
-    """Return what decides on which rows an encoding is learned; nothing where none is."""
-    if asked == EncodingRequest():
-        return []
-    return [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, spec.test is None]
 
 
 def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import shown
+from features.row_draws import draw_held_out
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
@@ -15,7 +16,7 @@ from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
-from pipeline.stages.training_rows import held_out_rows, target_blocks
+from pipeline.stages.training_rows import key_blocks, target_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
@@ -247,10 +248,11 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
         return None
+    drawn = (draw_held_out(run.config.seed, run.facts.held_out_limit, groups) for _, groups in key_blocks(run))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
         "fraction": run.config.statistics.hold_out,
-        "n_rows": int(np.count_nonzero(held_out_rows(run, run.facts))),
+        "n_rows": sum(np.count_nonzero(block) for block in drawn),
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],

@@ -112,12 +112,6 @@ def facts_of(arrays: Arrays) -> TargetFacts:
     return TargetFacts(float(arrays["mean"]), factors, float(arrays["held_out_limit"]), largest)
 
 
-def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
-    """Return which training rows are held out, (n,) bool."""
-    blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in key_blocks(run))
-    return np.concatenate(list(blocks))
-
-
 def count_held_out(run: RowData, facts: TargetFacts) -> int:
     """Return how many different rows are held out."""
     seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
@@ -130,8 +124,7 @@ def key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.ui
     """Yield the keys of the training rows and of their groups, in blocks as those of `target_blocks`."""
     store = open_features(run.features)
     for start in range(0, run.shape.n_train, READ_TARGETS):
-        rows = start, min(start + READ_TARGETS, run.shape.n_train)
-        yield store.keys(*rows)
+        yield store.keys(start, min(start + READ_TARGETS, run.shape.n_train))
 
 
 def all_keys(run: RowData) -> NDArray[np.uint64]:
