@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pipeline.kernels.exact_sums import ForEach
@@ -92,6 +91,8 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     Y (n, K): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
     all temperatures are alike the highest is taken.
     """
+    from scipy.optimize import minimize  # slow to import, and no worker needs it
+
     size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that the search is for numbers of one size
 
     def loss_and_slope(numbers: Values) -> tuple[float, Values]:
