@@ -98,7 +98,7 @@ def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables:
     assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in rounds)
     at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
     last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
-    assert last < 1.25 * best  # by 68 held-out rows
+    assert last < 1.3 * best  # by 68 held-out rows
 
 
 @pytest.mark.ci

@@ -16,7 +16,7 @@ from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
-CASES = GROWS, IS_CUT, ENDS = ("values", "0.3"), ("classes", "0.3"), ("values", "2")  # tables and widths
+CASES = GROWS, IS_CUT, ENDS = ("values", "0.3"), ("classes", "0.28"), ("values", "2")  # tables and widths
 STEPS = [40, 80, 160, 320]  # and what the budget pays for
 KEPT = {IS_CUT: 320, ENDS: 160}
 
