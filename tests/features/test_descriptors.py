@@ -11,8 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 from skimage.feature import hog as skimage_hog
-from sklearn.datasets import load_digits
-from sklearn.neighbors import KNeighborsClassifier
 
 from features.descriptors.deskew import deskew
 from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
@@ -67,10 +65,12 @@ def test_hog_is_scikit_images(images):
 
 @pytest.mark.parametrize("power", [0.5, 0.3])
 @pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog"])
-def test_a_power_is_that_of_every_value(images, name, power):
+def test_a_power_is_that_of_every_value_and_the_scale_of_images_does_not_matter(images, name, power):
     plain = extract(FeatureSpec(name), images)
     np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
     np.testing.assert_array_equal(extract(FeatureSpec(name, power=1.0), images), plain)
+    if name != "hog":  # whose blocks are divided by their length and a little more
+        np.testing.assert_allclose(extract(FeatureSpec(name), images / 255.0), plain, atol=1e-6)
     assert parameters(FeatureSpec(name, power=power)) == parameters(FeatureSpec(name)) | {"power": power}
     assert parameters(FeatureSpec(name, power=1.0)) == parameters(FeatureSpec(name))
 
@@ -181,17 +181,6 @@ def test_defaults_of_soft_hog_are_in_proportion_to_images():
         assert 512 <= square < long < 4000
 
 
-@pytest.mark.ci
-def test_neighbours_of_small_digits_are_told_better_by_gradients_than_by_pixels():
-    X, y = load_digits(return_X_y=True)
-    features = FeatureSpec("soft-hog", power=0.5)
-    by_gradients, by_pixels = (
-        [np.mean(KNeighborsClassifier(1).fit(F[k::2], y[k::2]).predict(F[1 - k :: 2]) == y[1 - k :: 2]) for k in (0, 1)]
-        for F in (extract(features, X.reshape(-1, 8, 8)), X)
-    )
-    assert np.mean(by_gradients) > np.mean(by_pixels) + 0.002
-
-
 def naive_sphog(image):
     """One image, (H, W) to (d,) float64, by the definition and by scipy's convolution."""
     image = image.astype(np.float64)
@@ -220,22 +209,6 @@ def test_sphog_of_any_size_equals_the_twin(height, width, seed):
     features = sphog(images.astype(np.float64))
     assert features.shape[1] == sphog_length(height, width)
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
-
-
-SOFT = SoftHog(5.0, 0.8)
-
-
-@pytest.mark.parametrize(
-    ("compute", "naive"),
-    [(sphog, naive_sphog), (lambda images: soft_hog(images, SOFT), lambda image: naive_soft_hog(image, SOFT))],
-    ids=["sphog", "soft-hog"],
-)
-def test_digits_equal_the_twin_whatever_their_block_size_scale_and_layout(images, compute, naive):
-    whole = compute(images)
-    np.testing.assert_allclose(whole, [naive(image) for image in images], atol=1e-6)
-    assert np.array_equal(whole, np.concatenate([compute(images[k : k + 7]) for k in range(0, 31, 7)]))
-    np.testing.assert_allclose(compute(images / 255.0), whole, atol=1e-6)
-    assert np.array_equal(compute(np.asfortranarray(images)), whole)
 
 
 def ink_of(image: np.ndarray) -> tuple[np.ndarray, float]:
