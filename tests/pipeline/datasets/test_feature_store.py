@@ -186,54 +186,22 @@ def test_numbers_that_make_no_kernel_end_in_one_line(case, tmp_path, capsys):
     assert words in error
 
 
-@pytest.fixture
-def half_built(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureLayout:
-    """A store whose training part is built, of which the last is missing: killed before the test part."""
+def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_bug(data, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
-    layout, _, task, items = prepared(tmp_path / "features", request_for(data))
+    _, _, task, items = prepared(tmp_path / "features", request_for(data))
     for item in items[:3]:
         build_feature_store.build_item(task, item)
-    return layout
+    layout, shape, task, left = prepared(tmp_path / "features", request_for(data))
+    assert len(left) == len(items) - 3
+    for item in left:
+        build_feature_store.build_item(task, item)
+    (layout.arrays / "train/X/c/5/0").unlink()
+    with pytest.raises(CorruptDataError, match=r"train/X/c/5/0: written, but now missing"):
+        build_feature_store.finish(layout, shape)
 
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2])
-
-
-LOST = {
-    "chunk": lambda layout: (layout.arrays / "train/X/c/5/0").unlink(),
-    "target": lambda layout: (layout.arrays / "train/y/c/0").unlink(),
-    "chunks": lambda layout: shutil.rmtree(layout.arrays / "train/X/c"),
-    "end": lambda layout: cut(layout.arrays / "train/X/c/5/0"),
-    "array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
-    "group": lambda layout: (layout.arrays / "zarr.json").unlink(),
-    "metadata": lambda layout: cut(layout.arrays / "train/X/zarr.json"),
-    "all": lambda layout: shutil.rmtree(layout.arrays),
-}
-SELDOM_LOST = ("target", "chunks", "end", "array", "group")
-
-
-@pytest.mark.parametrize(
-    "lost", ["chunk", "metadata", "all", *(pytest.param(lost, marks=pytest.mark.ci) for lost in SELDOM_LOST)]
-)
-def test_a_half_built_store_that_lost_something_heals(data, tmp_path, half_built, lost):
-    whole, shape, n_items = build(tmp_path / "whole", request_for(data))
-    LOST[lost](half_built)
-    layout, _, n_built = build(tmp_path / "features", request_for(data))
-    assert layout == half_built
-    assert n_built == (n_items if lost not in ("chunk", "target", "end") else n_items - 2)
-    assert whole.manifest.read_bytes() == layout.manifest.read_bytes()
-    healed, expected = (feature_rows.open_store(one).read("train", 0, shape.n_train) for one in (layout, whole))
-    assert healed.tobytes() == expected.tobytes()
-
-
-def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(data, tmp_path, half_built):
-    layout, shape, task, items = prepared(tmp_path / "features", request_for(data))
-    for item in items:
-        build_feature_store.build_item(task, item)
-    LOST["chunk"](half_built)
-    with pytest.raises(CorruptDataError, match=r"train/X/c/5/0: written, but now missing"):
-        build_feature_store.finish(layout, shape)
 
 
 def swap(layout: FeatureLayout) -> None:
@@ -243,27 +211,33 @@ def swap(layout: FeatureLayout) -> None:
     other.write_bytes(first)
 
 
-HARMED = {
-    "flipped": lambda layout: flip(layout.arrays / "train/X/c/1/0"),
-    "swapped": swap,
-    "cut": LOST["end"],
-    "lost": LOST["chunk"],
-    "no metadata": LOST["metadata"],
+HARMS = {
+    "a flipped chunk": lambda layout: flip(layout.arrays / "train/X/c/1/0"),
+    "swapped chunks": swap,
+    "a chunk that is cut": lambda layout: cut(layout.arrays / "train/X/c/5/0"),
+    "no chunk": lambda layout: (layout.arrays / "train/X/c/5/0").unlink(),
+    "no chunks": lambda layout: shutil.rmtree(layout.arrays / "train/X/c"),
+    "no target": lambda layout: (layout.arrays / "train/y/c/0").unlink(),
+    "no array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
+    "cut metadata": lambda layout: cut(layout.arrays / "train/X/zarr.json"),
+    "no group": lambda layout: (layout.arrays / "zarr.json").unlink(),
     "other metadata": lambda layout: flip(layout.arrays / "zarr.json"),
+    "no arrays": lambda layout: shutil.rmtree(layout.arrays),
     "the manifest": lambda layout: flip(layout.manifest),
+    "everything": lambda layout: shutil.rmtree(layout.folder),
 }
+SELDOM = ("no chunks", "no target", "no array", "no group", "no arrays")
 
 
 @pytest.mark.parametrize("moment", ["before", "within", "half-built"])
-@pytest.mark.parametrize("harm", [*HARMED, "everything"])
+@pytest.mark.parametrize("harm", [pytest.param(harm, marks=[pytest.mark.ci] * (harm in SELDOM)) for harm in HARMS])
 def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, monkeypatch, harm, moment):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     line, features = ("--centers", "20", "--scheduler", "serial", "--resume", "auto"), tmp_path / "features"
     train(tmp_path / "whole", features, *line, dataset=data)
     (manifest,) = features.glob("*/MANIFEST.json")
     layout, kept = FeatureLayout(features, manifest.parent.name), files_of(features)
-    harms = {**HARMED, "everything": lambda layout: shutil.rmtree(layout.folder)}
-    fit, waiting = fit_model.fit, [harms[harm]]
+    fit, waiting = fit_model.fit, [HARMS[harm]]
     feature_rows._open_version.cache_clear()
 
     def harming(run: Run) -> None:
@@ -274,7 +248,7 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
     if moment == "within":
         monkeypatch.setattr(fit_model, "fit", harming)
     else:
-        harms[harm](layout)
+        waiting.pop()(layout)
     if moment == "half-built":
         layout.manifest.unlink(missing_ok=True)
     train(tmp_path / "run", features, *line, dataset=data)
