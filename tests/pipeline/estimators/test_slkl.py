@@ -154,19 +154,6 @@ def test_repeated_rows_are_one_candidate(diabetes: Table) -> None:
     assert machine.score(X, y) > 0.999
 
 
-def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
-    X, y = digits[0][:300], digits[1][:300]
-    names = np.array([f"digit {label}" for label in y], object)
-    many = SLKLClassifier(40, penalty="max:1e-7", random_state=0).fit(X, names)
-    assert many.classes_.tolist() == [f"digit {label}" for label in range(10)]
-    assert many.score(X, names) > 0.9
-    assert many.dual_coef_.shape == many.mu_.shape == (10, len(many.centers_))
-    assert many.intercept_.shape == (10,)
-    two = SLKLClassifier(40, penalty=1.0, random_state=0).fit(X, np.where(y < 5, "low", "high"))
-    assert two.dual_coef_.shape == (1, len(two.centers_))
-    np.testing.assert_array_equal(two.predict(X) == "low", two.decision_function(X) >= 0)
-
-
 def test_more_centers_than_rows_are_clipped(diabetes: Table) -> None:
     X, y = diabetes[0][:30], diabetes[1][:30]
     weights = np.repeat([1.0, 0.0], [20, 10])
@@ -506,20 +493,6 @@ def test_what_numpy_would_make_numbers_of_is_refused(change: dict[str, Any], wor
     if "X" in change:
         with pytest.raises(ValueError, match=words):
             SLKLRegressor(20, random_state=0).fit(*data[:2]).predict(change["X"])
-
-
-def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
-    X, _, labels = data
-    machine = SLKLClassifier(20, random_state=0).fit(X, labels)
-    expected = machine.predict(X)
-    with pytest.raises(ValueError, match="sigma2"):
-        machine.set_params(sigma2=1e-310).fit(X[:, :2], np.where(labels > 0, "a", "b"))
-    np.testing.assert_array_equal(machine.predict(X), expected)
-    assert (machine.n_features_in_, machine.sigma2) == (3, 1e-310)
-    fresh = SLKLRegressor(20, sigma2=1e-310)
-    with pytest.raises(ValueError, match="sigma2"):
-        fresh.fit(*data[:2])
-    assert not hasattr(fresh, "n_features_in_")
 
 
 def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -> None:
