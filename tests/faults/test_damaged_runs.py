@@ -29,12 +29,7 @@ LATER = {
     "dense": ["solutions"],
     "least squares": ["solutions"],
     "finalists": ["solutions"],
-    "rounds": [
-        f"markers/rounds/{LAST}.json",
-        f"correlations/{LAST}.npz",
-        "solutions/final.npz",
-        SOLUTION,
-    ],
+    "rounds": [f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz", "solutions/final.npz", SOLUTION],
 }
 AFTER_ALL = ["model", "markers/evaluate", "CONTENTS.json", "report.json"]
 

@@ -72,11 +72,7 @@ def spied_cluster(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) ->
     "case", [pytest.param(case, marks=pytest.mark.ci if case == "rounds" else pytest.mark.nightly) for case in CASES]
 )
 def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
-    command: Command,
-    tmp_path: Path,
-    case: str,
-    spied_cluster: tuple[str, Path],
-    cluster_key: Key,
+    command: Command, tmp_path: Path, case: str, spied_cluster: tuple[str, Path], cluster_key: Key
 ) -> None:
     """Killed in processes, on a cluster whose workers live on, and in threads; ended one item after the other."""
     (address, of_cluster), run, moments = spied_cluster, tmp_path / "run", random.Random(case)
@@ -178,11 +174,7 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
 
 @pytest.mark.ci
 def test_a_scheduler_that_dies_ends_the_run_resumably(
-    command: Command,
-    whole: Whole,
-    tmp_path: Path,
-    cluster_key: Key,
-    capsys: Capture,
+    command: Command, whole: Whole, tmp_path: Path, cluster_key: Key, capsys: Capture
 ) -> None:
     run, notes, variables = tmp_path / "run", tmp_path / "notes", cluster_key[1]
     settings = {name.removeprefix("DASK_").lower().replace("__", "."): value for name, value in variables.items()}

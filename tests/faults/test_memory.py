@@ -200,11 +200,7 @@ FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
     "in rounds": (["images.zarr", "--centers", "all", "--penalty", "30"], 390, {}),
     "few rows in rounds": (["fewer.zarr", "--features", "raw", "--centers", "all", "--penalty", "30"], 400, {}),
     "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
-    "learned scales": (
-        ["images.zarr", "--centers", "300", "--scale", "learned"],
-        None,
-        {},
-    ),
+    "learned scales": (["images.zarr", "--centers", "300", "--scale", "learned"], None, {}),
     "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
     "least squares": (["abalone", "--centers", "3000", "--sigma2", "8", "--penalty", "none"], None, {}),
     "one chunk": (["one.zarr", "--centers", "100"], None, {}),

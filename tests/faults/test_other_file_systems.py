@@ -93,11 +93,7 @@ def test_nothing_is_removed_while_this_process_maps_it(
 @pytest.mark.ci
 @pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
-    keeping: Path,
-    command: Command,
-    whole: Whole,
-    case: str,
-    capsys: Capture,
+    keeping: Path, command: Command, whole: Whole, case: str, capsys: Capture
 ) -> None:
     """A backup, or another host, has a file of the first round open until the run is over."""
     run, ended, held = keeping / "run", threading.Event(), list[int]()

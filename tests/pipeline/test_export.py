@@ -92,11 +92,7 @@ def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Pa
 
 
 def test_what_is_in_the_way_is_not_replaced(
-    trained: Trained,
-    tables: Path,
-    tmp_path: Path,
-    monkeypatch: Patch,
-    capsys: Capture,
+    trained: Trained, tables: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
     monkeypatch.chdir(tmp_path)

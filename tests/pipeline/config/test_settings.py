@@ -10,14 +10,7 @@ from pipeline import train
 from pipeline.__main__ import main as slkl
 from pipeline.config.command_line import parse
 from pipeline.config.parsers import PLAIN, byte_size, duration
-from pipeline.config.settings import (
-    from_toml,
-    in_options,
-    load,
-    resumed,
-    to_toml,
-    with_value,
-)
+from pipeline.config.settings import from_toml, in_options, load, resumed, to_toml, with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.prediction.examples import ExampleRequest

@@ -18,12 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.blas import product_tile
 from pipeline.kernels.exact_sums import ExactGram, ExactSum, ForEach, mirror_lower, unit_of
-from pipeline.kernels.gram_statistics import (
-    GramStatistics,
-    RowBounds,
-    StatisticsSums,
-    largest_terms,
-)
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.kernels.kernel_loops import add_lower_tile
 from runs import largest_bytes

@@ -11,15 +11,7 @@ from dense_twins import problem_of, statistics_of
 from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, penalty_max, search
-from pipeline.solvers.ridge import (
-    LARGEST_RIDGE,
-    RIDGES,
-    LeftOut,
-    RidgeFit,
-    least_squares,
-    refit,
-    with_ridge,
-)
+from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, LeftOut, RidgeFit, least_squares, refit, with_ridge
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions, warm_state
 

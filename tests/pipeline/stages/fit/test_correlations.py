@@ -18,14 +18,7 @@ from pipeline.kernels.exact_sums import ExactSum, serially
 from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
 from pipeline.stages.fit import correlations, working_set
 from pipeline.stages.fit.correlations import Correlations, Tiles
-from pipeline.stages.fit.working_set import (
-    FOLDER,
-    NO_COLUMNS,
-    NOTHING,
-    ColumnFiles,
-    KeptColumns,
-    open_columns,
-)
+from pipeline.stages.fit.working_set import FOLDER, NO_COLUMNS, NOTHING, ColumnFiles, KeptColumns, open_columns
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid
 from runs import model_bytes
