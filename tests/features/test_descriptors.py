@@ -68,18 +68,16 @@ def test_hog_is_scikit_images(images):
 def test_a_power_is_that_of_every_value_and_the_scale_of_images_does_not_matter(images, name, power):
     plain = extract(FeatureSpec(name), images)
     np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
-    np.testing.assert_array_equal(extract(FeatureSpec(name, power=1.0), images), plain)
     if name != "hog":  # whose blocks are divided by their length and a little more
         np.testing.assert_allclose(extract(FeatureSpec(name), images / 255.0), plain, atol=1e-6)
     assert parameters(FeatureSpec(name, power=power)) == parameters(FeatureSpec(name)) | {"power": power}
-    assert parameters(FeatureSpec(name, power=1.0)) == parameters(FeatureSpec(name))
 
 
 def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_there_was_one():
     hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
     for described in (hog, *({"name": name, "algorithm_version": 1} for name in ("sphog", "raw", "soft-hog"))):
         name, sheared = described["name"], {"deskew": 0.5, "deskew_version": 1}
-        assert parameters(FeatureSpec(name)) == parameters(FeatureSpec(name, deskew=0.0)) == described
+        assert parameters(FeatureSpec(name)) == described
         assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
     assert parameters(FeatureSpec("hog", cells=(7,))) == hog | {"cells": [7]}
     assert parameters(FeatureSpec("sphog", cells=(3,))) == parameters(FeatureSpec("sphog"))
@@ -275,6 +273,3 @@ def test_features_are_those_of_the_upright_images(images, name):
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.float32
     assert np.abs(found - extract(FeatureSpec(name), images)).max() > 1e-3
-    np.testing.assert_array_equal(
-        extract(FeatureSpec(name, deskew=0.0), images), extract(FeatureSpec(name), images), strict=True
-    )
