@@ -74,13 +74,6 @@ def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of
     assert bool(model.intercept.any()) == intercept
 
 
-def test_the_papers_rule_stops_before_the_gap_and_says_so(train: Train) -> None:
-    rule = ("--schedule", "paper", "--tol", "1e-9")
-    _, report = train("--penalty", "1", *rule)
-    assert max(solve["relative_gap"] for solve in report["solves"]) > 1e-9
-    assert all("epsilon" in solve["status"] for solve in report["solves"])
-
-
 def test_least_squares_on_all_is_ridge_regression_on_the_columns(
     finished_run: TrainedRuns, tables: Path, rows_of: Any
 ) -> None:
