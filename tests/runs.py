@@ -171,17 +171,10 @@ def loopback_cluster(
     common = [*options, "--scheduler-file", str(file), "--protocol", "tls", "--host", "127.0.0.1", "--no-dashboard"]
     of_worker = [*common, "--nthreads", "1", "--no-nanny", "--local-directory", str(place)]
     lines = [["dask_scheduler", *common, "--port", "0"]] * scheduler + [["dask_worker", *of_worker]] * workers
-    environment = {"PYTHONPATH": str(ROOT)} | os.environ | variables
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", f"distributed.cli.{line[0]}", *line[1:]],
-            cwd=place,  # which Python looks into first
-            env=environment,
-            stdout=quiet,
-            stderr=quiet,
-        )
-        for line in lines
-    ]
+    commands = [[sys.executable, "-m", f"distributed.cli.{program}", *words] for program, *words in lines]
+    # The place is what Python looks into first.
+    shared = {"cwd": place, "env": {"PYTHONPATH": str(ROOT)} | os.environ | variables, "stdout": quiet, "stderr": quiet}
+    started = [subprocess.Popen(command, **shared) for command in commands]
     try:
         wait_until(lambda: file.exists() and file.stat().st_size > 0, 60)
         yield str(json.loads(file.read_text())["address"])

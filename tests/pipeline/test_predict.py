@@ -28,6 +28,7 @@ from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import probabilities
 from runs import ROOT, files_of, largest_bytes, train_beside
+from sources import idx_bytes, write_zarr
 from storage import files as disk
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, OutputSpec, writing
@@ -49,11 +50,6 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
         return np.array(label.to_pylist()), np.stack([one.to_numpy() for one in values], axis=1)
     arrays = dict(np.load(path, allow_pickle=False))
     return arrays["label"], np.hstack([arrays[name] for name in ("decision", "probability") if name in arrays])
-
-
-def write_zarr(path: Path, X: np.ndarray, chunk_rows: int) -> Path:
-    zarr.open_group(path, mode="w").create_array("X", data=X, chunks=(chunk_rows, X.shape[1]))
-    return path
 
 
 @functools.cache
@@ -113,7 +109,7 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
     assert model.standardisation is not None
     expected = model.decision_function(model.features_of(X))
     np.savez(tmp_path / "data.npz", X=X)
-    write_zarr(tmp_path / "group.zarr", X, 64)
+    write_zarr(tmp_path / "group.zarr", 64, X=X)
     zarr.create_array(tmp_path / "bare.zarr", data=X, chunks=(7, 2))
     np.savetxt(tmp_path / "bare.csv", X, delimiter=",", fmt="%.17g", header="a,b", comments="")
     with_target = [[*map(repr, row.tolist()), ""] for row in X]
@@ -234,7 +230,7 @@ def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 500)
     peaks = []
     for n in (2_000, 32_000):
-        data = write_zarr(tmp_path / f"{n}.zarr", np.resize(X, (n, 2)), 500)
+        write_zarr(data := tmp_path / f"{n}.zarr", 500, X=np.resize(X, (n, 2)))
         predictor = prediction.load_predictor(rings["words"])
         examples = prediction.open_examples(ExampleRequest(str(data), labelled=False), predictor)
         with largest_bytes() as peak:
@@ -249,8 +245,7 @@ def test_a_folder_of_images_and_parts(images: Path, tmp_path: Path) -> None:
     inputs, decision = (values[:90] for values in expected(images, SourceSpec("digits")))
     folder = tmp_path / "images"
     folder.mkdir()
-    header = bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in inputs.shape)
-    (folder / "t10k-images-idx3-ubyte").write_bytes(header + inputs.tobytes())
+    (folder / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(inputs))
     np.savez(tmp_path / "parts.npz", X_train=inputs[:40], X_test=inputs[40:])
     for data, options, rows in (
         (folder, [], decision),
@@ -455,7 +450,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_predictions_need_no_labels_that_can_be_read(letters: Path, tmp_path: Path) -> None:
     with np.load(letters.parent / "data.npz") as found:
         y = found["y"]
-    write_zarr(tmp_path / "new.zarr", X, 50)
+    write_zarr(tmp_path / "new.zarr", 50, X=X)
     with warnings.catch_warnings(action="ignore"):  # zarr 3.1 says that strings have no specification, 3.4 does not
         zarr.open_group(tmp_path / "new.zarr").create_array("y", data=y)
     np.savez(tmp_path / "bare.npz", X=X)

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from scipy.special import softmax
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_digits, make_classification
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.inspection import permutation_importance
@@ -268,11 +268,6 @@ def test_a_selection_has_no_certificate(digits: Table) -> None:
         SLKLClassifier(20, select="greedy:25").fit(X, y)
 
 
-def noisy() -> tuple[np.ndarray, np.ndarray]:
-    X, y = make_classification(900, 5, n_informative=4, n_redundant=0, n_classes=3, flip_y=0.15, random_state=0)
-    return X, np.array(["left", "middle", "right"])[y]
-
-
 @pytest.mark.ci
 def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None:
     losses = []
@@ -308,8 +303,8 @@ def test_probabilities_are_of_the_population_however_classes_are_weighted(n_clas
         np.testing.assert_array_equal(machine.dual_coef_, by_row.dual_coef_)
 
 
-def test_there_are_no_probabilities_where_no_rows_can_be_held_out() -> None:
-    X, y = noisy()
+def test_there_are_no_probabilities_where_no_rows_can_be_held_out(digits: Table) -> None:
+    X, y = digits[0][:300].astype(np.float64), digits[1][:300]
     machine = SLKLClassifier(30, penalty=1.0, random_state=0)
     assert hasattr(machine, "predict_proba")
     p = machine.fit(X, y).predict_proba(X.astype(np.float32))
