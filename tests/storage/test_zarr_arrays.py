@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,16 +36,8 @@ def stored(root: Path, values: np.ndarray, chunk_rows: int) -> StoredArray:
 def test_our_files_are_those_of_zarr(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     values = values_of(shape, dtype)
     group = zarr.create_group(str(tmp_path / "theirs"), zarr_format=3, attributes={"source": "test"})
-    theirs = group.create_array(
-        "train/X",
-        shape=shape,
-        chunks=(5, *shape[1:]),
-        dtype=dtype,
-        compressors=[Crc32cCodec()],
-        filters=None,
-        fill_value=0,
-        config={"write_empty_chunks": True},
-    )
+    form: Any = {"compressors": [Crc32cCodec()], "fill_value": 0, "config": {"write_empty_chunks": True}}
+    theirs = group.create_array("train/X", shape=shape, chunks=(5, *shape[1:]), dtype=dtype, filters=None, **form)
     theirs[:] = values
     array = stored(tmp_path / "ours", values, 5)
     digests = array.write(0, values)

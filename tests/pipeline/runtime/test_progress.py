@@ -292,12 +292,6 @@ def test_a_run_in_a_terminal_is_a_line_a_stage(tmp_path: Path, columns: int) -> 
         pass
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0, shown
     progress = shown.decode().partition(f"{tmp_path / 'run'}\r\n")[2].partition("\r\n\r\n")[0] + "\r\n"
-    stages = [line.split()[0] for line in on_screen(progress, columns) if not line.startswith("compiling")]
-    assert [name for name in stages if name != "compile"] == [
-        "features",
-        "candidates",
-        "statistics",
-        "solve",
-        "evaluate",
-    ]
+    stages = [line.split()[0] for line in on_screen(progress, columns) if not line.startswith("compil")]
+    assert stages == ["features", "candidates", "statistics", "solve", "evaluate"]
     assert len(re.findall(r"\r +\r", progress)) > 3, "it was drawn"

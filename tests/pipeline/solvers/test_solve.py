@@ -183,17 +183,9 @@ def test_coordinates_shrunk_by_mistake_come_back():
     begun = solve(problem, replace(options, max_sweeps=1, opening_visits=5), np.random.default_rng(0)).state
     support = np.arange(problem.n_candidates) < 5
     inverse = factorise(problem, np.where(support, 1.0, 0.0), np.flatnonzero(support))
-    wrong = replace(
-        begun,
-        phase="sweep",
-        mu=inverse.mu,
-        support=inverse.support.copy(),
-        weights=inverse.weights(),
-        objective=objective(problem, inverse),
-        shrunk=~support,
-        screened=np.zeros_like(support),
-        certified=False,
-    )
+    wrong = replace(begun, phase="sweep", shrunk=~support, screened=np.zeros_like(support), certified=False)
+    wrong = replace(wrong, mu=inverse.mu, support=inverse.support.copy(), weights=inverse.weights())
+    wrong = replace(wrong, objective=objective(problem, inverse))
     solution = solve(problem, options, np.random.default_rng(0), start=wrong)
     reference = solve(problem, WAYS["with Newton"], np.random.default_rng(1))
     assert reference.weights[~support].any()
