@@ -35,7 +35,7 @@ X, TARGETS = rings()
 
 
 def runs_on_rings(folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
-    """Return a finished run of each task; its data is beside, at `data_of(folder, task)`."""
+    """Return a finished run of each task; its data is `folder`/TASK.npz."""
     folder.mkdir(exist_ok=True)
     for task, y in TARGETS.items():
         save_once(folder / f"{task}.npz", X=X, y=y)

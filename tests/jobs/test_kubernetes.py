@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from pipeline import __version__
 from pipeline.config import command_line
 from pipeline.config.parsers import byte_size
 from pipeline.errors import ExitCode
@@ -76,4 +75,3 @@ def test_the_image_is_built_from_the_lock_and_runs_as_the_pod_says() -> None:
     user = POD["securityContext"]
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in text
     assert 'ENTRYPOINT ["python", "-m", "pipeline.train"]' in text
-    assert CONTAINER["image"].endswith(f":{__version__}")

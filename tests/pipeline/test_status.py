@@ -37,12 +37,8 @@ def test_a_finished_run_tells_what_its_report_tells(images: Path, capsys: Captur
     printed, expected = json.loads(capsys.readouterr().out), json.loads(json.dumps(facts))
     del printed["saved_seconds_ago"], expected["saved_seconds_ago"]
     assert printed == expected
-    assert facts["state"] == "finished"
-    assert facts["dataset"] == "digits"
-    assert facts["held_by"] is None
-    assert facts["stage"] is None
-    assert facts["resume"] is None
-    assert facts["damaged"] == []
+    told = {"state": "finished", "dataset": "digits", "held_by": None, "stage": None, "resume": None, "damaged": []}
+    assert {name: facts[name] for name in told} == told
     assert facts["report"] | {"digest": report["digest"]} == report
     assert 2**20 < facts["peak_rss_bytes"] <= report["peak_rss_bytes"]
     text = "\n".join(lines(facts))
@@ -76,13 +72,10 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert second[0].returncode == 73, "the folder is the first one's until its end"
     assert f"process {os.getpid()} on {socket.gethostname()}" in second[0].stderr
     (facts,) = seen
-    assert facts["state"] == "running"
-    assert facts["held_by"]["pid"] == os.getpid()
-    assert facts["held_by"]["host"] == socket.gethostname()
+    assert (facts["state"], facts["resume"], facts["damaged"]) == ("running", None, [])
+    assert (facts["held_by"]["pid"], facts["held_by"]["host"]) == (os.getpid(), socket.gethostname())
     assert facts["progress"]["note"].startswith("output 0: objective ")
     assert 0 <= facts["saved_seconds_ago"] < 600
-    assert facts["resume"] is None
-    assert facts["damaged"] == []
     text = "\n".join(lines(facts))
     assert f"running by process {os.getpid()} on {socket.gethostname()} since 20" in text
     assert "stage: solve, " in text
@@ -96,9 +89,7 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert "Misclassified" not in shown
 
     facts = status(killed)
-    assert facts["state"] == "killed"
-    assert facts["held_by"] is None
-    assert facts["stage"] == "solve"
+    assert (facts["state"], facts["held_by"], facts["stage"]) == ("killed", None, "solve")
     assert facts["progress"]["note"] == seen[0]["progress"]["note"], "where it was"
     assert facts["resume"] == f"python -m pipeline.train {tables / 'classes.npz'} --run-dir {killed} --resume auto"
     assert f"continue with: {facts['resume']}" in lines(facts)
@@ -126,7 +117,5 @@ def test_missing_files_do_not_stop_it(unfinished: RunLayout) -> None:
         path.unlink()
     shutil.rmtree(unfinished.root / "markers")
     facts = status(unfinished.root)
-    assert facts["state"] == "killed"
-    assert facts["stage"] is None
-    assert facts["damaged"] == []
+    assert (facts["state"], facts["stage"], facts["damaged"]) == ("killed", None, [])
     assert lines(facts)

