@@ -302,10 +302,11 @@ def _read(
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
-    whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, len(layout.inputs))).encode())
+    words = tuple(None if known is None else tuple(known) for known in reader.words)
+    names = (*layout.input_names, layout.title(layout.target))  # by which models read
+    whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, names, words)).encode())
     for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
-    words = tuple(None if known is None else tuple(known) for known in reader.words)
     ids = tuple(layout.input_names[k] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
     sampled, codes = sample.finish()
     return ReadTable(

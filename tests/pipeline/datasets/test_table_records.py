@@ -110,6 +110,17 @@ def test_a_changed_file_is_read_again(tmp_path):
         assert float(value) in everything(source)[0]
 
 
+def test_a_table_with_other_words_or_names_in_the_same_places_is_another(tmp_path):
+    """Codes number the words as they come: of r and b in place of each other they are the same."""
+    swapped = WORDS.translate(str.maketrans("rb", "br")).replace("colob", "color")
+    texts, kept = (WORDS, swapped, WORDS.replace("size", "length"), WORDS.replace("y\n", "z\n")), set()
+    for text in texts:
+        (tmp_path / "t.csv").write_text(text)
+        kept.add(open_data(SourceSpec(str(tmp_path / "t.csv"), **ENCODED)).identity["sha256"])
+        open_source.close_files()
+    assert len(kept) == len(texts)
+
+
 def test_other_settings_ask_other_questions(tmp_path):
     """Nothing that was found with gaps, or with a header, is taken for what is found without."""
     text = "f0,f1,f2\n" + "".join(f"{k % 7},{k % 5},{k % 2}\n" for k in range(40))
