@@ -13,7 +13,6 @@ from typing import Any
 from features.cell_text import has_controls, names_in
 
 PLAIN = "must be UTF-8 text without control characters"
-PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, or auto"
 NO_PENALTY = "none"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
 
@@ -143,13 +142,13 @@ def categories(value: object) -> str:
 
 def penalty(value: object) -> float | str:
     """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, or `none`."""
-    if isinstance(value, str) and math.isnan(_number(value)):
-        if value.startswith("max:"):
-            penalty_fraction(value)
-        elif value not in ("auto", NO_PENALTY):
-            raise ValueError(PENALTIES)
-        return value
-    return real(0, above=True)(value)
+    if value in ("auto", NO_PENALTY):
+        return str(value)
+    is_fraction = isinstance(value, str) and value.startswith("max:")
+    number = penalty_fraction(str(value)) if is_fraction else _number(value)
+    if not 0 < number < (1 if is_fraction else math.inf):
+        raise ValueError("must be a number above 0, none, max:F with F above 0 and below 1 such as max:1e-7, or auto")
+    return str(value) if is_fraction else number
 
 
 def learns_scales(value: object) -> bool:
@@ -159,10 +158,7 @@ def learns_scales(value: object) -> bool:
 
 def penalty_fraction(value: str) -> float:
     """Return the F of `max:F`: a fraction of the penalty at which all weights are zero."""
-    try:
-        return real(0, 1, above=True)(value.removeprefix("max:"))
-    except ValueError:
-        raise ValueError("must be max:F with F above 0 and below 1, such as max:1e-7") from None
+    return _number(value.removeprefix("max:"))
 
 
 def selection(value: object) -> str:
@@ -187,13 +183,7 @@ BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, 
 
 def byte_size(value: object) -> int:
     """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
-    try:
-        size = int(_in_units(value, BYTE_UNITS))
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError("must be a size such as 2GiB, 800MB or a number of bytes") from None
-    if size < 1:
-        raise ValueError("must be a size above 0")
-    return size
+    return max(int(_in_units(value, BYTE_UNITS, "a size above 0 such as 2GiB, 800MB or a number of bytes")), 1)
 
 
 _TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
@@ -201,28 +191,13 @@ _TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 8640
 
 def duration(value: object) -> float:
     """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
-    try:
-        seconds = _in_units(value, _TIME_UNITS)
-    except (KeyError, ValueError):
-        raise ValueError("must be a time such as 90s, 55m, 12h or a number of seconds") from None
-    if not 0 < seconds < math.inf:
-        raise ValueError("must be a time above 0")
-    return seconds
+    return _in_units(value, _TIME_UNITS, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
 
 
-def _in_units(value: object, units: Mapping[str, float]) -> float:
+def _in_units(value: object, units: Mapping[str, float], words: str) -> float:
     typed = str(value).strip()
     digits = typed.rstrip(f"{ascii_letters} ")
-    return float(digits) * units[typed[len(digits) :].strip().upper()]
-
-
-@dataclass(frozen=True)
-class Optionally:
-    """A parser that maps `word` to None (decided from the data) and hands the rest on."""
-
-    parse: Callable[[Any], Any]
-    word: str
-
-    def __call__(self, value: object) -> Any:
-        """Return None, or what the parser makes of the value."""
-        return None if value is None or value == self.word else self.parse(value)
+    number = _number(digits) * units.get(typed[len(digits) :].strip().upper(), math.nan)
+    if not 0 < number < math.inf:
+        raise ValueError(f"must be {words}")
+    return number

@@ -159,9 +159,9 @@ class Loaded:
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
-    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. DASK_SCHEDULER_ADDRESS of the
-    environment stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a value out of
-    range, and the address of a scheduler in a file, which may be anybody's.
+    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. Raises ConfigError for
+    an unknown key (naming the nearest), a value out of range, and the address of a scheduler in a file,
+    which may be anybody's.
     """
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
@@ -169,8 +169,6 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
     origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
     usual = [] if named is None else [*_of_file(named).items()]
-    if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
-        usual.append(("resources.scheduler", (address, "DASK_SCHEDULER_ADDRESS")))
     typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
     for key, (value, origin) in usual + typed:
         if key != "dataset":
@@ -264,8 +262,5 @@ def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
         raise ConfigMismatchError(
             f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
         )
-    now, usual = asked.resources, TrainConfig("").resources.scheduler
     changed = {key: get(asked, key) for key in loaded.explicit if key.startswith("resources.")}
-    if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
-        changed["resources.scheduler"] = now.scheduler
-    return with_values(stored, changed | {"resources.time_limit": now.time_limit})
+    return with_values(stored, changed | {"resources.time_limit": asked.resources.time_limit})

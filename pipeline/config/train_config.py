@@ -11,7 +11,6 @@ from typing import Any
 from pipeline.config.parsers import (
     NO_PENALTY,
     OneOf,
-    Optionally,
     address,
     byte_size,
     categories,
@@ -47,7 +46,7 @@ def option(default: Any, parse: Callable[[Any], Any], description: str, flag: st
 
 def optional(parse: Callable[[Any], Any], word: str, description: str, flag: str | None = None) -> Any:
     """Declare one setting that is None where `word` is given, or nothing: the data decide, or it is left out."""
-    return option(None, Optionally(parse, word), description, flag)
+    return option(None, lambda value: None if value in (None, word) else parse(value), description, flag)
 
 
 @dataclass(frozen=True)
@@ -201,11 +200,8 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class StatisticsConfig:
-    """How the statistics are accumulated."""
+    """The rows that statistics are of."""
 
-    block_rows: int | None = optional(
-        whole(1), "auto", "rows to read at once (auto: some chunks of the store)", "--block-size"
-    )
     hold_out: float = option(0.1, real(0, 0.9), "share of the training rows that is held out to choose settings by")
 
 

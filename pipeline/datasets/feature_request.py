@@ -97,13 +97,10 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
     """Return what the store of a request holds. Opens the source (and so checks its files) unless it is given."""
     source = source or open_data(request.source)
     name, deskew = request.features.name, request.features.deskew
-    if request.standardise and name != "raw":
-        fault = f"`features.name={name}`: z-scoring is for raw features; give `features.name=raw`"
-        raise ConfigError(f"`data.standardise=true` with {fault}")
+    if request.standardise and (name != "raw" or deskew):
+        more = f"`features.name={name}`" if name != "raw" else f"`features.deskew={deskew:g}`"
+        raise ConfigError(f"`data.standardise=true` with {more}: inputs are z-scored as they are; leave one out")
     n_features = feature_length(request.features, source.input_shape)
-    if request.standardise and deskew:
-        fault = f"`features.deskew={deskew:g}`: inputs are z-scored or sheared, not both; leave one out"
-        raise ConfigError(f"`data.standardise=true` with {fault}")
     description = {
         "format_version": FORMAT_VERSION,
         "source": source.identity,

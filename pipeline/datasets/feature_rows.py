@@ -93,7 +93,7 @@ class _Store:
 
     dtype: type = np.float32
 
-    def __init__(self, layout: FeatureLayout) -> None:
+    def __init__(self, layout: FeatureLayout, _version: tuple[int, ...]) -> None:
         files = read_manifest(layout.folder).files
         self._digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
         metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
@@ -127,6 +127,9 @@ class _Store:
         return Standardisation(*(self._stored(f"standardisation/{name}", 0, n_inputs) for name in ("mean", "scale")))
 
 
+_opened_store = lru_cache(maxsize=4)(_Store)
+
+
 def open_store(layout: FeatureLayout) -> FeatureRows:
     """Return an opened store, kept open for the tasks of this process until its manifest is another file.
 
@@ -137,12 +140,7 @@ def open_store(layout: FeatureLayout) -> FeatureRows:
         version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
     except OSError:
         version = ()  # opening it says what is wrong
-    return _open_version(layout, version)
-
-
-@lru_cache(maxsize=4)
-def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureRows:
-    return _Store(layout)
+    return _opened_store(layout, version)
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:

@@ -73,7 +73,12 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
         **{name: score[name] for name in (*ERRORS, "baseline", "auc", "auc_rows", "by_class")},
-        "notes": [*_constant_inputs(model), *_notes(run, score, model.n_centers, summary["penalty"])],
+        "notes": [
+            *_constant_inputs(model),
+            *_few_candidates(run, model.n_centers, summary["penalty"]),
+            *(_missed_classes(run, score) if model.n_centers else ()),
+            *_outliers(run, score),
+        ],
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
@@ -168,17 +173,6 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
         label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / sum(counts))
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
     return []
-
-
-def _notes(run: Run, score: dict[str, Any], n_centers: int, penalty: float | None) -> list[str]:
-    """Return what a user may do about the model, a line each."""
-    if not n_centers:
-        return _outliers(run, score)
-    return [
-        *_few_candidates(run, n_centers, penalty),
-        *_missed_classes(run, score),
-        *_outliers(run, score),
-    ]
 
 
 def _constant_inputs(model: SparseKernelModel) -> list[str]:

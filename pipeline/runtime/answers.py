@@ -71,7 +71,7 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
         environment = "run `make run` once, then `. .venv/bin/activate`"
         return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"
-    if isinstance(error, MemoryError) or any("failed to map segment" in str(cause) for cause in _causes(error)):
+    if isinstance(error, MemoryError) or any("failed to map segment" in str(cause) for cause in causes_of(error)):
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.STOPPED, "interrupted"
@@ -80,7 +80,7 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
     return ExitCode.BUG, f"{type(error).__name__}: {line}"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and those that it came from."""
     while error is not None:
         yield error

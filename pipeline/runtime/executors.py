@@ -33,6 +33,7 @@ from pipeline import __version__
 from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import progress, stopping
+from pipeline.runtime.answers import causes_of
 from pipeline.runtime.memory_limits import processor_limit
 from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
@@ -247,7 +248,8 @@ class DaskExecutor(Executor):
 
     def _check_sight(self, workers: list[str]) -> None:
         for path in self._paths:
-            asked = partial(self._client.run, _sees, path, workers=workers, on_error="return")
+            # Path.exists raises where a folder is closed to us.
+            asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
             for worker, seen in self._ask(asked).items():
                 if seen is False:  # an error is returned by one that died meanwhile
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
@@ -385,10 +387,6 @@ def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:
     return SchedulerError(f"worker {worker} has {theirs}; this run has {ours}; start it from the same installation")
 
 
-def _sees(path: str) -> bool:
-    return os.path.exists(path)  # noqa: PTH110  (which Path.exists raises where a folder is closed to us)
-
-
 @contextmanager
 def open_local_client(processes: int, workers: int, worker_memory_bytes: int) -> Iterator[Client]:
     """Start threads or processes of this machine, and give a client of them; they end with the block.
@@ -482,9 +480,7 @@ def _told_by_nannies() -> Iterator[list[str]]:
 
 def _not_started(error: BaseException, deaths: list[str]) -> PipelineError:
     """Return the message where the worker processes did not start: dask's own error says only that."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-        causes.append(cause)
+    causes = list(causes_of(error))
     system = next((cause for cause in causes if isinstance(cause, (MemoryError, OSError))), None)
     died = [words for words in deaths if words.startswith("Worker process")]
     reason = (died or [str(system or causes[-1])])[-1] or type(error).__name__
@@ -505,7 +501,7 @@ def _silence_dask() -> None:
 
 @contextmanager
 def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address; one at tls:// proves itself by the authority named.
+    """Give a client of the cluster at an address, which proves itself by the authority named.
 
     Raises ConfigError where no readable key is named, SchedulerError where nobody answers.
     """
@@ -513,7 +509,7 @@ def open_remote_client(address: str) -> Iterator[Client]:
     from distributed import Client
 
     _silence_dask()
-    security = _key() if address.startswith("tls://") else None
+    security = _key()
 
     def connect() -> Client | Exception:
         try:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -262,7 +262,7 @@ def environment() -> dict[str, Any]:
     return {
         "slkl": own_version(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in LIBRARIES},
+        **{name: version(name) for name in LIBRARIES},
         "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
         "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
         "the kind of processor": platform.machine(),
@@ -287,10 +287,3 @@ def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> l
 
 def _joined(words: Iterable[str | None]) -> str:
     return ", ".join(sorted({word for word in words if word}))
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -14,7 +14,7 @@ from storage.errors import remedy_at
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -50,6 +50,7 @@ def as_arrays(value: "DataclassInstance") -> Arrays:
     return {field.name: np.asarray(getattr(value, field.name)) for field in fields(value)}
 
 
-def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[T]) -> T:
-    """Return the dataclass of a `kind` that `as_arrays` turned into arrays."""
-    return kind(**{name: values if np.ndim(values) else values.item() for name, values in arrays.items()})
+def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[D]) -> D:
+    """Return the dataclass of a `kind` that `as_arrays` turned into arrays; other arrays may be among them."""
+    found = {field.name: arrays[field.name] for field in fields(kind) if field.name in arrays}
+    return kind(**{name: values if np.ndim(values) else values.item() for name, values in found.items()})

@@ -1,7 +1,6 @@
 """Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -25,7 +24,7 @@ from pipeline.stages.training_rows import (
     block_pass_bytes,
     row_grid,
 )
-from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
+from pipeline.stages.workspace import STATISTICS, Workspace
 from storage.errors import ANEW, CorruptDataError
 
 STORING = "storing the sums of all rows"
@@ -43,7 +42,7 @@ def accumulate_statistics(work: Workspace) -> None:
         if not is_done:
             task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
             parts = statistics_by_part(work.add_up(STATISTICS, task, STATISTICS))
-            names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
+            names = (FIT, HELD_OUT, ALL) if what_needs_held_out_rows(work.config) else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
         work.drop(f"passes/{STATISTICS}")
 
@@ -68,10 +67,10 @@ def commit_parts(
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
             if name:
-                work.commit(name_of(name), statistics_to_arrays(statistics))
+                work.commit(name_of(name), as_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        work.commit(name_of(names[2]), statistics_to_arrays(everything) | (columns or {}))
+        work.commit(name_of(names[2]), as_arrays(everything) | (columns or {}))
 
 
 def statistics_of(work: Workspace, name: str) -> GramStatistics:
@@ -79,25 +78,22 @@ def statistics_of(work: Workspace, name: str) -> GramStatistics:
     found = work.committed(name, mapped=True)
     if found is None:
         raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
-    return statistics_from_arrays(found)
+    return as_dataclass(found, GramStatistics)
 
 
-def statistics_to_arrays(statistics: GramStatistics) -> Arrays:
-    """Return statistics as named arrays, ready to be stored."""
-    return as_arrays(statistics)
-
-
-def statistics_from_arrays(arrays: Arrays) -> GramStatistics:
-    """Return the statistics among arrays."""
-    return as_dataclass({field.name: arrays[field.name] for field in fields(GramStatistics)}, GramStatistics)
-
-
-def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) -> GramStatistics:
-    """Return the statistics of all held-out rows on the candidates `centers` (m,): one pass, named after `name`."""
-    name = f"{name}-held-out"
-    members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
-    task = statistics_pass(work.row_task, (HELD_OUT,), len(centers), members=members)
-    return statistics_by_part(work.add_up(SOLVE, task, name, "held-out rows at the centers"))[HELD_OUT]
+def statistics_at(
+    work: Workspace,
+    stage: str,
+    name: str,
+    members: NDArray[np.int64],
+    parts: tuple[str, ...],
+    share: float = 1.0,
+    words: str = "",
+) -> dict[str, GramStatistics]:
+    """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
+    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
+    task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
+    return statistics_by_part(work.add_up(stage, task, name, words))
 
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"

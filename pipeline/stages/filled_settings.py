@@ -40,12 +40,7 @@ SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
 WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
-# Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
-PENALISED = {
-    "solver.tolerance": "which has no duality gap",
-    "solver.max_sweeps": "which sweeps nothing",
-    "solver.schedule": "which has its own order",
-}
+PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # settings of the penalised solves
 
 
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
@@ -114,7 +109,7 @@ def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: in
     """
     asks_for_a_penalty = (
         n_different < LEAST_ROWS
-        or bool(explicit & {*PENALISED, "solver.refit"})
+        or bool(explicit & (PENALISED | {"solver.refit"}))
         or config.solver.refit != "none"
         or config.centers.count == "all"
         or config.centers.on_demand
@@ -285,11 +280,11 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
     if not solver.selects and solver.penalty != NO_PENALTY:
         return
     asked = f"`solver.select={solver.select}`" if solver.selects else f"`solver.penalty={NO_PENALTY}`"
-    why_not = PENALISED | ({"solver.penalty": "which has no penalty"} if solver.selects else {})
-    for key in sorted(explicit & why_not.keys()):
-        yield f"`{key}` has no effect with {asked}, {why_not[key]}; leave it out"
-    if "solver.refit" in explicit and solver.refit == "none":
-        yield f"`solver.refit=none` has no effect with {asked}, whose weights are least squares; leave it out"
+    without = PENALISED | ({"solver.penalty"} if solver.selects else set())
+    without |= {"solver.refit"} if solver.refit == "none" else set()
+    for key in sorted(explicit & without):
+        it = f"`{key}={get(config, key)}`"
+        yield f"{it} has no effect with {asked}, whose weights are least squares without a penalty; leave it out"
 
 
 def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:

@@ -150,12 +150,6 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file.append(json.dumps(facts))
 
 
-def records_in(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records in a file; none where it is gone."""
-    if path.exists():
-        yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
-
-
 def latest_note(paths: Sequence[Path]) -> str:
     """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
 
@@ -253,9 +247,10 @@ class Run(Workspace):
         def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
                 self.events.warn(warning)
-            for record in records_in(checkpoints[named[0]].records):
-                self.events.metric(stage=stage, **record)
-            remove_file(checkpoints[named[0]].records)
+            records = checkpoints[named[0]].records
+            for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
+                self.events.metric(stage=stage, **json.loads(line))
+            remove_file(records)
 
         self.run_items(
             stage,

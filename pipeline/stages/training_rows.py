@@ -243,7 +243,6 @@ class RowTask:
     kernel: type[Kernel]
     sigma2: float
     precision: str
-    read_rows: int | None  # so many at once, at least a block; None: some chunks of the store
     seed: int
     facts: TargetFacts
 
@@ -431,7 +430,7 @@ def block_pass_bytes(
         center_bytes = n_columns * d * (12 if run.value_bytes == 8 else 4)
     rows = run.shape.n_train if n_rows is None else n_rows
     grid = blocks or row_grid("train", rows, n_columns, sums_bytes, share or 1.0)
-    block, read = min(grid.block_rows, rows), read_rows(run.shape, run.config.statistics.block_rows)
+    block, read = min(grid.block_rows, rows), read_rows(run.shape)
     used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
     n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
     features = 4 * d * n_read * (2 if learns_scales(run.config.kernel.scale) else 1)
@@ -519,7 +518,7 @@ def stream_sample(task: RowTask, grid: RowGrid, share: float, blocks: range) -> 
 
     Blocks of few sampled rows are long: no more of one is read at once than of short ones.
     """
-    step = max(read_rows(task.shape, task.read_rows), 1)
+    step = max(read_rows(task.shape), 1)
     if grid.block_rows <= step:
         for number, block in stream_blocks(task, grid, blocks):
             yield number, _sampled(task, block, share)
@@ -539,13 +538,13 @@ def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
 
 
 def run_length(task: RowTask, grid: RowGrid) -> int:
-    """Return how many blocks are best read together: some chunks of the store, or as many rows as the user allows."""
-    return max(read_rows(task.shape, task.read_rows) // grid.block_rows, 1)
+    """Return how many blocks are best read together: some chunks of the store."""
+    return max(read_rows(task.shape) // grid.block_rows, 1)
 
 
-def read_rows(shape: FeatureShape, asked: int | None) -> int:
+def read_rows(shape: FeatureShape) -> int:
     """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
-    return min(asked or 4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
+    return min(4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
 
 
 def points_of_candidates(centers: Stored, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:

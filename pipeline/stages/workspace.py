@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import KERNELS, Kernel
@@ -25,7 +25,7 @@ from pipeline.runtime.row_pass import RowPass, S, add_up_here
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of, value_dtype
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
 from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
@@ -254,7 +254,6 @@ class Workspace(RowData):
             kernel=self.kernel,
             sigma2=float(self.choices["sigma2"]),
             precision=value_dtype(self.config, self.shape),
-            read_rows=self.config.statistics.block_rows,
             seed=self.config.seed,
             facts=self.facts,
         )
@@ -276,11 +275,6 @@ class Workspace(RowData):
         """Whether a working set grows, instead of a Gram of all candidates."""
         return is_in_rounds(self.config, self.shape.n_train)
 
-    @property
-    def reads_parts(self) -> bool:
-        """Whether a choice reads the statistics of fit rows and of held-out rows apart."""
-        return what_needs_held_out_rows(self.config) is not None
-
     @cached_property
     def preselection(self) -> Preselection | None:
         """How the finalists of a greedy selection are chosen; None where there are none."""
@@ -290,11 +284,6 @@ class Workspace(RowData):
     def kernel(self) -> type[Kernel]:
         """The kernel, once candidates are committed."""
         return KERNELS[int(self.choices["kernel"])]
-
-    @property
-    def possible_kernels(self) -> tuple[type[Kernel], ...]:
-        """The kernels that are tried; one where it is given."""
-        return kernels_of(self.config.kernel)
 
     @property
     def intercept(self) -> bool:

@@ -87,15 +87,14 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     asked = work.config.kernel
     if is_chosen(asked):
         return _chosen(work, index, facts)
-    kernel = work.possible_kernels[0]
-    sigma2 = asked.sigma2
+    (kernel,), sigma2 = kernels_of(asked), asked.sigma2
     if isinstance(sigma2, str):  # the median
         sigma2 = kernel.default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]))
     return {"kernel": np.array(KERNELS.index(kernel)), "sigma2": np.array(sigma2, np.float64)}
 
 
 def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
-    asked, kernels = work.config.kernel, work.possible_kernels
+    asked, kernels = work.config.kernel, kernels_of(work.config.kernel)
     sizes = trial_sizes(work.config, work.shape)
     name = f"passes/{PASS}/sample.npz"
     points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import selection_size
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.gram_statistics import GramStatistics, statistics_by_part
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
@@ -36,16 +36,13 @@ from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import (
     FIT,
     HELD_OUT,
-    MEMBERS,
     SAMPLE,
     STORING,
     commit_parts,
     name_of,
+    statistics_at,
     statistics_bytes,
-    statistics_from_arrays,
     statistics_of,
-    statistics_pass,
-    statistics_to_arrays,
 )
 from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
 from pipeline.stages.workspace import SOLVE, STATISTICS, FinalWeights, TaskCheckpoints, Workspace
@@ -128,7 +125,7 @@ def choose(
 
     n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
     """
-    fit, held_out, everything = (statistics_from_arrays(one.read(mapped=True)) for one in stored)
+    fit, held_out, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)
     started = time.perf_counter()
 
     def select_part(part: RowSet, statistics: GramStatistics, size_of_part: int, enough: Enough) -> Selection:
@@ -234,9 +231,9 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
     solution = f"solutions/{name}-selection.npz"
 
     def make() -> Arrays:
-        statistics = _add_up(work, name, members, (SAMPLE,), asked.share)[SAMPLE]
+        statistics = statistics_at(work, STATISTICS, name, members, (SAMPLE,), asked.share)[SAMPLE]
         statistics.check_range()
-        return statistics_to_arrays(statistics)
+        return as_arrays(statistics)
 
     found = work.committed(solution)
     if found is None:
@@ -255,18 +252,9 @@ def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None
     name = FINALISTS[2]
     if work.committed(name_of(name), mapped=True) is None:
         with work.timed_as(STATISTICS):
-            parts = _add_up(work, name, finalists, (FIT, HELD_OUT))
+            parts = statistics_at(work, STATISTICS, name, finalists, (FIT, HELD_OUT))
             commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
     work.drop(f"passes/{name}")
-
-
-def _add_up(
-    work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
-) -> dict[str, GramStatistics]:
-    """Return the statistics of some candidates, by part: one pass, for which the candidates are committed."""
-    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
-    task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
-    return statistics_by_part(work.add_up(STATISTICS, task, name))
 
 
 def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: TaskCheckpoints) -> Arrays:
@@ -275,7 +263,7 @@ def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: Ta
     chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; refused, drift: as of a
     `Selection`; seconds: of the choice.
     """
-    statistics = statistics_from_arrays(stored.read(mapped=True))
+    statistics = as_dataclass(stored.read(mapped=True), GramStatistics)
     started = time.perf_counter()
     most = min(size, statistics.n_centers)
     way = partial(forward, statistics, most, intercept=intercept, n_threads=available_processors())

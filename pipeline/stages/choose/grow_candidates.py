@@ -8,6 +8,7 @@ from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
+from pipeline.runtime.stored_arrays import as_arrays
 from pipeline.solvers.candidate_budget import steps_to
 from pipeline.solvers.kernel_trials import least_gain
 from pipeline.solvers.ridge import SplitStatistics, refit
@@ -19,7 +20,6 @@ from pipeline.stages.accumulate_statistics import (
     name_of,
     statistics_of,
     statistics_pass,
-    statistics_to_arrays,
 )
 from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
@@ -92,6 +92,6 @@ def _step(work: Workspace, before: SplitStatistics | None, size: int) -> SplitSt
     sums = statistics_by_part(work.add_up(STATISTICS, task, name, f"{size} candidates"))
     for number, part in ((1, HELD_OUT), (0, FIT)):
         whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))
-        work.commit(name_of(part), statistics_to_arrays(whole))
+        work.commit(name_of(part), as_arrays(whole))
     work.drop(f"passes/{name}")
     return statistics_of(work, name_of(FIT)), statistics_of(work, name_of(HELD_OUT))

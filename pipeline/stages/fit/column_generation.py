@@ -37,7 +37,7 @@ from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import row_weights
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.errors import ANEW, CorruptDataError
-from storage.records import read_markers, write_marker
+from storage.records import write_marker
 
 RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
@@ -310,12 +310,10 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
 def earlier_records(run: Run, count: int) -> list[RoundRecord]:
     """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
     folder = run.layout.markers(ROUNDS)
-    done, names = read_markers(folder), [round_name(index) for index in range(count)]
+    done, names = run.read_done(folder), [round_name(index) for index in range(count)]
     for name in names:
         if name not in done:
             raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}")
-    for warning in done.warnings:  # of the marker of the round that is done again
-        run.warn(warning)
     return [dict(done[name]) for name in names]
 
 

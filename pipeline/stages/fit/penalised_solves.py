@@ -17,9 +17,10 @@ from features.targets import labels_from_decision
 from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.regularization_path import largest_penalty, search
 from pipeline.solvers.ridge import Weights, finalise
@@ -29,9 +30,7 @@ from pipeline.stages.accumulate_statistics import (
     FIT,
     HELD_OUT,
     name_of,
-    statistics_from_arrays,
     statistics_of,
-    statistics_to_arrays,
 )
 from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
@@ -141,7 +140,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
     """
     started = time.perf_counter()
     try:
-        problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), output, task.penalty)
+        problem = problem_of(as_dataclass(task.statistics.read(mapped=True), GramStatistics), output, task.penalty)
         done = SolveProgress(checkpoints, task.penalty, {"output": output, "statistics": task.name}, task.number)
         start = done.state
         if start is None and task.start is not None:
@@ -189,8 +188,8 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
     with work.status(SOLVE, "checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
-            found = work.once(name_of(name), lambda: statistics_to_arrays(statistics.centred()), mapped=True)
-            statistics = statistics_from_arrays(found)
+            found = work.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
+            statistics = as_dataclass(found, GramStatistics)
         if statistics.n_centers > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
             return name
         try:

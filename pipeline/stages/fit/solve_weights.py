@@ -27,7 +27,7 @@ from pipeline.solvers.ridge import (
     ridge_summary,
     with_ridge,
 )
-from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
+from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, name_of, statistics_at, statistics_of
 from pipeline.stages.choose.greedy_selection import AT_ONCE
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.fit.column_generation import (
@@ -141,7 +141,8 @@ def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, 
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
     """Return the statistics of the active columns on the fit rows and on the held-out rows."""
     if work.in_rounds:
-        held_out = accumulate_held_out(work, work.candidates[solved.active], "final")
+        centers, words = work.candidates[solved.active], "held-out rows at the centers"
+        held_out = statistics_at(work, SOLVE, "final-held-out", centers, (HELD_OUT,), words=words)[HELD_OUT]
         return solved.statistics - held_out, held_out
     fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
     return fit, held_out

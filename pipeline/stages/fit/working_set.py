@@ -33,7 +33,6 @@ from pipeline.stages.accumulate_statistics import (
     name_of,
     no_sums,
     statistics_of,
-    statistics_to_arrays,
 )
 from pipeline.stages.fit.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
@@ -250,7 +249,7 @@ def grow(
         with run.status(STATISTICS, STORING):
             sums = joined(previous.statistics if previous else None, stay, new.pop(ALL))
             sums.check_range()
-            run.commit(name_of(name), statistics_to_arrays(sums) | as_arrays(columns))
+            run.commit(name_of(name), as_arrays(sums) | as_arrays(columns))
     return load(run, name)
 
 

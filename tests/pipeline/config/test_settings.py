@@ -34,7 +34,7 @@ def asked(*words):
     return load("digits", arguments.config_file, arguments.assignments)
 
 
-def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path, monkeypatch):
+def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path):
     """What answers there runs code here: no file may name it, neither somebody's settings nor a run's folder."""
     address, mine = "tls://127.0.0.1:9", tmp_path / "mine.toml"
     mine.write_text(f'dataset = "digits"\n[resources]\nscheduler = "{address}"\n')
@@ -48,12 +48,8 @@ def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path, monkeypatch)
     stored = from_toml(mine)
     assert resumed(stored, asked()).resources.scheduler == "threads"
     assert resumed(stored, started).resources.scheduler == address
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
-    assert resumed(stored, asked()).resources.scheduler == address
-    assert asked("--scheduler", "serial").config.resources.scheduler == "serial"
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:9")
-    with pytest.raises(ConfigError, match=r"DASK_SCHEDULER_ADDRESS.*must be.*tls://HOST:PORT"):
-        asked()
+    with pytest.raises(ConfigError, match=r"--scheduler.*must be.*tls://HOST:PORT"):
+        asked("--scheduler", "tcp://127.0.0.1:9")
 
 
 def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
@@ -98,7 +94,7 @@ TOLD = [
     ("solver.select", "best:9", "must be none, greedy:K"),
     ("kernel.name", "cosine", "must be one of gaussian, laplace, product-laplace"),
     ("solver.penalty", "small", "such as max:1e-7, or auto"),
-    ("solver.penalty", "max:2", "must be max:F with F above 0 and below 1"),
+    ("solver.penalty", "max:2", "max:F with F above 0 and below 1"),
     ("solver.tolerance", "tiny", "must be a number of at least 0 and below 1"),
     ("seed", "x", "must be a whole number of at least 0"),
     ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),

@@ -238,7 +238,7 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
     (manifest,) = features.glob("*/MANIFEST.json")
     layout, kept = FeatureLayout(features, manifest.parent.name), files_of(features)
     fit, waiting = fit_model.fit, [HARMS[harm]]
-    feature_rows._open_version.cache_clear()
+    feature_rows._opened_store.cache_clear()
 
     def harming(run: Run) -> None:
         if waiting:

@@ -155,9 +155,9 @@ def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_g
 MOVE = ("--centers", "50", "--move-centers", "3")
 TOGETHER = [
     (["--select", "greedy:501"], "there are 500 candidates"),
-    (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
+    (["--select", "greedy:9", "--penalty", "1"], "--penalty 1.0 has no effect"),
     (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
-    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule has no effect"),
+    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule uniform has no effect"),
     (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
     (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
     (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
@@ -174,7 +174,7 @@ TOGETHER = [
     ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "no gradient for --kernel laplace"),
     (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
     (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
-    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored or sheared"),
+    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored as they are"),
 ]
 
 

@@ -22,9 +22,9 @@ MANY = (*THREADS, "--workers", "3", "--memory-limit", "8GiB", "--checkpoint-ever
 # The command lines that the sessions of a run have in turn.
 WAYS = {
     "serial": [SERIAL],
-    "one thread": [(*THREADS, "--workers", "1", "--block-size", "40")],
-    "threads": [(*MANY, "--block-size", "5000")],
-    "processes": [("--scheduler", "processes", "--workers", "2", "--block-size", "1")],
+    "one thread": [(*THREADS, "--workers", "1")],
+    "threads": [MANY],
+    "processes": [("--scheduler", "processes", "--workers", "2")],
     "in turn": [MANY, SERIAL, (*THREADS, "--workers", "2", "--memory-limit", "3GiB")],
 }
 QUICK = {

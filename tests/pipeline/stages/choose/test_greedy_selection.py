@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
-from pipeline.kernels.gram_statistics import StatisticsSums
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums
 from pipeline.prediction.model_folder import load_model
+from pipeline.runtime.stored_arrays import as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
-from pipeline.stages.accumulate_statistics import statistics_from_arrays
 from pipeline.stages.choose import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, model_bytes, report_of, train, train_beside
@@ -50,7 +50,7 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
     assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
     chosen = read_arrays(layout.solution("all-selection.npz"))["chosen"]
-    everything = statistics_from_arrays(read_arrays(layout.statistics / "all"))
+    everything = as_dataclass(read_arrays(layout.statistics / "all"), GramStatistics)
     for size in (1, 10, 20):
         cut = everything.cut(chosen[:size])
         model = least_squares(cut, report["hold_out"]["ridge"], intercept=report["intercept"])
