@@ -216,13 +216,15 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
                 print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
             return TrainedRun(root.absolute(), report)
 
-    if config.resources.features_store != "none":
+    if config.resources.stores_features:
         run_folder.check_apart(root, Path(config.resources.features_dir))
 
     def prepare() -> "Prepared":
         with preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
             prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
-        planning.check_disk(prepared.plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
+        planning.check_disk(
+            prepared.plan, root, prepared.store, prepared.shape, stored=config.resources.stores_features
+        )
         return prepared
 
     if arguments.dry_run:
@@ -299,7 +301,7 @@ def _run(
             executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
             features = (
                 prepared.store
-                if prepared.stores_features
+                if prepared.config.resources.stores_features
                 else live(prepared.request, prepared.shape, layout.data_chunks)
             )
             run = Run(

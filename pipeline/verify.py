@@ -156,7 +156,7 @@ def _look_at_features(layout: RunLayout, finished: bool, found: Findings) -> Non
     except StorageError:
         found.notes.append("the features were not checked: where they are is not known")
         return
-    if resources.features_store != "zarr":
+    if not resources.stores_features:
         return
     if store.manifest.exists():
         _look_at_folder(store.folder, str(store.folder), found, FEATURES_REMEDY)

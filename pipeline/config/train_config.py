@@ -307,6 +307,11 @@ class Resources:
         300.0, duration, "time to wait for a worker of a cluster, or an answer of its scheduler", "--worker-timeout"
     )
 
+    @property
+    def stores_features(self) -> bool:
+        """Whether features are kept in a store, and not computed whenever they are read."""
+        return self.features_store == "zarr"
+
 
 @dataclass(frozen=True)
 class TrainConfig:

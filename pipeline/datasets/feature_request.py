@@ -80,7 +80,7 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
     alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
     alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed}
-    if config.resources.features_store != "none":
+    if config.resources.stores_features:
         alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")
     return SourceSpec(config.dataset, **alike)
 

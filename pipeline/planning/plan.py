@@ -127,11 +127,6 @@ class Prepared:
     notes: tuple[str, ...]
 
     @property
-    def stores_features(self) -> bool:
-        """Whether features are kept in a store, and not computed whenever they are read."""
-        return _stores_features(self.config)
-
-    @property
     def data_paths(self) -> list[Path]:
         """The files and folders that the data come from; the workers of a cluster must see them too."""
         source = self.request.source
@@ -218,7 +213,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, _compiling_bytes(config, shape))
+    needed = _Bounds(shape, data, limit, COMPILING_BYTES if loops_to_compile(config, shape) else 0)
     # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
     # Where nothing fits beside one, a machine that needs none may still do.
     for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
@@ -256,11 +251,6 @@ def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
     """Return the plan of the most workers that fit, or of one where none does."""
     plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
     return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
-
-
-def _compiling_bytes(config: TrainConfig, shape: FeatureShape) -> int:
-    """Return the bytes of the compiler in the leading process: none where the run's loops are compiled already."""
-    return COMPILING_BYTES if loops_to_compile(config, shape) else 0
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
@@ -351,7 +341,7 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
     config, shape, processes = run.config, bounds.shape, run.workers.processes
     each = bounds.data.held + (IMAGE_LIBRARY_BYTES if config.features.name == "hog" else 0)
     common = bounds.compiling + each + rows_bytes(shape.n_train + shape.n_test)
-    common += 0 if _stores_features(config) else _reading_bytes(run, bounds.data)
+    common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
     if config.resources.scheduler != "processes":
         return STREAMING_BYTES + common, DRIVER_BYTES + common
     leading = LEADING_BYTES + common + processes * (WORKER_BYTES + each)
@@ -388,13 +378,9 @@ def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     opening = ROW_BYTES * n_rows - rows_bytes(n_rows) + READING_BYTES - STREAMING_BYTES  # before any columns
-    if not _stores_features(config):
+    if not config.resources.stores_features:
         return PassBytes(n_items, opening + building, 0)
     return PassBytes(n_items, opening + building + _reading_bytes(run, data), shape.disk_bytes)
-
-
-def _stores_features(config: TrainConfig) -> bool:
-    return config.resources.features_store == "zarr"
 
 
 def _size(n_bytes: int) -> str:

@@ -19,15 +19,10 @@ SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
 SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
 
 
-def default_limit_bytes() -> int:
-    """Return three quarters of the machine's memory, or of what its control groups leave this process."""
-    machine, group = psutil.virtual_memory().total, memory_limit_bytes()
-    return (machine if group is None else min(machine, group)) * 3 // 4
-
-
 def limit_bytes(resources: Resources) -> int:
-    """Return what the whole process tree of a run may take."""
-    return resources.memory_limit or default_limit_bytes()
+    """Return what all processes of a run may take: by default 3/4 of the machine's memory, or of its groups'."""
+    machine, group = psutil.virtual_memory().total, memory_limit_bytes()
+    return resources.memory_limit or (machine if group is None else min(machine, group)) * 3 // 4
 
 
 def worker_limit_bytes(resources: Resources, workers: int) -> int:

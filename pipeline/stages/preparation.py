@@ -107,7 +107,7 @@ def loops_to_compile(config: TrainConfig, shape: FeatureShape, *, in_rounds: boo
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
-    if not (config.resources.features_store == "zarr" and store_of(config, shape).manifest.exists()):
+    if not (config.resources.stores_features and store_of(config, shape).manifest.exists()):
         of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
         loops += loops_in(of_name, *of_name.SIGNATURES) if of_name else []
         loops += loops_in(deskew, *deskew.SIGNATURES) if config.features.deskew else []
@@ -132,7 +132,7 @@ def build_features(run: Run, *, contents: bool = False) -> bool:
     """
     layout, shape = run.feature_layout, run.shape
     with run.stage(FEATURES):
-        if run.config.resources.features_store == "none":
+        if not run.config.resources.stores_features:
             return False  # computed on the fly by whoever reads them
         if feature_rows.is_built(layout, run.events.warn, contents=contents):
             run.events.record("features reused", digest=layout.digest)

@@ -304,27 +304,23 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 
 
 @dataclass(frozen=True)
-class SampledRows:
+class _SampledRows:
     """Training rows that were gathered, as far as passes read them: see `datasets.feature_rows.FeatureRows`."""
 
     rows: Stored  # X, y, keys and groups, weights where there are any
     dtype: type
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
-        """Return features (stop - start, n_features)."""
         return self.rows.read(mapped=True)["X"][start:stop]
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,) as stored."""
         return self.rows.read(mapped=True)["y"][start:stop]
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
         weights = self.rows.read(mapped=True).get("weights")
         return None if weights is None else weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the keys of rows and of their groups, each (stop - start,) u8."""
         arrays = self.rows.read(mapped=True)
         return arrays["keys"][start:stop], arrays["groups"][start:stop]
 
@@ -341,7 +337,7 @@ def label_blocks(rows: "RowData | RowTask") -> Iterator[tuple[int, Arrays]]:
 
 
 def gather_sample(task: RowTask, share: float) -> Arrays:
-    """Return training rows that are drawn by the seed, about a `share` of them, for `SampledRows`.
+    """Return training rows that are drawn by the seed, about a `share` of them, for `task_on_sample`.
 
     A smaller share draws some of the rows of a larger one; rows that are equal go together.
     """
@@ -367,7 +363,7 @@ def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
 
 def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
     """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
-    features: Any = SampledRows(sample, open_features(task.features).dtype)  # no pass asks for more of them
+    features: Any = _SampledRows(sample, open_features(task.features).dtype)  # no pass asks for more of them
     shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]))
     return replace(task, features=features, shape=shape)
 

@@ -58,14 +58,14 @@ def test_features_that_bound_the_blocks_need_no_more_than_is_there():
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
 @pytest.mark.parametrize("select", ["none", "greedy:50"])
 def test_the_compiler_is_charged_once_in_every_stage(monkeypatch, scheduler, select):
-    def memory(compiling: int) -> list[int]:
-        monkeypatch.setattr(plans, "_compiling_bytes", lambda config, shape: compiling)
+    def memory(missing: list[str]) -> list[int]:
+        monkeypatch.setattr(plans, "loops_to_compile", lambda config, shape: missing)
         settings = {"resources__scheduler": scheduler, "solver__select": select, "centers__count": 500}
         _, plan = planned(shape_of(60_000, 64), 8, **settings)
         assert plan.workers.processes == (8 if scheduler == "processes" else 1)
         return [stage.memory_bytes for stage in plan.stages]
 
-    assert [cold - warm for cold, warm in zip(memory(COMPILING_BYTES), memory(0), strict=True)] == [COMPILING_BYTES] * 5
+    assert [cold - warm for cold, warm in zip(memory(["a loop"]), memory([]), strict=True)] == [COMPILING_BYTES] * 5
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.config.train_config import Resources
 from pipeline.runtime import memory_limits
-from pipeline.runtime.memory_limits import default_limit_bytes, memory_limit_bytes, processor_limit
+from pipeline.runtime.memory_limits import limit_bytes, memory_limit_bytes, processor_limit
 
 FIRST = "31 23 0:28 / /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}"
 SECOND = "30 23 0:26 {top} /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
@@ -68,8 +69,8 @@ def test_a_machine_without_limits(tmp_path: Path, members: str) -> None:
 
 
 def test_the_default_limit_is_three_quarters_of_what_the_groups_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = default_limit_bytes()
+    everything = limit_bytes(Resources())
     for limit, expected in ((2**30, 3 * 2**28), (2**80, None), (None, None)):
         monkeypatch.setattr(memory_limits, "memory_limit_bytes", lambda limit=limit: limit)
-        assert default_limit_bytes() == (expected or psutil.virtual_memory().total * 3 // 4)
-    assert 0 < everything <= default_limit_bytes(), "of this machine and its groups"
+        assert limit_bytes(Resources()) == (expected or psutil.virtual_memory().total * 3 // 4)
+    assert 0 < everything <= limit_bytes(Resources()), "of this machine and its groups"
