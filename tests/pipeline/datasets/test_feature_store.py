@@ -127,7 +127,7 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
         write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
         features = feature_rows.ScaledFeatures(layout, StoredFile(tmp_path / "scales.npz"))
     facts = TargetFacts(held_out_limit=0.1)
-    task = RowTask(StoredFile(tmp_path / "candidates"), features, shape, GaussianKernel, 1.0, "float32", None, 0, facts)
+    task = RowTask(StoredFile(tmp_path / "candidates"), features, shape, GaussianKernel, 1.0, "float32", 0, facts)
     grid = RowGrid("train", shape.n_train, 16)
     whole = dict(stream_blocks(task, grid, range(grid.n_blocks)))
     extracted, extract = list[int](), feature_rows.extract
