@@ -78,11 +78,8 @@ def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str 
 def missing_cells(values: "pyarrow.Array", how: Spelling = POINTS) -> NDArray[np.bool_]:
     """Return which cells (n,) of a column are missing."""
     kind = values.type.value_type if types.is_dictionary(values.type) else values.type
-    values = values.cast(pyarrow.string() if holds_words(kind) else kind)
-    missing = compute.is_null(values, nan_is_null=types.is_floating(kind))
-    if holds_words(kind):
-        missing = compute.or_(missing, compute.is_in(_bare(values), value_set=_nulls(how)))
-    return missing.to_numpy(zero_copy_only=False)
+    values = _trimmed(values, how) if holds_words(kind) else values.cast(kind)
+    return compute.is_null(values, nan_is_null=types.is_floating(kind)).to_numpy(zero_copy_only=False)
 
 
 def labels_of(
@@ -225,13 +222,9 @@ def _nulls(how: Spelling) -> "pyarrow.Array":
 
 def _trimmed(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
     """Return texts without blanks around them, null for those that say that a cell is missing."""
-    trimmed = _bare(values)
+    trimmed = compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
     missing = compute.is_in(trimmed, value_set=_nulls(how))
     return compute.if_else(missing, pyarrow.scalar(None, trimmed.type), trimmed)
-
-
-def _bare(values: "pyarrow.Array") -> "pyarrow.Array":
-    return compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
 
 
 def _array(values: "pyarrow.Array") -> NDArray[np.float64]:

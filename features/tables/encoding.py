@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,47 +135,6 @@ class TableEncoding:
 
 
 Words = Sequence[Collection[str] | None]  # that the codes of each column stand for, in their order; None for numbers
-
-
-class Codes(Protocol):
-    """Codes (n, columns) f8 that are read by slices of rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
-
-    def __getitem__(self, rows: slice, /) -> NDArray[np.float64]:
-        """Return the codes of some rows."""
-
-
-class EncodedRows:
-    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it.
-
-    words: what the codes stand for; None where they are places among the words of the encoding.
-    """
-
-    def __init__(self, codes: Codes, encoding: TableEncoding, words: Words | None = None) -> None:
-        self._codes, self.encoding = codes, encoding
-        words = [None] * len(encoding.columns) if words is None else words
-        self._places = [column.places(known) for column, known in zip(encoding.columns, words, strict=True)]
-        self.shape = (codes.shape[0], len(encoding.inputs))
-        self.dtype, self.nbytes = np.dtype(np.float64), int(getattr(codes, "nbytes", 0))
-        self.in_order, self.decoding_bytes = getattr(codes, "in_order", False), getattr(codes, "decoding_bytes", 0)
-
-    def codes(self, rows: slice) -> NDArray[np.float64]:
-        """Return the codes (n, columns) of some rows: the places of words in the encoding, numbers as they are."""
-        codes = self._codes[rows]
-        if any(table is not None for table in self._places):
-            codes = codes.copy()
-        for k, table in enumerate(self._places):
-            if table is not None:
-                filled = ~np.isnan(codes[:, k])
-                codes[filled, k] = table[codes[filled, k].astype(np.int64)]
-        return codes
-
-    def __getitem__(self, rows: slice) -> NDArray[np.float64]:
-        """Return the inputs of some rows."""
-        return self.encoding.apply(self.codes(rows))
 
 
 def learn_encoding(

@@ -32,7 +32,7 @@ from features.cell_text import (
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, numbers
-from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest
+from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
 from features.tables.readers import Batch
 
 MOST_COMPLAINTS = 20  # columns that are listed
@@ -258,19 +258,23 @@ class CellError(DataError):
 class CellReader:
     """Turns the columns of batches into codes as they were learned.
 
-    names: of the columns; words: the code of each known word by column, None for a column of numbers; missing: whether
+    names: of the columns; words: those of each column in the order of their codes, None for numbers; missing: whether
     cells may be missing; how: how cells are written; dates: names of the columns of dates, which others are none of,
     None where any may be. are_known: whether the same cells were read before, by a `Learner` or another reader.
     unknown: how many cells of each column had a word that is not known.
     """
 
     names: Sequence[str]
-    words: Sequence[dict[str, int] | None]
+    words: Words
     missing: bool = False
     how: Spelling = POINTS
     dates: Collection[str] | None = None
     are_known: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Number the words."""
+        self._known = [None if words is None else {word: k for k, word in enumerate(words)} for words in self.words]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of the columns at some places.
@@ -278,7 +282,7 @@ class CellReader:
         Raises CellError for the first row with a cell that cannot be.
         """
         codes, errors = np.empty((batch.n_rows, len(places))), list[CellError]()
-        for k, (known, place) in enumerate(zip(self.words, places, strict=True)):
+        for k, (known, place) in enumerate(zip(self._known, places, strict=True)):
             read = self._numbers if known is None else self._places
             try:
                 codes[:, k] = read(k, batch, place)
@@ -304,7 +308,7 @@ class CellReader:
         return read
 
     def _places(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
-        known = self.words[k]
+        known = self._known[k]
         assert known is not None
         texts, of_rows = distinct(batch.columns[place], self.how)
         of_texts = np.array(places_in(known, [text or "" for text in texts]), np.float64)

@@ -22,7 +22,7 @@ from features.row_source import LabelledRows, chosen_rows, count_rows, digest_ro
 from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.encoding import EncodedRows, EncodingRequest, TableEncoding, learn_encoding, unknown_words
+from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellError, CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
@@ -83,6 +83,13 @@ def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
     return group_keys(np.array(texts, dtype=str), layout.how)[of_rows]
 
 
+class Sample(NamedTuple):
+    """Rows (m,), ascending, and their codes (m, columns)."""
+
+    rows: NDArray[np.int64]
+    codes: NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class ReadTable:
     """What the first reading of a table found.
@@ -92,7 +99,7 @@ class ReadTable:
     codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
     encoding: learned on the training rows, None for numbers alone and for a test file; dates: columns of dates
     unknown: how many cells of each column of a test file have a word that no training row has
-    sample, codes: rows (m,), ascending, and their codes (m, columns); None where they were not kept
+    sample: some of the rows, None where they were not kept
     """
 
     words: tuple[tuple[str, ...] | None, ...]
@@ -106,13 +113,12 @@ class ReadTable:
     dates: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
-    sample: NDArray[np.int64] | None = None
-    codes: NDArray[np.float64] | None = None
+    sample: Sample | None = None
 
     @property
-    def is_held(self) -> bool:
-        """Whether the codes of all rows are in memory."""
-        return self.sample is not None and len(self.sample) == len(self.labels)
+    def held(self) -> NDArray[np.float64] | None:
+        """The codes of all rows, None where they are not in memory."""
+        return self.sample.codes if self.sample is not None and len(self.sample.rows) == len(self.labels) else None
 
 
 class Keeper(Protocol):
@@ -123,6 +129,35 @@ class Keeper(Protocol):
 
     def __hash__(self) -> int:
         """Return a hash: sources that are open are found by it."""
+
+
+class EncodedRows:
+    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it.
+
+    words: what the codes stand for.
+    """
+
+    def __init__(self, codes: RowArray, encoding: TableEncoding, words: Words) -> None:
+        self._codes, self.encoding = codes, encoding
+        self._places = [column.places(known) for column, known in zip(encoding.columns, words, strict=True)]
+        self.shape = (codes.shape[0], len(encoding.inputs))
+        self.dtype, self.nbytes = np.dtype(np.float64), int(getattr(codes, "nbytes", 0))
+        self.in_order, self.decoding_bytes = getattr(codes, "in_order", False), getattr(codes, "decoding_bytes", 0)
+
+    def codes(self, rows: slice) -> NDArray[np.float64]:
+        """Return the codes (n, columns) of some rows: the places of words in the encoding, numbers as they are."""
+        codes = self._codes[rows]
+        if any(table is not None for table in self._places):
+            codes = codes.copy()
+        for k, table in enumerate(self._places):
+            if table is not None:
+                filled = ~np.isnan(codes[:, k])
+                codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+        return codes
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float64]:
+        """Return the inputs of some rows."""
+        return self.encoding.apply(self.codes(rows))
 
 
 class RowsInOrder:
@@ -162,8 +197,7 @@ class CodesInOrder:
     dtype, in_order = np.dtype(np.float64), True
 
     def __init__(self, table: Table, layout: TableLayout, found: ReadTable) -> None:
-        self._table, self._layout, self._sha256 = table, layout, found.codes_sha256
-        self._words = [None if known is None else {word: k for k, word in enumerate(known)} for known in found.words]
+        self._table, self._layout, self._words, self._sha256 = table, layout, found.words, found.codes_sha256
         self.shape = (len(found.labels), len(layout.inputs))
         self.decoding_bytes = table.reading_bytes()
         self._rows = RowsInOrder(self._read)
@@ -227,12 +261,11 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         said = str(error).replace("in y,", f"in column {columns.target} of {path},")
         whose = f"{path}: column {columns.target} holds" if said.startswith("y holds") else ""
         raise DataError(whose + said.removeprefix("y holds")) from None
-    read = (*_file_notes(table, found), *_header_notes(table), *_column_notes(columns), *_index_notes(table, layout))
-    notes = [*read, *_id_notes(found.ids, layout), *source.notes, *notes]
+    notes = [*_notes(table, layout, columns, found), *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))
-    if found.is_held or keeper is None:
+    if found.held is not None or keeper is None:
         return source
     kept = [found] if found.sample is not None else []  # until it was used once: it is large
 
@@ -257,15 +290,15 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     learner = Learner(table.path, layout.input_names, asked, layout.how)
     found = _read(table, layout, learner, tick, spec.seed, spec.task)
     assert found.sample is not None
-    assert found.codes is not None
-    learner.check(spec, len(found.labels), found.codes)
+    drawn, codes = found.sample
+    learner.check(spec, len(found.labels), codes)
     if asked == EncodingRequest():
         return found
-    rows = LabelledRows(found.codes, found.labels, found.weights, found.groups, found.keys)
+    rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)
     task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES)
     training = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)[0]
-    codes = found.codes if len(training) == len(found.labels) else found.codes[np.isin(found.sample, training)]
+    codes = codes if len(training) == len(found.labels) else codes[np.isin(drawn, training)]
     try:
         encoding = learn_encoding(layout.input_names, found.words, codes, asked)
     except DataError as error:
@@ -280,7 +313,7 @@ def _read(
     assert layout.target is not None
     labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
     groups, keys = list[RowKeys](), list[RowKeys]()
-    digest, n_rows, sample = hashlib.sha256(), 0, _Sample(seed, len(layout.inputs))
+    digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(seed, len(layout.inputs))
     counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
     for rows in rows_of(table, layout, reader, labelled=True):
         digest.update(rows.codes.tobytes())
@@ -308,7 +341,6 @@ def _read(
     for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
     ids = tuple(layout.input_names[k] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
-    sampled, codes = sample.finish()
     return ReadTable(
         words=words,
         labels=values,
@@ -320,12 +352,11 @@ def _read(
         ids=ids,
         dates=reader.dates if isinstance(reader, Learner) else (),
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
-        sample=sampled,
-        codes=codes,
+        sample=sample.finish(),
     )
 
 
-class _Sample:
+class _Sampler:
     """Keeps the codes of rows up to SAMPLE_CELLS; of more, those of a share of the rows that is halved as they come."""
 
     def __init__(self, seed: int, n_columns: int) -> None:
@@ -350,7 +381,7 @@ class _Sample:
         kept = draw_sample(self._seed, self._share, self._rows[k].astype(np.uint64))
         self._rows[k], self._codes[k] = self._rows[k][kept], self._codes[k][kept]
 
-    def finish(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def finish(self) -> Sample:
         """Return the rows, ascending, and their codes."""
         rows, codes = np.concatenate(self._rows), np.empty((self._n_rows, self._n_columns))
         begin = 0
@@ -358,16 +389,13 @@ class _Sample:
             block = self._codes.pop(0)
             codes[begin : begin + len(block)] = block
             begin += len(block)
-        return rows, codes
+        return Sample(rows, codes)
 
 
 def _labelled_rows(table: Table, layout: TableLayout, found: ReadTable, *, in_memory: bool) -> LabelledRows:
     """Return the rows of a table with codes for inputs: in memory where they are small, or to be read in any order."""
-    codes: RowArray
-    if found.is_held:
-        assert found.codes is not None
-        codes = found.codes
-    else:
+    codes: RowArray | None = found.held
+    if codes is None:
         codes = CodesInOrder(table, layout, found)
         codes = codes[: codes.shape[0]] if in_memory else codes
     return LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
@@ -379,8 +407,7 @@ def _open_test(
     """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
     table = Table.in_files(path, header=spec.header)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
-    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in train.words]
-    reader = replace(cell_reader(columns, layout.input_names), words=words)
+    reader = replace(cell_reader(columns, layout.input_names), words=train.words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
     request |= {"labels": read_as, "dates": columns.dates}
@@ -406,22 +433,19 @@ def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
         return CellReader(names, [None] * len(names), how=columns.how, dates=columns.dates)
-    listed = [column.words for column in columns.encoding.columns]
-    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in listed]
+    words = [column.words for column in columns.encoding.columns]
     return CellReader(names, words, columns.encoding.missing, columns.how, columns.dates)
 
 
 def _sampled(source: Source, found: ReadTable) -> LearnedRows:
     """Return the training rows of the sample."""
     assert found.sample is not None
-    assert found.codes is not None
+    drawn, codes = found.sample
     rows = source.file_rows["train"]
     rows = np.arange(source.n_train) if rows is None else rows
-    inputs: RowArray = found.codes
-    if found.encoding is not None:
-        inputs = EncodedRows(found.codes, found.encoding, found.words)
-    chosen = np.flatnonzero(np.isin(found.sample, rows))
-    return LearnedRows(inputs[: len(found.codes)][chosen], np.searchsorted(rows, found.sample[chosen]))
+    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)[: len(codes)]
+    chosen = np.flatnonzero(np.isin(drawn, rows))
+    return LearnedRows(inputs[chosen], np.searchsorted(rows, drawn[chosen]))
 
 
 def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.int64]) -> tuple[RowArray, Columns]:
@@ -457,32 +481,20 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
     return [f"{told}, {len(found.labels)} rows"] if told else []
 
 
-def _header_notes(table: Table) -> list[str]:
-    """Return a note of a first line that is mostly numbers, as the first row of a table without names may be."""
+def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable) -> Iterator[str]:
+    """Yield what was taken for what in a table to train on, and how to have it otherwise."""
+    yield from _file_notes(table, found)
     numeric = [name for name in table.names if is_number(name)]
-    if 2 * len(numeric) <= len(table.names) or not isinstance(table.parts[0][0], CsvFile):
-        return []
-    remedy = setting("data.header", "false")
-    return [f"columns are called {shown(numeric)}; if these are cells of the first row, train with {remedy}"]
-
-
-def _index_notes(table: Table, layout: TableLayout) -> list[str]:
-    """Return a note of the index of a frame that is left out, and how to use it."""
+    if 2 * len(numeric) > len(table.names) and isinstance(table.parts[0][0], CsvFile):
+        remedy = setting("data.header", "false")
+        yield f"columns are called {shown(numeric)}; if these are cells of the first row, train with {remedy}"
+    yield f"target: {columns.target}; inputs: {shown(columns.inputs)}"
+    if "" in columns.inputs:
+        yield "a column without a name is an input like the others; take it out if it counts the rows"
+    yield from columns.encoding.notes() if columns.encoding is not None else ()
     read = {*layout.inputs, layout.target, layout.weights, layout.groups}
-    left_out = [name for place, name in enumerate(table.names) if place in table.index - read]
-    return [f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"] if left_out else []
-
-
-def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
-    """Return a note of columns that count the rows, and how to leave them out."""
-    if not ids or len(ids) == len(layout.inputs):
-        return ()
-    return (f"columns that only number or name the rows: {shown(ids)}; leave them out with {drop_setting(*ids)}",)
-
-
-def _column_notes(columns: Columns) -> tuple[str, ...]:
-    """Return what the columns were taken for, and which are encoded."""
-    taken = f"target: {columns.target}; inputs: {shown(columns.inputs)}"
-    unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
-    encoded = columns.encoding.notes() if columns.encoding is not None else ()
-    return taken, *([unnamed] if "" in columns.inputs else []), *encoded
+    if left_out := [name for place, name in enumerate(table.names) if place in table.index - read]:
+        yield f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"
+    if found.ids and len(found.ids) < len(layout.inputs):
+        remedy = drop_setting(*found.ids)
+        yield f"columns that only number or name the rows: {shown(found.ids)}; leave them out with {remedy}"

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from features.cell_text import NULL_WORDS, value_of
 from features.errors import DataError
 from features.source import SourceSpec
-from features.tables.encoding import MOST_ONEHOT, EncodedRows, EncodingRequest, TableEncoding, learn_encoding
+from features.tables.encoding import MOST_ONEHOT, EncodingRequest, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch
+from features.tables.table_source import EncodedRows
 
 
 def is_missing(cell: str) -> bool:
