@@ -88,11 +88,8 @@ def _source_of(
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
         weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
-        groups = (
-            None
-            if one.groups is None
-            else _group_keys(np.asarray(arrays[one.groups][:]), len(labels), f"{spec.groups}{of}")
-        )
+        groups = None if one.groups is None else np.asarray(arrays[one.groups][:])
+        groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
         given.append(LabelledRows(arrays[one.inputs], labels, weights, groups, digests[1].get(one.inputs)))
     return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 

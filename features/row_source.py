@@ -199,10 +199,6 @@ def _drawn_units(rng: np.random.Generator, classes: np.ndarray, sizes: np.ndarra
 
 def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
     """Return a source of two parts, with `facts` that the parts do not tell."""
-
-    def read(part: Part, start: int, stop: int) -> np.ndarray:
-        return (train if part == "train" else test).read(start, stop)
-
     inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
     chunked = [array for array in inputs if hasattr(array, "decoding_bytes")]  # by readers of `storage`
     return Source(
@@ -210,7 +206,7 @@ def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
         n_train=len(train.targets),
         n_test=len(test.targets),
         input_shape=input_shape(train.inputs.shape, train.array_name),
-        read_rows=read,
+        read_rows=lambda part, start, stop: (train if part == "train" else test).read(start, stop),
         targets={"train": train.targets, "test": test.targets},
         row_weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},

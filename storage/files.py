@@ -21,9 +21,8 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError
 
@@ -175,20 +174,15 @@ def cannot_read(path: Path, error: OSError) -> UnavailableStoreError:
 
 @contextlib.contextmanager
 def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of writing `path` into CannotWriteError."""
+    """Turn an OSError of writing `path` into CannotWriteError, which names path, bytes and cause."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error, wanted_bytes) from error
-
-
-def cannot_write(path: Path, error: OSError, wanted_bytes: int | None = None) -> CannotWriteError:
-    """Return the error that names path, bytes and cause."""
-    cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
-    size = "" if wanted_bytes is None else f" {wanted_bytes} bytes"
-    space = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
-    advice = LIMITS.get(error.errno or 0, space)
-    return CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}")
+        cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
+        size = "" if wanted_bytes is None else f" {wanted_bytes} bytes"
+        space = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
+        advice = LIMITS.get(error.errno or 0, space)
+        raise CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}") from error
 
 
 class _AsideFile(io.FileIO):
@@ -292,14 +286,15 @@ class LineFile:
     def append(self, line: str) -> None:
         """Write one line; on any error the file is as before. Raises CannotWriteError naming the file and the bytes."""
         data = line.encode() + b"\n"
-        try:
-            position = 0
-            while position < len(data):
-                position += self._stream.write(data[position:]) or 0
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._stream.truncate(self._size)
-            raise cannot_write(self.path, error, len(data)) from error
+        with write_errors(self.path, len(data)):
+            try:
+                position = 0
+                while position < len(data):
+                    position += self._stream.write(data[position:]) or 0
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._stream.truncate(self._size)
+                raise
         self._size += len(data)
 
     def close(self) -> None:
@@ -356,8 +351,7 @@ def locked(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class Aside:
+class Aside(NamedTuple):
     """What the name of something aside tells."""
 
     name: str  # that it is to get, or had before; of what is to get it, its first 200 characters

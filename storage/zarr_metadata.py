@@ -127,7 +127,7 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     Raises CorruptDataError where dtype, codec or grid is not one we read.
     """
     check_grid(where, node, FOREIGN_DTYPES)
-    names = _names(node["codecs"])
+    names = [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in node["codecs"]]
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
     for name in names:
@@ -166,10 +166,6 @@ def _lengths(where: Path, values: object, least: int) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int and least <= value < 2**62 for value in values):
         raise invalid(where, f"{str(values)[:60]!r} is no list of lengths")
     return tuple(values)
-
-
-def _names(codecs: list[Any]) -> list[str]:
-    return [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in codecs]
 
 
 def invalid(where: Path, reason: str) -> CorruptDataError:

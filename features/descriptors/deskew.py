@@ -17,8 +17,6 @@ import numpy as np
 from numba import float64 as f8
 from numba import njit
 
-from features.errors import UsageError
-
 ALGORITHM_VERSION = 1
 FLAT = 1e-12  # squared pixels: a vertical spread below is the rounding of an image whose ink is in one row
 _IMAGES_AT_ONCE = 128  # that are made float64 for the compiled loop, so that it is compiled for one type
@@ -29,8 +27,6 @@ def deskew(images: np.ndarray, strength: float) -> np.ndarray:
 
     They are on the same scale; float64 of float64 images, float32 of all others.
     """
-    if images.ndim != 3:
-        raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")
     out = np.empty(images.shape, np.float64 if images.dtype == np.float64 else np.float32)
     border = np.ones(images.shape[1:], dtype=bool)
     border[1:-1, 1:-1] = False

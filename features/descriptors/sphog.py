@@ -41,19 +41,15 @@ def sphog_length(height: int, width: int) -> int:
 def sphog(images: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
 
-    About 20 µs an image of 28 x 28. Raises UsageError for another shape, or images without a whole cell.
+    About 20 µs an image of 28 x 28. Raises UsageError for images without a whole cell.
     """
-    if images.ndim != 3:
-        raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")
     height, width = images.shape[1:]
     cell_start, weights = _tables(height, width)
     out = np.empty((len(images), len(weights)), dtype=np.float32)
-    padded = np.zeros((min(_IMAGES_AT_ONCE, len(images)), height + 4, width + 4))
-    space, histograms = np.empty((4, height + 4, width + 4)), np.empty(len(weights) + N_BINS)
     for start in range(0, len(images), _IMAGES_AT_ONCE):
-        some = images[start : start + _IMAGES_AT_ONCE]
-        padded[: len(some), 2:-2, 2:-2] = some
-        sphog_rows(padded[: len(some)], cell_start, weights, space, histograms, out[start : start + len(some)])
+        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
+        padded = np.pad(some, ((0, 0), (2, 2), (2, 2)))
+        sphog_rows(padded, cell_start, weights, out[start : start + len(some)])
     return out
 
 
@@ -133,19 +129,12 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
 
 
 @njit(cache=True, nogil=True)
-def sphog_rows(
-    padded: np.ndarray,
-    cell_start: np.ndarray,
-    weights: np.ndarray,
-    space: np.ndarray,
-    histograms: np.ndarray,
-    out: np.ndarray,
-) -> None:
+def sphog_rows(padded: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
     """Write the features of images to `out` (n, d) float32; `weights` (d,) are their factors.
 
-    padded (n, H + 4, W + 4) float64: the images, with two pixels of 0 on every side. space (4, H + 4, W + 4) and
-    histograms (d + N_BINS,) float64 are work arrays.
+    padded (n, H + 4, W + 4) float64: the images, with two pixels of 0 on every side.
     """
+    space, histograms = np.empty((4, padded.shape[1], padded.shape[2])), np.empty(weights.size + N_BINS)
     along_x, along_y, gx, gy = space[0], space[1], space[2], space[3]
     for i in range(padded.shape[0]):
         _gradients(padded[i], along_x, along_y, gx, gy)
@@ -156,4 +145,4 @@ def sphog_rows(
             out[i, j] = histograms[j] * weights[j] * factor
 
 
-SIGNATURES = {"sphog_rows": [(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f8[:, :, ::1], f8[::1], f4[:, ::1])]}
+SIGNATURES = {"sphog_rows": [(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f4[:, ::1])]}

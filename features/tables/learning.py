@@ -40,10 +40,10 @@ MOST_COMPLAINTS = 20  # columns that are listed
 
 @dataclass
 class _Column:
-    """What was seen of a column: its words in the order of their first rows, None for numbers; counts of its cells.
+    """What was seen of a column: its words in the order of their first rows, None for numbers.
 
     named: whether it was asked for as categories, so that its numbers are words. place: among all columns. numbers:
-    some of those that stand among words. first: the first cell of a kind.
+    some of those that stand among words. counts, first: of the cells of a kind, how many there are and the first one.
     """
 
     name: str
@@ -51,9 +51,7 @@ class _Column:
     words: dict[str, int] | None = None
     named: bool = False
     place: int = 0
-    n_missing: int = 0
-    n_words: int = 0
-    n_infinite: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     numbers: set[str] = field(default_factory=set)
     is_long: bool = False
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
@@ -72,12 +70,9 @@ class _Column:
         if (kinds == WORD).any():
             self.words = {}
             return self._places(batch, values)
-        infinite = np.isinf(read)
-        self.n_infinite += int(np.count_nonzero(infinite))
-        self._see(batch, "infinite", values, infinite)
-        missing = np.isnan(read)
-        self.n_missing += int(np.count_nonzero(missing))
-        self._see(batch, "missing", values, missing)
+        for name, rows in (("infinite", np.isinf(read)), ("missing", np.isnan(read))):
+            self.counts[name] += int(np.count_nonzero(rows))
+            self._see(batch, name, values, rows)
         return read
 
     @property
@@ -97,7 +92,7 @@ class _Column:
         counts = np.bincount(of_rows, minlength=len(texts))
         places = np.full(len(texts), np.nan)
         for at, text in enumerate(texts):
-            kind = "missing" if text is None else "word"
+            kind = "missing" if text is None else KINDS[WORD]
             if text is not None and text not in self.words:
                 self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
                 if not self.named and (read := self.how.read(text)[0]) != WORD:
@@ -107,8 +102,7 @@ class _Column:
                     self.words[text] = len(self.words)
             if text in self.words:
                 places[at] = self.words[text]
-            self.n_missing += int(counts[at]) * (kind == "missing")
-            self.n_words += int(counts[at]) * (kind == "word")
+            self.counts[kind] += int(counts[at])
             if kind not in self.first:
                 self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
         return places[of_rows]
@@ -180,10 +174,10 @@ class Learner:
         for k, column in enumerate(self._columns):
             words, parts = column.words or {}, []
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
-            unusable = bool(column.n_infinite) or column.n_missing == n_rows
-            all_differ = len(words) > MOST_ONEHOT and len(words) == column.n_words
-            if column.n_infinite:
-                parts.append(f"{column.n_infinite} infinite{example('infinite')}")
+            unusable = bool(column.counts["infinite"]) or column.counts["missing"] == n_rows
+            all_differ = len(words) > MOST_ONEHOT and len(words) == column.counts["word"]
+            if column.counts["infinite"]:
+                parts.append(f"{column.counts['infinite']} infinite{example('infinite')}")
             looks = None if column.named else misread(words)
             doubtful = column.is_mixed or looks is not None
             if looks is not None:
@@ -203,10 +197,10 @@ class Learner:
             elif doubtful:
                 unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
-            if column.n_missing == n_rows:
+            if column.counts["missing"] == n_rows:
                 parts.append("no cell is filled in")
-            elif column.n_missing and self._asked.missing is None:
-                parts.append(f"{column.n_missing} of {n_rows} missing{example('missing') if not parts else ''}")
+            elif column.counts["missing"] and self._asked.missing is None:
+                parts.append(f"{column.counts['missing']} of {n_rows} missing{example('missing') if not parts else ''}")
                 needs |= set() if unusable else {"missing"}
             faults += [f"{title_of(column.name, column.place)} ({'; '.join(parts)})"] if parts else []
             dropped += [column.name] if unusable else []

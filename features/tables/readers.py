@@ -328,11 +328,18 @@ class ParquetFile:
                     check_lengths(self.path, batch, lengths, start)
                     flat = with_elements(pyarrow.Table.from_batches([batch]), lengths)
                     held = dict(zip(read, flat.columns, strict=True))
-                    columns = {place: held[place].combine_chunks() for place in places}
-                    for place, column in columns.items():
-                        check_texts(self.path, schema.names[place], column, start)
-                    yield Batch(self.path, start, batch.num_rows, columns)
+                    yield _batch(self.path, start, schema.names, {place: held[place] for place in places})
                     start += batch.num_rows
+
+
+def _batch(path: Path, start: int, names: Sequence[str], columns: Mapping[int, "pyarrow.ChunkedArray"]) -> Batch:
+    """Return rows, from one on, of columns by place, of which at least one is there. Raises DataError for bad texts."""
+    arrays = dict[int, "pyarrow.Array"]()
+    for place, column in columns.items():
+        column = column.combine_chunks()
+        arrays[place] = column.cast("string") if types.is_string_view(column.type) else column
+        check_texts(path, names[place], arrays[place], start)
+    return Batch(path, start, len(column), arrays)
 
 
 def _batch_rows(n_columns: int) -> int:
@@ -414,19 +421,11 @@ class Frame:
 
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows with the columns at some places. Raises DataError as for parquet."""
+        check_types(self.path, self._table.schema, places)
         span = _batch_rows(max(len(places), 1))
         for start in range(0, self.count_rows(), span):
-            yield self.rows(start, min(start + span, self.count_rows()), sorted(places))
-
-    def rows(self, start: int, stop: int, places: Sequence[int]) -> Batch:
-        """Return some rows with the columns at some places."""
-        check_types(self.path, self._table.schema, places)
-        part = self._table.select(places).slice(start, stop - start)
-        columns = [column.combine_chunks() for column in part.columns]
-        columns = [column.cast("string") if types.is_string_view(column.type) else column for column in columns]
-        for name, column in zip(part.column_names, columns, strict=True):
-            check_texts(self.path, name, column, start)
-        return Batch(self.path, start, stop - start, dict(zip(places, columns, strict=True)))
+            part = self._table.slice(start, span)
+            yield _batch(self.path, start, part.column_names, {place: part.column(place) for place in places})
 
 
 def check_frame(X: Any, called: str, *, columns: bool = True) -> None:
@@ -658,7 +657,7 @@ def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -
 def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:
     """Raise DataError where a column of words, from a row on, has no UTF-8, or a text too long for a whole batch."""
     texts = column.dictionary if types.is_dictionary(column.type) else column
-    if not holds_words(texts.type) or types.is_string_view(texts.type):
+    if not holds_words(texts.type):
         return
     longest = compute.max(compute.binary_length(texts)).as_py() or 0
     if longest > MOST_TEXT_BYTES:

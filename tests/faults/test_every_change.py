@@ -122,9 +122,10 @@ def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
         return low_write(descriptor, path, data)
 
     def line(self: disk.LineFile, text: str) -> None:
-        if failed:
-            raise disk.cannot_write(self.path, OSError(errno.ENOSPC, ""), len(text))
-        append(self, text)
+        with disk.write_errors(self.path, len(text)):
+            if failed:
+                raise OSError(errno.ENOSPC, "")
+            append(self, text)
 
     patch.setattr(disk, "low_write", write)
     patch.setattr(disk.LineFile, "append", line)
