@@ -208,7 +208,7 @@ def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
         input_shape=input_shape(train.inputs.shape, train.array_name),
         read_rows=lambda part, start, stop: (train if part == "train" else test).read(start, stop),
         targets={"train": train.targets, "test": test.targets},
-        row_weights={"train": train.weights, "test": test.weights},
+        weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},
         groups=train.groups,
         memory=SourceMemory(

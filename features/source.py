@@ -1,7 +1,7 @@
 """Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -147,8 +147,8 @@ class Source:
     standardise : whether inputs are to be z-scored with the statistics of the training part
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     targets : part → targets (n,): int64 indices into `classes`, or float64 for regression
-    row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
-    file_rows : part → numbers (n,) i8 of its rows in the data as given; None, or nothing, where these are all
+    weights : part → weights (n,) f8 above 0 of its rows; None where they count 1 each
+    file_rows : part → numbers (n,) i8 of its rows in the data as given; None where these are all
     groups : keys (n,) u8 of the groups of the training rows (`features.row_draws`); None where they have none
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
@@ -167,8 +167,8 @@ class Source:
     read_rows: Callable[[Part, int, int], np.ndarray]
     targets: Mapping[Part, np.ndarray]
     identity: dict[str, Any]
-    row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
-    file_rows: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
+    weights: Mapping[Part, np.ndarray | None]
+    file_rows: Mapping[Part, np.ndarray | None]
     groups: np.ndarray | None = None
     columns: Columns | None = None
     notes: tuple[str, ...] = ()
@@ -186,7 +186,3 @@ class Source:
         if not 0 <= start <= stop <= n:
             raise IndexError(f"rows {start} to {stop} of the {part} part of {self.name} do not exist; it has {n}")
         return self.read_rows(part, start, stop), self.targets[part][start:stop].copy()
-
-    def weights(self, part: Part) -> np.ndarray | None:
-        """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
-        return self.row_weights.get(part)

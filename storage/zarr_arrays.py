@@ -197,27 +197,23 @@ class StoredArray:
             target[...] = part[low - first : high - first]
         return out
 
-    def take(self, rows: ArrayLike, digests: Mapping[str, str] | None = None) -> NDArray[Any]:
+    def take(self, rows: NDArray[np.int64], digests: Mapping[str, str] | None = None) -> NDArray[Any]:
         """Gather rows in the order given, repeats allowed; each touched chunk is read once, one at a time.
 
-        Raises ValueError where a row is no integer or not within the array, and as `read`.
+        Raises ValueError where a row is not within the array, and as `read`.
         """
-        wanted = np.asarray(rows)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise ValueError(f"array {self.path}: wanted a list of row numbers, found {wanted.dtype} {wanted.shape}")
-        wanted = wanted.astype(np.int64)
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self.n_rows):
-            raise ValueError(f"array {self.path}: rows {wanted.min()}..{wanted.max()} are not within 0..{self.n_rows}")
-        for chunk in np.unique(wanted // self.chunk_rows).tolist():
+        if rows.size and not (rows.min() >= 0 and rows.max() < self.n_rows):
+            raise ValueError(f"array {self.path}: rows {rows.min()}..{rows.max()} are not within 0..{self.n_rows}")
+        for chunk in np.unique(rows // self.chunk_rows).tolist():
             self._check_size(chunk)
-        out = np.empty((wanted.size, *self.shape[1:]), self.dtype)
+        out = np.empty((rows.size, *self.shape[1:]), self.dtype)
 
         def read_chunk(start: int, stop: int) -> NDArray[Any]:
-            chunk, rows = start // self.chunk_rows, np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
-            self._read_chunk(chunk, rows, digests)  # `read` would hold it twice
-            return rows[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
+            chunk, held = start // self.chunk_rows, np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
+            self._read_chunk(chunk, held, digests)  # `read` would hold it twice
+            return held[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
 
-        gather_rows(wanted, self.chunk_rows, read_chunk, out)
+        gather_rows(rows, self.chunk_rows, read_chunk, out)
         return out
 
     def _name(self, chunk: int) -> str:

@@ -45,7 +45,7 @@ def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
 
 def all_of(source: Source) -> list[np.ndarray]:
     """Return inputs, targets, weights of both parts, and groups; arrays of nothing where there are none."""
-    weights = [source.weights(part) for part in ("train", "test")]
+    weights = [source.weights[part] for part in ("train", "test")]
     return [*everything(source), *(np.ones(1) if of is None else of for of in weights), np.asarray(source.groups)]
 
 

@@ -5,7 +5,7 @@ A code is a number, the place of a word in the list of its column, -1 for an unk
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -240,14 +240,6 @@ def _remedies(
     return " ".join(options)
 
 
-class CellError(DataError):
-    """A cell that cannot be: what is wrong with it, and the row of the batch that has it."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
 @dataclass
 class CellReader:
     """Turns the columns of batches into codes as they were learned.
@@ -273,21 +265,24 @@ class CellReader:
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of the columns at some places.
 
-        Raises CellError for the first row with a cell that cannot be.
+        Raises DataError for the first row with a cell that cannot be.
         """
-        codes, errors = np.empty((batch.n_rows, len(places))), list[CellError]()
-        for k, (known, place) in enumerate(zip(self._known, places, strict=True)):
-            read = self._numbers if known is None else self._places
-            try:
-                codes[:, k] = read(k, batch, place)
-            except CellError as error:
-                errors.append(error)
-        if errors:
-            raise min(errors, key=lambda error: error.row)
+        codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int, str]]()
+        for k, place in enumerate(places):
+            known, cells = self._known[k], batch.columns[place]
+            codes[:, k], wrong, wanted = self._numbers(k, cells) if known is None else self._places(k, known, cells)
+            if wrong.any():
+                faults.append((int(np.argmax(wrong)), k, wanted))
+        if faults:
+            row, k, wanted = min(faults)
+            value, title = batch.columns[places[k]][row].as_py(), title_of(self.names[k], places[k])
+            told = f"{batch.where(row)}, column {title} is {'' if value is None else str(value)[:40]!r}"
+            raise DataError(f"{told}; {wanted} is needed")
         return codes
 
-    def _numbers(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
-        read, kinds = numbers(batch.columns[place], self.how, are_known=self.are_known)
+    def _numbers(self, k: int, cells: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
+        """Return the numbers of a column, which of them cannot be, and what is needed there."""
+        read, kinds = numbers(cells, self.how, are_known=self.are_known)
         wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
         wanted = "a finite number" if self.how.decimal == "." else "a finite number with a decimal comma"
         if not self.are_known:
@@ -296,25 +291,14 @@ class CellReader:
             is_date = self.names[k] in self.dates
             wrong |= ~np.isnan(read) & ((kinds == DATE) != is_date)
             wanted = "a date" if is_date else wanted
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise CellError(row, f"{self._cell(k, batch, place, row)}; {wanted} is needed")
-        return read
+        return read, wrong, wanted
 
-    def _places(self, k: int, batch: Batch, place: int) -> NDArray[np.float64]:
-        known = self._known[k]
-        assert known is not None
-        texts, of_rows = distinct(batch.columns[place], self.how)
+    def _places(
+        self, k: int, known: Mapping[str, int], cells: "pyarrow.Array"
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
+        """Return the places of the words of a column, as `_numbers`."""
+        texts, of_rows = distinct(cells, self.how)
         of_texts = np.array(places_in(known, [text or "" for text in texts]), np.float64)
         places = np.where([text is None for text in texts], np.nan, of_texts)[of_rows]
-        missing = np.isnan(places)
-        if missing.any() and not self.missing:
-            row = int(np.argmax(missing))
-            raise CellError(row, f"{self._cell(k, batch, place, row)}; a category is needed")
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
-        return places
-
-    def _cell(self, k: int, batch: Batch, place: int, row: int) -> str:
-        """Return what a cell is and where it is."""
-        value, title = batch.columns[place][row].as_py(), title_of(self.names[k], place)
-        return f"{batch.where(row)}, column {title} is {'' if value is None else str(value)[:40]!r}"
+        return places, np.isnan(places) & (not self.missing), "a category"

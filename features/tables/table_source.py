@@ -23,7 +23,7 @@ from features.source import PARTS, Columns, LearnedRows, RowArray, Source, Sourc
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
-from features.tables.learning import CellError, CellReader, Learner
+from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Frame, Table
 from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
@@ -62,7 +62,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
 
 
 def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
-    """Return the labels of a batch. Raises CellError for the first row without one."""
+    """Return the labels of a batch. Raises DataError for the first row without one."""
     values = batch.columns[place]
     missing = missing_cells(values, layout.how)
     if not missing.any():
@@ -70,16 +70,16 @@ def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
     row = int(np.argmax(missing))
     text = values[row].as_py()
     found = f" ({text!r:.60}); if that is one, train with {setting('data.missing', 'empty')}" if text else ""
-    raise CellError(row, f"{batch.where(row)}, column {layout.title(place)} has no label{found}")
+    raise DataError(f"{batch.where(row)}, column {layout.title(place)} has no label{found}")
 
 
 def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
-    """Return the key (rows,) u8 of the group of each row. Raises CellError for a row without one."""
+    """Return the key (rows,) u8 of the group of each row. Raises DataError for a row without one."""
     texts, of_rows = distinct(batch.columns[place], layout.how)
     if None in texts:
         row = int(np.argmax(of_rows == texts.index(None)))
         title = layout.title(place)
-        raise CellError(row, f"{batch.where(row)}, column {title} names no group; name one for each row")
+        raise DataError(f"{batch.where(row)}, column {title} names no group; name one for each row")
     return group_keys(np.array(texts, dtype=str), layout.how)[of_rows]
 
 

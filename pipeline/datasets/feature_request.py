@@ -118,5 +118,5 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         n_features=n_features,
         chunk_rows=chunk_rows_for(4 * n_features, source.n_train),
         description=description,
-        weighted=tuple(part for part in PARTS if source.weights(part) is not None),
+        weighted=tuple(part for part in PARTS if source.weights[part] is not None),
     )

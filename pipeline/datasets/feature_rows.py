@@ -187,7 +187,7 @@ class _LiveRows:
         return self.source.targets[part][start:stop].copy()
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        weights = self.source.weights(part)
+        weights = self.source.weights[part]
         return None if weights is None else weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
@@ -263,7 +263,7 @@ def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None
     source = open_data(request.source, data)
     release_data()  # the chunks that are read here go with this source
     read: RowReader = partial(source.read, "train")
-    weights, n_rows = source.weights("train"), source.n_train
+    weights, n_rows = source.weights["train"], source.n_train
     if source.learned is not None:
         inputs, rows = source.learned()
         targets = source.targets["train"][rows]

@@ -263,8 +263,8 @@ def examples_of_source(source: Source, part: str) -> Examples:
             return inputs, targets if classes is None else classes[targets]
 
         n_rows = source.n_train if one == "train" else source.n_test
-        name, file_rows = f"{one} part", source.file_rows.get(one)
-        return ExamplePart(n_rows, source.input_shape, read, name, source.weights(one), file_rows)
+        name, file_rows = f"{one} part", source.file_rows[one]
+        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows)
 
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
 

@@ -267,16 +267,16 @@ def test_weights_leave_rows_out_and_go_with_the_others():
     parts = {"train/X": X, "train/y": y, "train/w": w, "test/X": X, "test/y": y}
     of_parts = open_source(replace(spec, n_train=20), parts)
     assert split.n_train + split.n_test == len(counted)
-    assert of_parts.weights("test") is None
+    assert of_parts.weights["test"] is None
     assert (of_parts.n_train, of_parts.n_test) == (20, 60)
     for part in ("train", "test"):
         for source in (split, cut, of_parts):
             rows, targets = source.read(part, 0, source.n_train if part == "train" else source.n_test)
             places = [int(np.flatnonzero((row == X).all(axis=1))[0]) for row in rows]
             np.testing.assert_array_equal(targets, y[places])
-            if source.weights(part) is not None:
-                np.testing.assert_array_equal(source.weights(part), w[places])
-                assert source.weights(part).min() > 0
+            if source.weights[part] is not None:
+                np.testing.assert_array_equal(source.weights[part], w[places])
+                assert source.weights[part].min() > 0
         np.testing.assert_array_equal(split.read(part, 0, 5)[0], cut.read(part, 0, 5)[0])
     assert split.identity != open_source(spec, {"X": X, "y": y, "w": w + 1}).identity
     assert any("weights of the rows: w, " in note for note in split.notes)

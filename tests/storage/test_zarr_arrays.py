@@ -82,8 +82,6 @@ def test_take_equals_fancy_indexing(shared_array: Shared, rows: list[int]) -> No
 
 REFUSED: dict[str, tuple[str, Callable[[StoredArray], object]]] = {
     "take a row after the last": ("train/X", lambda array: array.take(np.array([103]))),
-    "take a fraction of a row": ("train/X", lambda array: array.take(np.array([0.5]))),
-    "take a table of rows": ("train/X", lambda array: array.take(np.array([[1]]))),
     "read backwards": ("not within", lambda array: array.read(5, 4)),
     "read beyond the last": ("not within", lambda array: array.read(0, 104)),
     "write from inside a chunk": ("whole chunks", lambda array: array.write(1, np.zeros((8, 3), "float32"))),
