@@ -28,9 +28,11 @@ LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
-LARGEST_ROUNDING = 1e-5  # of decision values by float32 kernel values, in their deviations; more takes float64
+# By float32 kernel values, of decision values at some centers, in their deviations (at other rows about 1e-5); more takes
+# float64.
+LARGEST_ROUNDING = 3e-6
 LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
-DEVIATION_CENTERS = 200  # at which decision values are computed, at most, to know their deviation
+COMPARED_CENTERS = 200  # at which decision values of float32 and of float64 are compared, at most
 SAME_SCALE = 50.0  # from pixels of 0 to 1 to those of 0 to 255, or from these to 16 bits, it is more
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 DTYPES = {
@@ -93,13 +95,13 @@ class SparseKernelModel:
 
     @cached_property
     def needs_float64(self) -> bool:
-        """Whether float32 kernel values move decision values too much: roundings, as if drawn, add up to 2^-24 ‖w‖."""
+        """Whether float32 kernel values move decision values too much: compared at some of the centers."""
         if not self.n_centers:
             return False
-        some = self.centers[:: -(-self.n_centers // DEVIATION_CENTERS) or 1]
-        deviation = (self._single.block(some, out_dtype=np.float64) @ self.weights).std(axis=0)
-        rounding = np.linalg.norm(self.weights, axis=0) * 2.0**-24
-        return bool((rounding > LARGEST_ROUNDING * deviation).any())
+        some = self.centers[:: -(-self.n_centers // COMPARED_CENTERS)]
+        exact = self._double.block(some, out_dtype=np.float64) @ self.weights
+        moved = np.abs(self._single.block(some, out_dtype=np.float64) @ self.weights - exact)
+        return bool((moved.max(axis=0) > LARGEST_ROUNDING * exact.std(axis=0)).any())
 
     @cached_property
     def _single(self) -> Kernel:

@@ -84,21 +84,25 @@ def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
 
 
 # Of each kernel the widths σ² at which rows near and far from all centers have values between 1e-300 and 1e-40.
-FAR_WIDTHS = {"gaussian": 0.3, "laplace": 0.004, "product-laplace": 0.03}
+FAR_WIDTHS = {"gaussian": 1.2, "laplace": 0.016, "product-laplace": 0.12}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("case", ["large weights", "far rows"])
+@pytest.mark.parametrize("case", ["large weights", "narrow", "far rows"])
 def test_decisions_are_those_of_exact_arithmetic(kernel: type[Kernel], case: str) -> None:
-    """Where float32 kernel values would lose digits, and where, without an intercept, its smallest exp would decide."""
+    """Where float32 kernel values would lose digits, and where, without an intercept, its smallest exp would decide.
+
+    A Gaussian loses them also where it is narrow: its distances are of products.
+    """
     rng, far = np.random.default_rng(0), case == "far rows"
     centers, weights = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(40, 3))
-    sigma2 = FAR_WIDTHS[kernel.name] if far else 1e4
-    if not far:  # those of an interpolation cancel
+    sigma2 = {"large weights": 1e4, "narrow": 0.02, "far rows": FAR_WIDTHS[kernel.name]}[case]
+    if case == "large weights":  # those of an interpolation cancel
         weights = np.linalg.solve(kernel(centers, sigma2, np.float64).block(centers) + 1e-9 * np.eye(40), weights)
     model = replace(make(m=40), kernel=kernel, sigma2=sigma2, centers=centers, weights=weights, intercept=np.zeros(3))
-    assert model.needs_float64 != far
-    X = rng.normal(size=(60, 6)).astype(np.float32) * np.float32(4.0 if far else 1.0)
+    assert model.needs_float64 == (case == "large weights" or (case == "narrow" and kernel is GaussianKernel))
+    X = rng.normal(size=(60, 6)).astype(np.float32) * np.float32(8.0 if far else 1.0)
+    X = centers + np.float32(0.05) * X[:40] if case == "narrow" else X
     differences = X[:, None].astype(np.float64) - centers
     distances = np.linalg.norm(differences, ord=1 if kernel.name == "product-laplace" else 2, axis=2)
     exponents = distances**2 / (2 * sigma2) if kernel.name == "gaussian" else distances / np.sqrt(sigma2)
