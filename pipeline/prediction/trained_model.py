@@ -28,8 +28,8 @@ LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
-# By float32 kernel values, of decision values at some centers, in their deviations (at other rows about 1e-5); more takes
-# float64.
+# Of decision values at some centers, by float32 kernel values, in their deviations; more takes float64. At other rows
+# it may be 1e-5.
 LARGEST_ROUNDING = 3e-6
 LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
 COMPARED_CENTERS = 200  # at which decision values of float32 and of float64 are compared, at most
