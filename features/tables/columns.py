@@ -47,9 +47,9 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     """
     path, names = table.path, table.names
     asked = {"weights": spec.weights, "groups": spec.groups}
-    others = {what: named_column(names, name, path, what) for what, name in asked.items() if name is not None}
+    others = {what: named_column(table, name, what) for what, name in asked.items() if name is not None}
     of_folders = range(len(names) - len(table.partitioned), len(names))
-    target = target_column(names, spec.target, path, table.index, {*others.values(), *of_folders})
+    target = target_column(table, spec.target, {*others.values(), *of_folders})
     roles = {"target": target, **others}
     taken = tuple(roles.values())
     for place in taken:
@@ -99,29 +99,42 @@ def _chosen_places(
     return places
 
 
-def target_column(
-    names: list[str], asked: str | None, path: Path, index: Container[int], but: Container[int | None] = ()
-) -> int:
+def target_column(table: Table, asked: str | None, but: Container[int | None] = ()) -> int:
     """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
 
-    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none.
+    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none, or the column holds
+    lists.
     """
     if asked is not None:
-        return named_column(names, asked, path, "target")
-    places = [place for place in range(len(names)) if place not in index]
-    last = max((place for place in places if place not in but), default=len(names) - 1)
-    return next((place for name in TARGET_NAMES for place in places if names[place] == name), last)
+        return named_column(table, asked, "target")
+    called = {place: table.of_lists.get(place, name) for place, name in enumerate(table.names)}
+    places = [place for place in called if place not in table.index]
+    last = max((place for place in places if place not in but), default=len(called) - 1)
+    target = next((place for name in TARGET_NAMES for place in places if called[place] == name), last)
+    if target in table.of_lists:
+        fault = f"column {called[target]}, the target where none is named, holds lists"
+        raise UsageError(f"{table.path}: {fault}; name the target (--target NAME)")
+    return target
 
 
-def named_column(names: list[str], asked: str, path: Path, what: str) -> int:
-    """Return the column of a name, or at a position from 0; `what` it is for stands in errors. Raises UsageError."""
+def named_column(table: Table, asked: str, what: str) -> int:
+    """Return the column of a name, or at a position from 0 in the file, without an index, or from its end.
+
+    `what` it is for stands in errors. Raises UsageError where there is none, or it holds lists.
+    """
+    names, counted, path = table.names, table.counted, table.path
     if asked in names:
         return names.index(asked)
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
-        raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
-    if not -len(names) <= int(asked) < len(names):
-        raise UsageError(f"{what} {asked} is no column of {path}; it has columns 0 to {len(names) - 1}")
-    return int(asked) % len(names)
+    place: int | str = asked
+    if asked not in counted:
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
+            raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
+        if not -len(counted) <= int(asked) < len(counted):
+            raise UsageError(f"{what} {asked} is no column of {path}; it has columns 0 to {len(counted) - 1}")
+        place = counted[int(asked)]
+    if isinstance(place, str):
+        raise UsageError(f"{what} {asked}: column {place} of {path} holds lists; name another one, or {place}[0]")
+    return place
 
 
 def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: int, *, labelled: bool) -> TableLayout:
@@ -133,7 +146,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     Raises DataError where columns are missing, or too many without names, UsageError where `asked` names none.
     """
     path, names = table.path, table.names
-    target = None if asked is None else named_column(names, asked, path, "target")
+    target = None if asked is None else named_column(table, asked, "target")
     weights, groups = (names.index(name) if name in names else None for name in (columns.weights, columns.groups))
     if columns.inputs:
         if asked is None and columns.target in names:
@@ -145,7 +158,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     else:
         every = [place for place in range(len(names)) if place not in table.index or place == target]
         if target is None and len(every) == n_inputs + 1:
-            target = target_column(names, None, path, table.index)
+            target = target_column(table, None)
         inputs = tuple(place for place in every if place != target)
         if len(inputs) != n_inputs:
             wanted = f"{n_inputs} inputs" + (" and a target" if labelled or asked else "")

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown, text_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, list_column, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
@@ -39,6 +39,7 @@ MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
 
@@ -73,8 +74,6 @@ class CsvFile:
     header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
     """
 
-    index: tuple[str, ...] = ()
-
     def __init__(self, path: Path, *, header: bool | None) -> None:
         self.path, self._header = path, header
         self._lines_of = dict[int, int]()
@@ -83,6 +82,13 @@ class CsvFile:
         """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
         cells = self._first[1]
         return [cell.strip() if self._header else f"f{place}" for place, cell in enumerate(cells)]
+
+    of_file = property(names)
+
+    @property
+    def index(self) -> frozenset[str]:
+        """Names of the index of a pandas frame."""
+        return index_in(self.names())
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
@@ -262,18 +268,19 @@ class ParquetFile:
         return [str(name).strip() for name in self._columns[0].names]
 
     @property
+    def of_file(self) -> list[str]:
+        """Names of the columns of the file that the columns are in: of several, where it holds lists."""
+        return [name.strip() for name in self._columns[2]]
+
+    @property
     def kinds(self) -> list[str | None]:
         """What each column holds: see `kind_of`."""
         return [kind_of(of) for of in self._columns[0].types]
 
     @property
-    def index(self) -> tuple[str, ...]:
-        """Names of the columns that pandas wrote of the index of a frame: they are none of its columns."""
-        try:
-            listed = json.loads((self._facts[0].metadata or {})[b"pandas"])["index_columns"]
-        except (KeyError, TypeError, ValueError):
-            return ()
-        return tuple(name.strip() for name in listed if isinstance(name, str))
+    def index(self) -> frozenset[str]:
+        """Names of the index of a pandas frame."""
+        return index_in(self.names(), self._facts[0].metadata)
 
     def count_rows(self) -> int:
         """Return the number of rows that the footer promises."""
@@ -385,8 +392,6 @@ class MixedColumnError(DataError):
 class Frame:
     """A table in memory, by Arrow's interface: of pandas, polars, pyarrow or others."""
 
-    index: tuple[str, ...] = ()
-
     def __init__(self, frame: Any, called: str) -> None:
         self.path = Path(called)
         try:
@@ -394,22 +399,28 @@ class Frame:
         except _UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table, of one type a column ({words})") from error
-        lists = {field.name: self._table[field.name] for field in self._table.schema if holds_lists(field.type)}
-        lengths = {name: length for name, column in lists.items() if (length := list_length(column))}
-        self._table = with_elements(self._table, lengths)
         for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
             kind = column.type
             if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
                 column = column.cast(pyarrow.dictionary(kind.index_type, pyarrow.string()))
                 self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
+        lists = {field.name: self._table[field.name] for field in self._table.schema if holds_lists(field.type)}
+        lengths = {name: length for name, column in lists.items() if (length := list_length(column))}
+        self.of_file = [name.strip() for name in self._table.column_names for _ in range(lengths.get(name, 1))]
+        self._given, self._table = self._table, with_elements(self._table, lengths)
 
     def write_parquet(self, path: Path) -> None:
         """Write the table to a file. Raises OSError."""
-        pyarrow.parquet.write_table(self._table, path, row_group_size=1 << 17)
+        pyarrow.parquet.write_table(self._given, path, row_group_size=1 << 17)
 
     def names(self) -> list[str]:
         """Return the names of the columns."""
         return [name.strip() for name in self._table.column_names]
+
+    @property
+    def index(self) -> frozenset[str]:
+        """Names of the index of a pandas frame that became this table."""
+        return index_in(self.names(), self._table.schema.metadata)
 
     def count_rows(self) -> int:
         """Return the number of rows."""
@@ -437,10 +448,36 @@ def check_frame(X: Any, called: str, *, columns: bool = True) -> None:
     call = next((name for name in calls if hasattr(type(X), name)), None)  # of X itself, a column may have the name
     if call is not None and (call != "compute" or hasattr(X, "columns")):  # arrays of dask have none
         raise DataError(f"{called}: is a {type(X).__name__}, no table in memory; give its .{call}()")
-    names: Any = getattr(X, "column_names", None) or getattr(X, "columns", ())
-    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    twice = next((name for name, n in Counter(columns_of(X)).items() if n > 1), None)
     if twice is not None:
         raise DataError(f"{called}: has the column {twice!r} twice; give each column its own name")
+
+
+def columns_of(X: Any) -> list[Any]:
+    """Return the names of the columns of a table in memory, of pandas, polars or pyarrow; [] for what is none."""
+    return list(X.column_names if hasattr(X, "column_names") else getattr(X, "columns", ()))
+
+
+def with_columns(X: Any, names: list[Any]) -> Any:
+    """Return some columns of a table in memory."""
+    return X.select(names) if hasattr(X, "column_names") else X[names]
+
+
+def without_index(X: Any) -> Any:
+    """Return what is given; a table of pyarrow or polars without the index of the pandas frame that it comes from."""
+    names = columns_of(X)
+    index = index_in(names, getattr(getattr(X, "schema", None), "metadata", None))
+    return with_columns(X, [name for name in names if name not in index]) if index else X
+
+
+def index_in(names: Iterable[Any], metadata: Mapping[bytes, bytes] | None = None) -> frozenset[str]:
+    """Return which columns are the index of a pandas frame: those its metadata lists, or that have the name of one."""
+    try:
+        listed = json.loads((metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, TypeError, ValueError):
+        listed = []
+    known = {name.strip() for name in listed if isinstance(name, str)}
+    return frozenset(name for name in names if name in known or _UNNAMED_INDEX.fullmatch(str(name).strip()))
 
 
 def is_frame(X: Any) -> bool:
@@ -514,6 +551,8 @@ class Table:
         twice = next((name for name, n in Counter([*own, *self.partitioned]).items() if n > 1), None)
         if twice is not None:
             by = "which its folders name too" if twice in self.partitioned else "which stands twice in its header"
+            if (of := list_column(twice)) != twice and of in self._first.of_file:
+                by = f"which the lists of column {of!r} have too"
             raise DataError(f"{self._first.path}: has the column {twice!r}, {by}; give each column its own name")
         unreadable = next(filter(has_controls, [*own, *self.partitioned]), None)
         if unreadable is not None:
@@ -524,6 +563,18 @@ class Table:
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
         return frozenset(place for place, name in enumerate(self.names) if name in self._first.index)
+
+    @cached_property
+    def of_lists(self) -> dict[int, str]:
+        """Which columns are elements of lists, and what the column of these is called."""
+        columns = zip(self.names, [*self._first.of_file, *self.partitioned], strict=True)
+        return {place: of for place, (name, of) in enumerate(columns) if name != of}
+
+    @cached_property
+    def counted(self) -> list[int | str]:
+        """The columns that positions count: places of those of the file, names of those of lists; without an index."""
+        places = (place for place in range(len(self.names)) if place not in self.index)
+        return list(dict.fromkeys(self.of_lists.get(place, place) for place in places))
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
@@ -613,13 +664,14 @@ def with_elements(table: "pyarrow.Table", lengths: Mapping[str, int]) -> "pyarro
     """Return a table with a column NAME[0], NAME[1], … for each place of the lists of such columns."""
     if not lengths:
         return table
-    columns = dict[str, "pyarrow.ChunkedArray"]()
+    columns = list[tuple[str, "pyarrow.ChunkedArray"]]()
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name in lengths:
-            columns |= {f"{name.strip()}[{k}]": compute.list_element(column, k) for k in range(lengths[name])}
+            columns += [(f"{name.strip()}[{k}]", compute.list_element(column, k)) for k in range(lengths[name])]
         else:
-            columns[name] = column
-    return pyarrow.table(columns, metadata=table.schema.metadata)
+            columns.append((name, column))
+    names, arrays = zip(*columns, strict=True)
+    return pyarrow.Table.from_arrays(arrays, names, metadata=table.schema.metadata)
 
 
 def check_lengths(path: Path, batch: "pyarrow.RecordBatch", lengths: Mapping[str, int], start: int) -> None:

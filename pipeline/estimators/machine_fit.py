@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from features.array_sources import numeric, unmasked
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.tables.readers import check_frame, has_numbers_only, is_frame
+from features.tables.readers import check_frame, has_numbers_only, is_frame, without_index
 from features.targets import check_printable, checked_weights, class_array, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -139,7 +139,7 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     is_numeric = not is_classifier(machine)
     check_frame(X, "X")
     check_frame(y, "y", columns=False)
-    X, y = numeric(X, "X"), unmasked(y)
+    X, y = numeric(without_index(X), "X"), unmasked(y)
     asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
@@ -314,7 +314,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
         check_frame(X, "X")
-        X = numeric(X, "X")
+        X = numeric(without_index(X), "X")
         given = None if machine._of_cells else X if is_sliced(X) else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)

@@ -35,10 +35,17 @@ CASES: dict[str, tuple[type, dict[str, Any], list[str]]] = {
     "weighted": (SLKLRegressor, {"categorical": "ordinal", "missing": "median"}, ["w"]),
     "nothing asked": (SLKLRegressor, {}, ["color", "size", "age"]),
 }
+
+
+def with_index(frame: pandas.DataFrame) -> pyarrow.Table:
+    """Return a table that holds the index of the frame, too, as a column that is none of its columns."""
+    return pyarrow.Table.from_pandas(frame.set_index(np.arange(len(frame))[::-1]))
+
+
 KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
-    "polars": polars.from_pandas,
-    "arrow": lambda frame: pyarrow.Table.from_pandas(frame, preserve_index=False),
+    "polars": lambda frame: polars.from_arrow(with_index(frame)),
+    "arrow": with_index,
 }
 
 
