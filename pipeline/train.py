@@ -141,7 +141,7 @@ FRAMES = {"dataset": "the data frame", "test": "the data frame of test rows"}
 
 def _in_files(frames: dict[str, Any], folder: Path) -> dict[str, Path]:
     """Return the paths of data frames, which are written in a folder. Raises DataError for what is none."""
-    from features.tables.readers import check_frame
+    from features.tables.frames import check_frame
     from pipeline.datasets.table_records import write_frame  # brings what reads tables
 
     for name, data in frames.items():

@@ -4,7 +4,6 @@ A batch is bounded by bytes, however many columns there are. Rows count from 0, 
 """
 
 import csv
-import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from pyarrow import compute, types
 from features.cell_text import counted, drop_setting, has_controls, is_number, list_column, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
+from features.tables.frames import UNREADABLE, index_in
 from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
 
 SEPARATORS = ",;\t"
@@ -39,9 +39,7 @@ MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
-_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +72,8 @@ class CsvFile:
     header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
     """
 
+    metadata = None
+
     def __init__(self, path: Path, *, header: bool | None) -> None:
         self.path, self._header = path, header
         self._lines_of = dict[int, int]()
@@ -84,11 +84,6 @@ class CsvFile:
         return [cell.strip() if self._header else f"f{place}" for place, cell in enumerate(cells)]
 
     of_file = property(names)
-
-    @property
-    def index(self) -> frozenset[str]:
-        """Names of the index of a pandas frame."""
-        return index_in(self.names())
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
@@ -278,9 +273,9 @@ class ParquetFile:
         return [kind_of(of) for of in self._columns[0].types]
 
     @property
-    def index(self) -> frozenset[str]:
-        """Names of the index of a pandas frame."""
-        return index_in(self.names(), self._facts[0].metadata)
+    def metadata(self) -> Any:
+        """What programs that wrote the table say of it, by their names."""
+        return self._facts[0].metadata
 
     def count_rows(self) -> int:
         """Return the number of rows that the footer promises."""
@@ -396,7 +391,7 @@ class Frame:
         self.path = Path(called)
         try:
             self._table = pyarrow.table(frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table, of one type a column ({words})") from error
         for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
@@ -406,6 +401,7 @@ class Frame:
                 self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
         lists = {field.name: self._table[field.name] for field in self._table.schema if holds_lists(field.type)}
         lengths = {name: length for name, column in lists.items() if (length := list_length(column))}
+        self.metadata = self._table.schema.metadata
         self.of_file = [name.strip() for name in self._table.column_names for _ in range(lengths.get(name, 1))]
         self._given, self._table = self._table, with_elements(self._table, lengths)
 
@@ -416,11 +412,6 @@ class Frame:
     def names(self) -> list[str]:
         """Return the names of the columns."""
         return [name.strip() for name in self._table.column_names]
-
-    @property
-    def index(self) -> frozenset[str]:
-        """Names of the index of a pandas frame that became this table."""
-        return index_in(self.names(), self._table.schema.metadata)
 
     def count_rows(self) -> int:
         """Return the number of rows."""
@@ -437,61 +428,6 @@ class Frame:
         for start in range(0, self.count_rows(), span):
             part = self._table.slice(start, span)
             yield _batch(self.path, start, part.column_names, {place: part.column(place) for place in places})
-
-
-def check_frame(X: Any, called: str, *, columns: bool = True) -> None:
-    """Raise DataError for what one more call makes a table in memory of, and for a table with a column twice.
-
-    columns: whether it is to have several, or is one.
-    """
-    calls = ["toPandas", "collect", "read_all", *["to_frame"] * columns, "compute"]  # of Spark, polars, pyarrow, dask
-    call = next((name for name in calls if hasattr(type(X), name)), None)  # of X itself, a column may have the name
-    if call is not None and (call != "compute" or hasattr(X, "columns")):  # arrays of dask have none
-        raise DataError(f"{called}: is a {type(X).__name__}, no table in memory; give its .{call}()")
-    twice = next((name for name, n in Counter(columns_of(X)).items() if n > 1), None)
-    if twice is not None:
-        raise DataError(f"{called}: has the column {twice!r} twice; give each column its own name")
-
-
-def columns_of(X: Any) -> list[Any]:
-    """Return the names of the columns of a table in memory, of pandas, polars or pyarrow; [] for what is none."""
-    return list(X.column_names if hasattr(X, "column_names") else getattr(X, "columns", ()))
-
-
-def with_columns(X: Any, names: list[Any]) -> Any:
-    """Return some columns of a table in memory."""
-    return X.select(names) if hasattr(X, "column_names") else X[names]
-
-
-def without_index(X: Any) -> Any:
-    """Return what is given; a table of pyarrow or polars without the index of the pandas frame that it comes from."""
-    names = columns_of(X)
-    index = index_in(names, getattr(getattr(X, "schema", None), "metadata", None))
-    return with_columns(X, [name for name in names if name not in index]) if index else X
-
-
-def index_in(names: Iterable[Any], metadata: Mapping[bytes, bytes] | None = None) -> frozenset[str]:
-    """Return which columns are the index of a pandas frame: those its metadata lists, or that have the name of one."""
-    try:
-        listed = json.loads((metadata or {})[b"pandas"])["index_columns"]
-    except (KeyError, TypeError, ValueError):
-        listed = []
-    known = {name.strip() for name in listed if isinstance(name, str)}
-    return frozenset(name for name in names if name in known or _UNNAMED_INDEX.fullmatch(str(name).strip()))
-
-
-def is_frame(X: Any) -> bool:
-    """Return whether X is a table in memory: columns with names, by Arrow's interface."""
-    return hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns")
-
-
-def has_numbers_only(frame: Any) -> bool:
-    """Return whether all columns of a table in memory are of numbers or truth values; also where Arrow cannot tell."""
-    try:
-        kinds = pyarrow.table(frame.iloc[:0] if hasattr(frame, "iloc") else frame).schema.types
-    except _UNREADABLE:
-        return True
-    return all(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) for kind in kinds)
 
 
 def frame_of_cells(cells: np.ndarray, names: Sequence[str], decimal: str = ".") -> "pyarrow.Table":
@@ -562,7 +498,8 @@ class Table:
     @cached_property
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
-        return frozenset(place for place, name in enumerate(self.names) if name in self._first.index)
+        index = index_in(self.names, self._first.metadata)
+        return frozenset(place for place, name in enumerate(self.names) if name in index)
 
     @cached_property
     def of_lists(self) -> dict[int, str]:
@@ -610,7 +547,9 @@ class Table:
         An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
         """
         names, known, first = _names_of(part), self._first.names(), self._first.path
-        left_out = {*part.index, *self._first.index} - {known[place] for place in places}
+        left_out = {*index_in(names, part.metadata), *index_in(known, self._first.metadata)} - {
+            known[place] for place in places
+        }
         own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
         if len(own) != len(wanted):
             raise DataError(f"{part.path}: has {len(own)} columns, {first.name} has {len(wanted)}")

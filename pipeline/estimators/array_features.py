@@ -18,7 +18,8 @@ from features.row_draws import RowKeys, group_keys, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
 from features.tables.encoding import EncodingRequest
-from features.tables.readers import Frame, MixedColumnError, frame_of_cells, is_frame
+from features.tables.frames import is_frame
+from features.tables.readers import Frame, MixedColumnError, frame_of_cells
 from features.tables.table_source import inputs_in_memory
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from features.array_sources import numeric, unmasked
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.tables.readers import check_frame, has_numbers_only, is_frame, without_index
+from features.tables.frames import check_frame, has_numbers_only, is_frame, without_index
 from features.targets import check_printable, checked_weights, class_array, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values

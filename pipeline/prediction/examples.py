@@ -217,35 +217,27 @@ def _table_examples(
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
-    from features.tables.readers import (  # as above
-        MixedColumnError,
-        Table,
-        check_frame,
-        columns_of,
-        frame_of_cells,
-        with_columns,
-        without_index,
-    )
+    from features.tables import frames, readers  # as above
 
-    check_frame(X, "X")
+    frames.check_frame(X, "X")
     X, columns = array_sources.numeric(X, "X"), model.table_columns
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):
-        called = {str(name).strip(): name for name in reversed(columns_of(X))}  # as files have them
+        called = {str(name).strip(): name for name in reversed(frames.columns_of(X))}  # as files have them
         needed = dict.fromkeys(name if name in called else list_column(name) for name in columns.inputs)
         lacking = [name for name in needed if name not in called]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        X = with_columns(X, [called[name] for name in needed])
+        X = frames.with_columns(X, [called[name] for name in needed])
         try:
-            return _table_examples(Table.of(X, "X"), model)
-        except MixedColumnError:
+            return _table_examples(readers.Table.of(X, "X"), model)
+        except readers.MixedColumnError:
             if encoding is None:
                 raise
     else:
-        X = without_index(X)
+        X = frames.without_index(X)
     if columns is None or encoding is None:
         rows = np.asarray(X)
         shape = input_shape(rows.shape, "X")
@@ -258,7 +250,7 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
     if not len(cells):
         return Examples("X", None, ())
-    return _table_examples(Table.of(frame_of_cells(cells, names, columns.how.decimal), "X"), model)
+    return _table_examples(readers.Table.of(readers.frame_of_cells(cells, names, columns.how.decimal), "X"), model)
 
 
 def examples_of_source(source: Source, part: str) -> Examples:
