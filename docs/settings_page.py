@@ -57,7 +57,6 @@ KINDS = {
     "whole": "whole number",
     "real": "number",
     "text": "text",
-    "label": "text",
     "address": "`tls://HOST:PORT`",
     "byte_size": "size",
     "duration": "time",

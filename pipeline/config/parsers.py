@@ -79,6 +79,18 @@ class OneOf:
             raise ValueError(f"{', '.join([str(error), *self.choices[:-1]])}, or {self.choices[-1]}") from None
 
 
+@dataclass(frozen=True)
+class Optionally:
+    """A parser that maps `word` to None (decided from the data) and hands the rest on."""
+
+    parse: Callable[[Any], Any]
+    word: str
+
+    def __call__(self, value: object) -> Any:
+        """Return None, or what the parser makes of the value."""
+        return None if value is None or value == self.word else self.parse(value)
+
+
 def text(value: object) -> str:
     """Accept a non-empty text."""
     if not isinstance(value, str) or not value:

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.config.parsers import (
     NO_PENALTY,
     OneOf,
+    Optionally,
     address,
     byte_size,
     categories,
@@ -46,7 +47,7 @@ def option(default: Any, parse: Callable[[Any], Any], description: str, flag: st
 
 def optional(parse: Callable[[Any], Any], word: str, description: str, flag: str | None = None) -> Any:
     """Declare one setting that is None where `word` is given, or nothing: the data decide, or it is left out."""
-    return option(None, lambda value: None if value in (None, word) else parse(value), description, flag)
+    return option(None, Optionally(parse, word), description, flag)
 
 
 @dataclass(frozen=True)
