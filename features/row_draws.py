@@ -14,6 +14,7 @@ RowKeys = NDArray[np.uint64]
 _TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
+_MOST_CATEGORIES, _MOST_COPIES = 50, 5  # fewer distinct rows, more of each, are categories rather than copies
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:
@@ -65,6 +66,19 @@ def units_of(keys: RowKeys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     _, firsts, of_rows = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     return firsts[order], np.argsort(order)[of_rows]
+
+
+def keys_apart(keys: RowKeys) -> RowKeys | None:
+    """Return a key (n,) of its own for each row where keys (n,) are those of a few categories, else None.
+
+    There a new row equals a training row; were equal rows drawn together, whole categories would be seen by no part.
+    """
+    if len(np.unique(keys[:1024])) >= _MOST_CATEGORIES:
+        return None
+    n_units = len(np.unique(keys))
+    if not 1 < n_units < _MOST_CATEGORIES or n_units * min(n_units, _MOST_COPIES) >= len(keys):
+        return None
+    return _mixed(np.arange(len(keys), dtype=np.uint64))
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[RowKeys]) -> float:

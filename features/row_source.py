@@ -11,7 +11,7 @@ import numpy as np
 
 from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
-from features.row_draws import RowKeys, row_keys, units_of
+from features.row_draws import RowKeys, keys_apart, row_keys, units_of
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
@@ -103,6 +103,8 @@ def source_of(
     zscored = standardise if spec.standardise is None else spec.standardise
     notes = _task_notes(spec, task, labels) if is_table else []
     notes += _fact_notes(spec, n_left_out, classes, *parts)
+    if parts[0].groups is None and parts[0].keys is not None:
+        parts[0] = parts[0]._replace(groups=keys_apart(parts[0].keys))
     parts = [part._replace(keys=None) for part in parts]  # of 8 bytes a row
     facts = {"name": name, "task": task, "classes": classes, "standardise": zscored, "notes": tuple(notes)}
     return _of_parts(facts | {"identity": identity}, *parts)
@@ -122,8 +124,9 @@ def chosen_rows(
 ) -> list[np.ndarray]:
     """Return which rows each part takes, sorted, of parts of their own or of one set that is `split`; by the seed.
 
-    Groups are not split. Without groups equal rows are in one part, and the parts have their shares of each class, but
-    no class is in the test part alone. Errors as `source_of`.
+    Groups are not split. Without groups equal rows are in one part, unless they are of a few categories, see
+    `keys_apart`, and the parts have their shares of each class, but no class is in the test part alone. Errors as
+    `source_of`.
     """
     seed, whats = np.random.SeedSequence(spec.seed), ("n_train", "n_test")
     orders = _split(spec, given[0], counted[0], name, task) if split else counted
@@ -151,7 +154,7 @@ def _split(spec: SourceSpec, given: LabelledRows, rows: np.ndarray, name: str, t
     if given.groups is not None:
         order, of_rows = rng.permutation(n), np.unique(given.groups[rows], return_inverse=True)[1]
         firsts = np.arange(of_rows.max(initial=0) + 1)
-    elif keys is not None:
+    elif keys is not None and keys_apart(keys[rows]) is None:
         firsts, of_rows = units_of(keys[rows])
     if given.groups is None and task != "regression":
         of_class = np.unique(given.labels[rows], return_inverse=True)[1].astype(np.int32)

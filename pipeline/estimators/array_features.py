@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 
 from features.array_sources import unmasked
 from features.errors import DataError
-from features.row_draws import RowKeys, group_keys, row_keys
+from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
 from features.tables.encoding import EncodingRequest
@@ -169,8 +169,9 @@ class ArrayFeatures:
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
         keys = np.concatenate([np.empty(0, np.uint64), *(row_keys(X) for _, X in rows.blocks(0))])
-        self._groups = (keys if groups is None else _keys_of_groups(groups, len(keys)))[self.index]
         self._keys = keys[self.index]
+        apart = keys_apart(self._keys) if groups is None else _keys_of_groups(groups, len(keys))[self.index]
+        self._groups = self._keys if apart is None else apart
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
         """Return what they hold."""

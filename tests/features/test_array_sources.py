@@ -15,6 +15,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from features import row_source
 from features.errors import DataError, UsageError
 from features.open_source import open_source
+from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
 from features.targets import balanced_factors
 from sources import ZEROS, everything, npy_bytes, refused_in_little_memory
@@ -59,6 +60,16 @@ def test_a_split_has_no_row_in_both_parts(n_rows, n_copies, task, seed):
     assert alike.notes[-1].startswith("5 of 5 test rows equal a training row")
     X = np.append(np.zeros(400), draw.normal(size=600))[draw.permutation(1000), None]
     assert open_source(SourceSpec("x.zarr", seed=seed), {"X": X, "y": np.arange(1000) % 2}).n_test == 250
+
+
+@pytest.mark.parametrize("n_values", [2, 3, 6, 30])
+def test_rows_of_a_few_categories_are_tested_and_held_out_one_by_one(n_values):
+    """Else categories would be seen by the test part alone."""
+    rows = np.resize(np.arange(n_values), 600)
+    source = open_source(SourceSpec("x.zarr"), {"X": rows[:, None], "y": np.random.default_rng(0).integers(0, 2, 600)})
+    held_out = draw_held_out(0, held_out_limit(0, 0.1, [source.groups]), source.groups)
+    assert (source.n_test, len(np.unique(rows[source.file_rows["train"][~held_out]]))) == (150, n_values)
+    assert abs(held_out.sum() - 45) < 20
 
 
 def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):

@@ -316,6 +316,12 @@ def test_there_are_no_probabilities_where_no_rows_can_be_held_out(digits: Table)
     assert not hasattr(SLKLRegressor(30, refit="ridge").fit(X, X[:, 0]), "temperature_")
 
 
+def test_a_column_of_yes_and_no_is_learned() -> None:
+    """Its two rows are not held out as wholes: the fit would see one of them."""
+    X = (np.arange(300) % 2)[:, None].astype(float)
+    assert SLKLClassifier(penalty="auto", random_state=0).fit(X, X[:, 0]).score(X, X[:, 0]) == 1.0
+
+
 def smooth(n: int) -> Table:
     """Columns of unlike spread, far from the origin."""
     draw = np.random.default_rng(0)
