@@ -119,6 +119,11 @@ def is_number(cell: str) -> bool:
     return POINTS.read(cell.strip().replace(",", "."))[0] == NUMBER
 
 
+def looks_like_cell(name: str) -> bool:
+    """Return whether the name of a column is a number, a date, a truth value or a word for a missing cell."""
+    return is_number(name) or POINTS.read(name)[0] != WORD or name in NULL_WORDS[1:]
+
+
 def names_in(text: str) -> tuple[str, ...]:
     """Return the names in a text such as ``age,"height, cm"``: one with a comma, or blanks at its ends, is in quotes.
 

@@ -39,6 +39,12 @@ MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
+_MAGIC = {
+    b"\x1f\x8b": "gzip (.gz)",
+    b"\x28\xb5\x2f\xfd": "zstd (.zst)",
+    b"PAR1\x15": ".parquet",
+    b"PK\3\4": "zip or Excel",
+}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -102,7 +108,10 @@ class CsvFile:
             cells = next(reader)
         except csv.Error as error:
             fault = f"its first line is not text separated by {separator!r} ({error})"
-            raise DataError(f"{self.path}: {fault}; a cell in quotes must end on its line there") from error
+            remedy = "a cell in quotes must end on its line there"
+            if "\r" in lines[0].rstrip("\r\n"):
+                remedy = "end lines with a line feed (dos2unix -c mac)"
+            raise DataError(f"{self.path}: {fault}; {remedy}") from error
         if len(cells) > MOST_COLUMNS:
             raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
         are_numbers = all(map(is_number, cells))
@@ -111,6 +120,8 @@ class CsvFile:
         if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
             remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
+            if len(cells) > 1 and [cell.strip() for cell in cells] == [str(k) for k in range(len(cells))]:
+                remedy = "put names in its place, as these count the columns"
             raise DataError(f"{self.path}: {fault}; {remedy}")
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
@@ -233,7 +244,10 @@ class CsvFile:
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:
-    """Return a line as text. Raises DataError where it is none, or of UTF-16."""
+    """Return a line as text. Raises DataError where it is none, of UTF-16, or a file of another type begins with it."""
+    kind = next((kind for magic, kind in _MAGIC.items() if line == 1 and data.startswith(magic)), None)
+    if kind is not None:
+        raise DataError(f"{path}: is a {kind} file, no text; give it the ending of one, or unpack it")
     try:
         data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:

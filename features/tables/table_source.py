@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import Spelling, drop_setting, is_number, setting, shown
+from features.cell_text import Spelling, drop_setting, looks_like_cell, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -484,10 +484,10 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
 def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable) -> Iterator[str]:
     """Yield what was taken for what in a table to train on, and how to have it otherwise."""
     yield from _file_notes(table, found)
-    numeric = [name for name in table.names if is_number(name)]
-    if 2 * len(numeric) > len(table.names) and isinstance(table.parts[0][0], CsvFile):
+    like_cells = [name for name in table.names if looks_like_cell(name) and name not in table.partitioned]
+    if like_cells and isinstance(table.parts[0][0], CsvFile):
         remedy = setting("data.header", "false")
-        yield f"columns are called {shown(numeric)}; if these are cells of the first row, train with {remedy}"
+        yield f"columns are called {shown(like_cells)}; if these are cells of the first row, train with {remedy}"
     yield f"target: {columns.target}; inputs: {shown(columns.inputs)}"
     if "" in columns.inputs:
         yield "a column without a name is an input like the others; take it out if it counts the rows"

@@ -94,6 +94,7 @@ STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "nothing": ("t.csv", "", "is empty"),
     "numbers for names": ("t.csv", "1,2e3\n3,4\n", r"its first line holds numbers \(1,2e3\), .* `data.header=false`"),
+    "places for names": ("t.csv", "0, 1\n3,4\n", "holds numbers .* put names in its place, as these count the columns"),
     "commas for names": ("t.csv", "1,5;2,5\n3,5;4\n", r"its first line holds numbers \(1,5;2,5\)"),
     "names that repeat": ("t.csv", "a,b,a\n1,2,3\n", "has the column 'a', which stands twice in its header"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
@@ -105,6 +106,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "a quote": ("t.csv", ROWS + '1,"2\n1,3\n', "row 40: the quotes of its last cell do not end"),
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
     "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "its first line is not text separated by ','"),
+    "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "; end lines with a line feed"),
     "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text .* as UTF-8: iconv -f LATIN1 -t"),
     "Latin-1 names": ("t.csv", "a,größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text .*iconv -f LATIN1"),
     **{
@@ -117,6 +119,11 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file .*take \.gz off its name if it is not packed"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file \(CRC"),
     "a bomb": ("t.csv.gz", gzip.compress(ROWS.encode() * 2000), "unpacks to more than 100 times its size"),
+    "gzip by another name": (
+        "t.csv",
+        gzip.compress(ROWS.encode()),
+        r"is a gzip \(\.gz\) file, no text; give it the end",
+    ),
     "no parquet": ("t.parquet", ROWS, "not a readable parquet file"),
 }
 

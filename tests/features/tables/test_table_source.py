@@ -62,6 +62,7 @@ OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2]
 TO_END = {"task": "regression", "targets": [k * 0.5 for k in range(12)]}
 UNNAMED = "a column without a name is an input like the others; take it out if it counts the rows"
 NUMBERED = "columns are called 2019, 2020; if these are cells of the first row, train with `data.header=false`"
+LIKE_CELLS = NUMBERED.replace("2019, 2020", "1.5, NA, 2020-01-01")
 NUMBERED_ROWS = 'id,"n, w",v,y\n' + "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
 IDS_LEFT = 'columns that only number or name the rows: id, n, w; leave them out with `data.drop=id,"n, w"`'
 # Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
@@ -75,6 +76,7 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "target by place from the end": (NUMBERS, {"target": "-1"}, TO_END),
     "label, first": ("label,m,kg\n" + "p,1,2\nq,3,4\n" * 9, {}, {"target": "label", "classes": ("p", "q")}),
     "years": (YEARS, {"target": "2020", "drop": ("kind",)}, {"inputs": ("2019",), "target": "2020", "note": NUMBERED}),
+    "few like cells": ("1.5,NA,2020-01-01,w\n" + "1,2,3,0\n3,4,5,1\n" * 9, {}, {"note": LIKE_CELLS}),
     "no name": ("x,,b\n" + PAIRS, {}, {"inputs": ("x", ""), "note": UNNAMED}),
     "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
     "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "target": "y"}),
