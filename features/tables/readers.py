@@ -315,8 +315,11 @@ class ParquetFile:
         schema, lengths = self._facts[0], dict[str, int]()
         with _opened(self.path) as file:
             for name in (field.name for field in schema if holds_lists(field.type)):
-                batch = next(file.iter_batches(LEAST_ROWS, columns=[name], use_threads=False), None)
-                if batch is not None and (length := list_length(batch.column(0))):
+                batches = (
+                    batch.column(0) for batch in file.iter_batches(LEAST_ROWS, columns=[name], use_threads=False)
+                )
+                first = next((column for column in batches if column.null_count < len(column)), None)
+                if first is not None and (length := list_length(first)):
                     lengths[name] = length
         flat = with_elements(schema.empty_table(), lengths)
         if len(flat.schema) > MOST_COLUMNS:

@@ -189,7 +189,7 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
 @pytest.mark.parametrize("of", [pyarrow.list_, pyarrow.large_list, partial(pyarrow.list_, list_size=2)])
 def test_lists_of_one_length_are_columns(tmp_path, small_blocks, kind, of):
     kind = of(pyarrow.decimal128(4, 1) if "(" in kind else getattr(pyarrow, kind)())
-    lists = [[1, 2], None, [3, None], *[[5, 6]] * 9]
+    lists = [None, [1, 2], [3, None], *[[5, 6]] * 9]  # by blocks of one row: the first has no list
     columns = {"a": pyarrow.array(range(12)), "l": pyarrow.array(lists, kind), "b": pyarrow.array(range(12))}
     for table in (Table.in_files(save(tmp_path / "t.parquet", columns)), Table.of(pyarrow.table(columns), "X")):
         assert table.names == ["a", "l[0]", "l[1]", "b"]
