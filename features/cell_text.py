@@ -10,21 +10,26 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 # Words for a missing cell: those of pandas and Arrow, those of the UCI data sets, and a dash.
 _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?,-"
 NULL_WORDS = ("", *_NULLS.split(","))
 UNKNOWN = -1  # place of a word that is none of a list
+MOST_ONEHOT = 32  # categories of a column, where the kind of encoding is auto; columns of fewer are ordinary ones
 KINDS = ("number", "date", "truth value", "word")  # of cells
 NUMBER, DATE, TRUTH, WORD = range(4)
 MICROSECONDS_A_DAY = 86_400e6
 _NUMBER = re.compile(r"([+-]?inf(inity)?|(?![+-]?0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
 _TRUTH = {"true": 1.0, "false": 0.0}
-_DAY = r"(([0-9]{1,2}[./-]){2}([0-9]{2}){1,2}|[0-9]{4}([./-][0-9]{1,2}){2})([T ].*)?"
-_DIGITS = r"([0-9]+([.,][0-9]+)?|[0-9]{1,3}([., '_][0-9]{3})+([.,][0-9]+)?)"
-_QUANTITY = rf"(?![+-]?[0-9]+$)[$€£¥]? ?[+-]?{_DIGITS}( ?[%‰°$€£¥]| [^\W\d_]+)?|\({_DIGITS}\)"
+_MONTH = r"(jan|feb|m[aä][riy]|apr|jun|jul|aug|sep|o[ck]t|nov|de[cz])[^\W\d_]*"
+_DAYS = rf"([0-9]{{1,2}}[./-]){{2}}|[0-9]{{1,2}}[./\s-]*{_MONTH}[.,/\s-]*|{_MONTH}\s[0-9]{{1,2}},?\s"
+_DAY = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|[0-9]{{4}}([./-][0-9]{{1,2}}){{2}})([T ].*)?"
+_DIGITS = r"(([0-9]*[.,])?[0-9]+|[0-9]{1,3}([.,\s'’_][0-9]{3})+([.,][0-9]+)?)"
+_UNIT = r"\s?[%‰°$€£¥]?[^\W\d_]*[²³]?(/[^\W\d_]+)?"
+_QUANTITY = rf"(?![+-]?[0-9]+$)[<>≤≥~]?\s?[+−-]?[$€£¥%]?\s?[+−-]?({_DIGITS}{_UNIT}|\([$€£¥]?{_DIGITS}\))"
 COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it.
 _LOOKS = {
@@ -68,19 +73,30 @@ class Spelling:
 POINTS = Spelling()
 
 
-def misread(words: Collection[str]) -> tuple[str, str] | None:
-    """Return what all words of a column are that only look like words, and what to do about it."""
-    for told, (pattern, remedy) in _LOOKS.items():
-        if words and all(re.fullmatch(pattern, word, re.I) for word in words):
-            return told, remedy
-    return None
+def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
+    """Return what most words of a column are that only look like words, what to do about it, and one of them.
+
+    Units and dates of up to MOST_ONEHOT words are ordinary categories, such as 1 star; decimal commas are not.
+    """
+    alike = dict[str, list[str]]()
+    for word in islice(words, 1000):  # which are enough to know
+        looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, word, re.I))
+        alike.setdefault(next(looks, ""), []).append(word)
+    n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))
+    look = max(alike, key=lambda look: len(alike[look]), default=None)
+    if look is None or n_alike <= n_others or (n_alike <= MOST_ONEHOT and look != COMMAS):
+        return None
+    told = f"{look}, and {counted(n_others, 'other word')}" if n_others else look
+    return told, _LOOKS[look][1], alike[look][0]
 
 
 def value_of(text: str) -> object:
-    """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole numbers stay exact."""
+    """Return what is equal for texts of one value, such as 2, 2.0 and 2,0, or True and true; whole ones stay exact."""
     if re.fullmatch("-?(0|[1-9][0-9]*)", text):
         return int(text)
     kind, value = POINTS.read(text)
+    if kind == WORD:
+        kind, value = Spelling(",").read(text)
     return text if kind == WORD else (kind, value) if kind == DATE else value
 
 

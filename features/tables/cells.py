@@ -108,7 +108,7 @@ def labels_of(
     texts, of_rows = distinct(column.combine_chunks(), how)
     words = [text for text in texts if text is not None and how.read(text)[0] == WORD]
     if task is None and are_texts and (looks := misread(words)) is not None:
-        told = f"holds {looks[0]}, such as {words[0]!r:.60}; {looks[1]}"
+        told = f"holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}"
         raise DataError(f"{where}: {told}; if these are classes, give `data.task=multiclass`")
     ends = next((text for text in texts if text is not None and text.endswith("\0")), None)
     if ends is not None:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import UNKNOWN, drop_setting, names_in, places_in, shown
+from features.cell_text import MOST_ONEHOT, UNKNOWN, drop_setting, names_in, places_in, shown
 from features.errors import DataError, UsageError
 
 KINDS = ("auto", "onehot", "ordinal")
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
-MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
 
 

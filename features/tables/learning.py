@@ -17,6 +17,7 @@ from features.cell_text import (
     COMMAS,
     DATE,
     KINDS,
+    MOST_ONEHOT,
     POINTS,
     UNKNOWN,
     WORD,
@@ -32,7 +33,7 @@ from features.cell_text import (
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, numbers
-from features.tables.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
+from features.tables.encoding import MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
 from features.tables.readers import Batch
 
 MOST_COMPLAINTS = 20  # columns that are listed
@@ -181,7 +182,8 @@ class Learner:
             looks = None if column.named else misread(words)
             doubtful = column.is_mixed or looks is not None
             if looks is not None:
-                parts.append(f"{looks[0]}{example('word')}, {looks[1]}")
+                at = example("word") if looks[2] == column.first["word"][0] else f", such as {looks[2][:40]!r}"
+                parts.append(f"{looks[0]}{at}, {looks[1]}")
             elif len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
                 many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
                 looks_like = "looks like an id" if not column.is_long else "looks like a text"
@@ -192,7 +194,7 @@ class Learner:
             elif words and self._asked.categorical is None:
                 parts.append(f"{counted(len(words), 'word')}{example('word')}")
                 needs.add("categorical")
-            if looks is not None and looks[0] == COMMAS:
+            if looks is not None and looks[0].startswith(COMMAS):
                 needs.add("decimal")
             elif doubtful:
                 unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT

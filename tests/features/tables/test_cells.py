@@ -132,7 +132,10 @@ LABELS: list[tuple[list[list[Any]], str | None, list[Any]]] = [
     *(([labels], None, labels) for labels in (MIXED, VERSIONS, ["01", "2"], ["-007", "7"], ["+1", "-1"], ["1e3", "2"])),
     *(([labels], "regression", [*map(float, labels)]) for labels in (MIXED, VERSIONS)),
     ([["1", "2"]], "words", ["1", "2"]),
-    *(([labels], None, labels) for labels in (["1", "x"], ["true", "False"], ["2024-01-01", "2024-01-02"])),
+    *(
+        ([labels], None, labels)
+        for labels in (["1", "x"], ["1 star", "2 stars"], ["true", "False"], ["2024-01-01", "2024-01-02"])
+    ),
     ([[True, False]], None, ["True", "False"]),
     ([[date(2024, 1, 1)]], None, ["2024-01-01"]),
     ([[1], [2.5], [True]], None, [1.0, 2.5, 1.0]),
@@ -155,8 +158,11 @@ def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces,
     ("labels", "message"),
     [
         (["-0,5", "1,5", "2"], "t: holds numbers with a comma, such as '-0,5'; .*`data.decimal=,`; .*`data.task="),
-        (["12%", "5%"], "t: holds numbers with a unit, .*write plain numbers"),
-        (["31.01.2020", "01.02.2020"], r"t: holds dates of a country.*write ISO dates \(2020-01-31\)"),
+        (
+            ["n.a.", *(f"{k}.04kg" for k in range(33))],
+            r"a unit, .*1 other word, such as '0\.04kg'; write plain numbers",
+        ),
+        ([f"1-Jan-{k}" for k in range(1980, 2020)], r"t: holds dates of a country.*write ISO dates \(2020-01-31\)"),
         ([True, "true"], "t: the files of the table hold bool and string; give labels of one type"),
         ([date(2020, 1, 1), TIME], r"t: the files of the table hold date32.* and timestamp.*; give labels of one type"),
         (["x", "y\0"], r"t: the label 'y\\x00' ends with a NUL character"),

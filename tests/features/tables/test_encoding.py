@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from features.cell_text import NULL_WORDS, value_of
+from features.cell_text import MOST_ONEHOT, NULL_WORDS, value_of
 from features.errors import DataError
 from features.source import SourceSpec
-from features.tables.encoding import MOST_ONEHOT, EncodingRequest, TableEncoding, learn_encoding
+from features.tables.encoding import EncodingRequest, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch
 from features.tables.table_source import EncodedRows

@@ -152,8 +152,8 @@ IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 ONE, DAY, TRUE = "'1' in line 2 is a number", "'2020-01-31' in line 3 is a date", "'True' in line 3 is a truth value"
 COMMAS = "a (numbers with a comma, such as '2,5' in line 2, write thousands without one, or give `data.decimal=,`)"
-UNITS = "a (numbers with a unit, or signs in them, such as '12%' in line 2, write plain numbers (1234.5))"
-DATES = "a (dates of a country, such as '31.01.2020' in line 2, write ISO dates (2020-01-31))"
+UNITS = "a (numbers with a unit, or signs in them, such as {!r} in line 2, write plain numbers (1234.5))"
+DATES = "a (dates of a country, such as '1{}' in line 2, write ISO dates (2020-01-31))"
 BY_NAME, NO_NAME = "`data.categorical=auto:a`", '`data.categorical=auto:""`'
 INF_AND_GAPS = "a (9 infinite, such as 'inf' in line 2; 9 of 18 missing)"
 NO_NAMES = f"(no name, column 0) (numbers and truth values, {ONE}, {TRUE})"
@@ -179,8 +179,16 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (",b,y\n" + "1,3,2\nTrue,1,0\n" * 9, {}, NO_NAMES, NO_NAME),
     ("a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, {"categorical": "auto", "task": "binary"}, COMMAS, "`data.decimal=,`"),
     *(
-        ("a,b,y\n" + f"{words},3,2\n{words},1,0\n" * 9, {"categorical": "auto"}, told, BY_NAME)
-        for words, told in (("12%", UNITS), ("31.01.2020", DATES))
+        (
+            "a;b;y\n" + "".join(f"{k}{end};{k * k};{k % 2}\n" for k in range(1, 50)),
+            {"categorical": "auto"},
+            told,
+            "`data.drop=a`",
+        )
+        for end, told in (
+            *((unit, UNITS.format(f"1{unit}")) for unit in (",5%", " kg", "kg", "\u202f000", "\xa0000", " km/h")),
+            *((rest, DATES.format(rest)) for rest in (".01.2020", "/31/20", "-Jan-2020", ". März 2020")),
+        )
     ),
 ]
 
