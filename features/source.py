@@ -1,12 +1,12 @@
 """Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from features.cell_text import POINTS, Spelling
+from features.cell_text import DATE, KINDS, POINTS, WORD, Spelling
 from features.errors import DataError
 from features.tables.encoding import TableEncoding
 
@@ -76,8 +76,9 @@ class RowArray(Protocol):
 class Columns:
     """The columns of the table that a model was trained on, by their names; () where its inputs have none.
 
-    header: whether texts begin with the names, else these are f0, f1, … . how: how cells are written. dates: the inputs
-    whose cells are dates. encoding: how cells become inputs, None for numbers alone.
+    header: whether texts begin with the names, else these are f0, f1, … . how: how cells are written. kinds: of the
+    inputs whose cells are dates or truth values; others are numbers or words. encoding: how cells become inputs, None
+    for numbers alone.
     """
 
     inputs: tuple[str, ...]
@@ -86,29 +87,30 @@ class Columns:
     weights: str | None = None
     groups: str | None = None
     how: Spelling = POINTS
-    dates: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
         described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
         encoding = None if self.encoding is None else self.encoding.described()
-        described |= {"inputs": list(self.inputs), "dates": list(self.dates), "how": [*astuple(self.how)]}
+        described |= {"inputs": list(self.inputs), "kinds": dict(self.kinds), "how": [*astuple(self.how)]}
         return described | {"encoding": encoding}
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
         """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
-        inputs, dates, how, encoding = (described[name] for name in ("inputs", "dates", "how", "encoding"))
+        inputs, kinds, how, encoding = (described[name] for name in ("inputs", "kinds", "how", "encoding"))
         names = [described[name] for name in ("target", "weights", "groups")]
-        are_lists = isinstance(inputs, list) and isinstance(dates, list)
-        are_names = are_lists and all(isinstance(name, str) for name in [*inputs, *dates])
-        if not are_names or not all(isinstance(name, str | None) for name in names):
+        are_lists = isinstance(inputs, list) and isinstance(kinds, dict)
+        are_names = are_lists and all(isinstance(name, str) for name in [*inputs, *kinds])
+        are_kinds = are_lists and all(kind in KINDS[DATE:WORD] for kind in kinds.values())
+        if not are_names or not are_kinds or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
         if type(described["header"]) is not bool or how not in HOW:
             raise DataError(f"columns are {described!r:.60}, expected true or false for header, and how cells read")
         known = None if encoding is None else TableEncoding.from_description(encoding)
-        more = {"inputs": tuple(inputs), "dates": tuple(dates), "how": Spelling(*how)}
+        more = {"inputs": tuple(inputs), "how": Spelling(*how)}
         return cls(**{**described, **more, "encoding": known})
 
     @property

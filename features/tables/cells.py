@@ -55,6 +55,12 @@ def numbers(
     return found[of_rows].astype(np.float64), kinds[of_rows].astype(np.int8)
 
 
+def without_zeros(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return a column whose texts have no needless zeros in front: those of quantities, where 007 is no code."""
+    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+    return compute.replace_substring_regex(_bare(values), "^([+-]?)0+([0-9])", r"\1\2") if holds_words(kind) else values
+
+
 def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str | None], NDArray[np.int64]]:
     """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
 
@@ -98,9 +104,10 @@ def labels_of(
         pieces = [_texts(piece) for piece in pieces]
     column, are_texts = pyarrow.chunked_array(pieces), any(map(holds_words, kinds))
     if holds_words(column.type) and task != "words":
-        plain = _with_points(compute.utf8_trim_whitespace(column.cast(pyarrow.string())), how)
-        read = _as_numbers(plain)
-        if read is not None and not (are_texts and _are_words(plain, task)):
+        column = column.cast(pyarrow.string())
+        texts = pyarrow.chunked_array(map(without_zeros if task == "regression" else _bare, column.chunks))
+        read = _as_numbers(_with_points(texts, how))
+        if read is not None and not (are_texts and _are_words(texts, task, how)):
             return read.to_numpy()
     elif types.is_integer(column.type) or types.is_floating(column.type):
         found = column.to_numpy()
@@ -127,7 +134,7 @@ def _as_numbers(texts: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray | None":
     return None
 
 
-def _are_words(texts: "pyarrow.ChunkedArray", task: str | None) -> bool:
+def _are_words(texts: "pyarrow.ChunkedArray", task: str | None, how: Spelling) -> bool:
     """Return whether texts of numbers are classes of which one is not written as Python writes its number.
 
     Where nothing is known, they are classes if the numbers would be, or if few texts are fewer numbers: 1.1 and 1.10.
@@ -135,7 +142,7 @@ def _are_words(texts: "pyarrow.ChunkedArray", task: str | None) -> bool:
     words = texts.unique()
     if task == "regression" or (task is None and len(words) > MOST_TABLE_CLASSES):
         return False
-    found = _as_numbers(pyarrow.chunked_array([words]))
+    found = _as_numbers(pyarrow.chunked_array([_with_points(words, how)]))
     assert found is not None
     numbers = found.to_pylist()
     if list(map(str, numbers)) == words.to_pylist():
@@ -222,9 +229,13 @@ def _nulls(how: Spelling) -> "pyarrow.Array":
 
 def _trimmed(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
     """Return texts without blanks around them, null for those that say that a cell is missing."""
-    trimmed = compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
+    trimmed = _bare(values)
     missing = compute.is_in(trimmed, value_set=_nulls(how))
     return compute.if_else(missing, pyarrow.scalar(None, trimmed.type), trimmed)
+
+
+def _bare(values: "pyarrow.Array") -> "pyarrow.Array":
+    return compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
 
 
 def _array(values: "pyarrow.Array") -> NDArray[np.float64]:

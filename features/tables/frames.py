@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow
 from pyarrow import types
 
+from features.cell_text import KINDS, TRUTH
 from features.errors import DataError
 
 UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a frame that it cannot read
@@ -63,8 +64,18 @@ def is_frame(X: Any) -> bool:
 
 def has_numbers_only(frame: Any) -> bool:
     """Return whether all columns of a table in memory are of numbers or truth values; also where Arrow cannot tell."""
-    try:
-        kinds = pyarrow.table(frame.iloc[:0] if hasattr(frame, "iloc") else frame).schema.types
-    except UNREADABLE:
-        return True
+    kinds = _schema(frame).types
     return all(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) for kind in kinds)
+
+
+def truth_columns(frame: Any) -> dict[str, str]:
+    """Return the kind of cells of each column of truth values in a table in memory, by its name."""
+    return {column.name: KINDS[TRUTH] for column in _schema(frame) if types.is_boolean(column.type)}
+
+
+def _schema(frame: Any) -> "pyarrow.Schema":
+    """Return names and types of the columns of a table in memory, none where Arrow cannot tell."""
+    try:
+        return pyarrow.table(frame.iloc[:0] if hasattr(frame, "iloc") else frame).schema
+    except UNREADABLE:
+        return pyarrow.schema([])

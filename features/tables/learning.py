@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from features.cell_text import (
     COMMAS,
-    DATE,
     KINDS,
     MOST_ONEHOT,
+    NUMBER,
     POINTS,
     UNKNOWN,
     WORD,
@@ -32,7 +32,7 @@ from features.cell_text import (
 )
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import distinct, numbers
+from features.tables.cells import distinct, numbers, without_zeros
 from features.tables.encoding import MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
 from features.tables.readers import Batch
 
@@ -153,9 +153,10 @@ class Learner:
         return [column.words for column in self._columns]
 
     @property
-    def dates(self) -> tuple[str, ...]:
-        """Names of the columns of dates."""
-        return tuple(column.name for column in self._columns if column.words is None and "date" in column.first)
+    def kinds(self) -> dict[str, str]:
+        """The kind of cells of each column of dates or truth values."""
+        others = (column for column in self._columns if column.words is None and column.kinds)
+        return {column.name: column.kinds[0] for column in others if column.kinds[0] != KINDS[NUMBER]}
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) of the columns at some places."""
@@ -247,17 +248,19 @@ class CellReader:
     """Turns the columns of batches into codes as they were learned.
 
     names: of the columns; words: those of each column in the order of their codes, None for numbers; missing: whether
-    cells may be missing; how: how cells are written; dates: names of the columns of dates, which others are none of,
-    None where any may be. are_known: whether the same cells were read before, by a `Learner` or another reader.
-    unknown: how many cells of each column had a word that is not known.
+    cells may be missing; how: how cells are written; kinds: of the columns of dates or truth values; others are of
+    numbers; None where any may be. are_known: whether the same cells were read before, by a `Learner` or another
+    reader. are_quantities: whether texts with needless zeros in front are numbers too. unknown: how many cells of
+    each column had a word that is not known.
     """
 
     names: Sequence[str]
     words: Words
     missing: bool = False
     how: Spelling = POINTS
-    dates: Collection[str] | None = None
+    kinds: Mapping[str, str] | None = None
     are_known: bool = False
+    are_quantities: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -284,15 +287,16 @@ class CellReader:
 
     def _numbers(self, k: int, cells: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
         """Return the numbers of a column, which of them cannot be, and what is needed there."""
+        cells = without_zeros(cells) if self.are_quantities else cells
         read, kinds = numbers(cells, self.how, are_known=self.are_known)
         wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
         wanted = "a finite number" if self.how.decimal == "." else "a finite number with a decimal comma"
         if not self.are_known:
             wrong |= kinds == WORD
-        if self.dates is not None:
-            is_date = self.names[k] in self.dates
-            wrong |= ~np.isnan(read) & ((kinds == DATE) != is_date)
-            wanted = "a date" if is_date else wanted
+        if self.kinds is not None:
+            kind = self.kinds.get(self.names[k], KINDS[NUMBER])
+            wrong |= ~np.isnan(read) & (kinds != KINDS.index(kind))
+            wanted = f"a {kind}" if kind != KINDS[NUMBER] else wanted
         return read, wrong, wanted
 
     def _places(

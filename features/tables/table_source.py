@@ -50,7 +50,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None], how=layout.how, dates=())
+    of_weights = CellReader([layout.names[weights or 0]], [None], how=layout.how, kinds={}, are_quantities=True)
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
@@ -97,7 +97,8 @@ class ReadTable:
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
     keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
     codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
-    encoding: learned on the training rows, None for numbers alone and for a test file; dates: columns of dates
+    encoding: learned on the training rows, None for numbers alone and for a test file; kinds: of columns of
+    dates or truth values
     unknown: how many cells of each column of a test file have a word that no training row has
     sample: some of the rows, None where they were not kept
     """
@@ -110,7 +111,7 @@ class ReadTable:
     codes_sha256: str
     sha256: str
     ids: tuple[str, ...] = ()
-    dates: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
@@ -247,7 +248,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     try:
         found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
         rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-        columns, identity = replace(columns, dates=found.dates), dict[str, Any](source="csv")
+        columns, identity = replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
         if found.encoding is not None:
             columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
             rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
@@ -350,7 +351,7 @@ def _read(
         codes_sha256=digest.hexdigest(),
         sha256=whole.hexdigest(),
         ids=ids,
-        dates=reader.dates if isinstance(reader, Learner) else (),
+        kinds=reader.kinds if isinstance(reader, Learner) else {},
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
         sample=sample.finish(),
     )
@@ -410,7 +411,7 @@ def _open_test(
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
-    request |= {"labels": read_as, "dates": columns.dates}
+    request |= {"labels": read_as, "kinds": columns.kinds}
 
     def read_now(tick: Tick) -> ReadTable:
         return _read(table, layout, reader, tick, spec.seed, read_as)
@@ -432,9 +433,9 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names), how=columns.how, dates=columns.dates)
+        return CellReader(names, [None] * len(names), how=columns.how, kinds=columns.kinds)
     words = [column.words for column in columns.encoding.columns]
-    return CellReader(names, words, columns.encoding.missing, columns.how, columns.dates)
+    return CellReader(names, words, columns.encoding.missing, columns.how, columns.kinds)
 
 
 def _sampled(source: Source, found: ReadTable) -> LearnedRows:
@@ -459,7 +460,7 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked, how)
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
     learner.check(SourceSpec(str(frame.path)), len(codes), codes)
-    columns = Columns(tuple(names), how=how, dates=learner.dates)
+    columns = Columns(tuple(names), how=how, kinds=learner.kinds)
     if asked == EncodingRequest():
         return codes, columns
     encoding = learn_encoding(names, learner.words, codes[training], asked)

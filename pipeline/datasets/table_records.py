@@ -168,7 +168,7 @@ def _known(file: Path) -> "ReadTable | None":
             codes_sha256=record["codes_sha256"],
             sha256=record["sha256"],
             ids=tuple(record["ids"]),
-            dates=tuple(record["dates"]),
+            kinds=record["kinds"],
             encoding=None if encoding is None else TableEncoding.from_description(encoding),
             unknown=record["unknown"],
         )
@@ -182,7 +182,7 @@ def _as_arrays(found: "ReadTable") -> dict[str, np.ndarray]:
     if labels.dtype.kind == "U":
         distinct, labels = np.unique(labels, return_inverse=True)
         label_words = distinct.tolist()
-    record = {name: getattr(found, name) for name in ("words", "codes_sha256", "sha256", "ids", "dates", "unknown")}
+    record = {name: getattr(found, name) for name in ("words", "codes_sha256", "sha256", "ids", "kinds", "unknown")}
     record |= {"label_words": label_words, "encoding": found.encoding and found.encoding.described()}
     facts = {"labels": labels, "weights": found.weights, "groups": found.groups, "keys": found.keys}
     facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from features.array_sources import numeric, unmasked
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.tables.frames import check_frame, has_numbers_only, is_frame, without_index
+from features.tables.frames import check_frame, has_numbers_only, is_frame, truth_columns, without_index
 from features.targets import check_printable, checked_weights, class_array, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -113,9 +113,12 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     config, explicit = parameters.settings_of(machine)
+    kinds = truth_columns(X) if is_frame(X) else {}
     X, y = _validated(machine, X, y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     rows, columns = _rows_and_columns(machine, X, config, weights)
+    if columns is not None and isinstance(X, Rows):
+        columns = replace(columns, kinds=kinds)
     features = ArrayFeatures(rows, targets, weights, groups)
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")

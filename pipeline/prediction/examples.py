@@ -187,7 +187,7 @@ def _table_examples(
     n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
     layout = model_layout(table, target, columns, n_columns, labelled=labelled)
     reader = cell_reader(columns, layout.input_names)
-    of_target = CellReader([table.names[layout.target or 0]], [None], how=reader.how, dates=())
+    of_target = CellReader([table.names[layout.target or 0]], [None], how=reader.how, kinds={}, are_quantities=True)
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
         for rows in rows_of(table, layout, reader, labelled=labelled):

@@ -16,6 +16,7 @@ from features.cell_text import NULL_WORDS, Spelling, names_in, names_text
 from features.cell_text import WORD as IS_WORD
 from features.errors import DataError
 from features.tables.cells import distinct, labels_of, missing_cells, numbers
+from features.targets import class_positions
 
 MISSING, WORD = None, "a word"
 CELLS = {
@@ -131,6 +132,7 @@ LABELS: list[tuple[list[list[Any]], str | None, list[Any]]] = [
     ([["inf", "2"]], None, [math.inf, 2.0]),
     *(([labels], None, labels) for labels in (MIXED, VERSIONS, ["01", "2"], ["-007", "7"], ["+1", "-1"], ["1e3", "2"])),
     *(([labels], "regression", [*map(float, labels)]) for labels in (MIXED, VERSIONS)),
+    ([["022"], [" -007"]], "regression", [22, -7]),
     ([["1", "2"]], "words", ["1", "2"]),
     *(
         ([labels], None, labels)
@@ -171,6 +173,14 @@ def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces,
 def test_labels_that_cannot_be_kept_are_refused(labels, message):
     with pytest.raises(DataError, match=message):
         labels_of([pyarrow.array([label]) for label in labels], "t")
+
+
+@pytest.mark.parametrize(("task", "expected"), [("multiclass", ["1,5", "2,5", "3"]), ("regression", [1.5, 2.5, 3.0])])
+def test_classes_with_commas_are_as_they_are_written_and_have_their_values(task, expected):
+    labels = labels_of([pyarrow.array(["1,5", "2,5", "3"])], "t", task, Spelling(","))
+    assert labels.tolist() == expected
+    if task == "multiclass":
+        assert class_positions(np.array([1.5, 3.0, 2.0]), tuple(expected)).tolist() == [0, 2, -1]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=6), min_size=1, max_size=5))

@@ -490,7 +490,6 @@ TEST_FAULTS = {
     "a,b\n1,2\n": "has no target column 'y'",
     "a,b,y\n1,2,\n": "no label",
     "a,b,y\n1,2,x\n": "its column y holds words, in the training file numbers",
-    "a,b,y\n1,2020-01-31,0\n": r"row 0 \(line 2\), column b is '2020-01-31'; a finite number is needed",
     "a,b,y\n1,,2\n": r"row 0 \(line 2\), column b is ''; a finite number is needed",
 }
 
@@ -501,6 +500,24 @@ def test_a_test_file_that_does_not_fit_is_refused(tmp_path, text):
     training = "a,b,y\n" + "".join(f"{k},{k * k},{k / 2}\n" for k in range(9))
     with pytest.raises(DataError, match=TEST_FAULTS[text]):
         table(tmp_path, training, test=str(tmp_path / "test.csv"))
+
+
+ONE_OF_KIND = {"1": "a finite number", "2020-01-31": "a date", "True": "a truth value"}
+
+
+@pytest.mark.parametrize("known", ONE_OF_KIND)
+@pytest.mark.parametrize("given", ONE_OF_KIND)
+def test_a_column_has_cells_of_the_kind_that_it_had_in_training(tmp_path, known, given):
+    training = "a,b,w,y\n" + "".join(f"{k},{known},00{k + 1},0{k * k}\n" for k in range(9))
+    (tmp_path / "test.csv").write_text(f"a,b,w,y\n2,{given},1,3\n")
+    options = {"test": str(tmp_path / "test.csv"), "weights": "w", "task": "regression"}
+    if given == known:
+        source = table(tmp_path, training, **options)
+        assert (source.weights["train"][8], source.targets["train"][8]) == (9, 64)
+        assert Columns.from_description(source.columns.described()) == source.columns
+        return
+    with pytest.raises(DataError, match=rf"column b is '{given}'; {ONE_OF_KIND[known]} is needed"):
+        table(tmp_path, training, **options)
 
 
 def test_labels_of_a_test_file_are_those_of_the_training_file(tmp_path):
