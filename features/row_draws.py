@@ -14,7 +14,7 @@ RowKeys = NDArray[np.uint64]
 _TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
-_MOST_CATEGORIES, _MOST_COPIES = 50, 5  # fewer distinct rows, more of each, are categories rather than copies
+_MOST_CATEGORIES, _MOST_COPIES = 50, 12  # fewer distinct rows, more of each, are categories rather than copies
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:
