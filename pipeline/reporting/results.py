@@ -176,13 +176,14 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
 
 
 def _constant_inputs(model: SparseKernelModel) -> list[str]:
-    """Return a line on inputs that are the same in all training rows, of which z-scoring leaves nothing."""
+    """Return a line on inputs that are the same, or almost, in all training rows, of which z-scoring leaves nothing."""
     if model.standardisation is None:
         return []
     constant, columns = np.flatnonzero(np.isinf(model.standardisation.scale)).tolist(), model.table_columns
     names = () if columns is None else columns.input_names
     listed = shown(names[k] if names else str(k) for k in constant)
-    return [f"inputs that count for nothing, as they do not differ in the training rows: {listed}"] if constant else []
+    told = "inputs that count for nothing, as the training rows do not differ in them, or too little for float64"
+    return [f"{told}: {listed}"] if constant else []
 
 
 def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:
