@@ -24,7 +24,8 @@ class GramStatistics:
 
     gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8; weight_sum float,
     the number of rows; unit_errors (3,), the most that the units of exact sums may have changed an entry of the Gram, a
-    row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
+    row of kty and a column sum by (0 where that is not known); lost (2,), the largest entries of kty and of the Gram
+    that centring set to zero. Memory: 8·M² bytes and little else.
     """
 
     gram: NDArray[np.float64]
@@ -34,6 +35,7 @@ class GramStatistics:
     target_sums: NDArray[np.float64]
     weight_sum: float
     unit_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    lost: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
 
     def __add__(self, other: "GramStatistics") -> "GramStatistics":
         """Return the statistics of the rows of both (mathematics.md, eq. 8)."""
@@ -87,29 +89,35 @@ class GramStatistics:
     def centred(self) -> "GramStatistics":
         """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
-        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 56). Takes
-        one new Gram of memory. Raises InvalidDataError where there are no rows.
+        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 56). What
+        the columns lose by it is `lost`, for the certificate. Takes one new Gram of memory. Raises InvalidDataError
+        where there are no rows.
         """
         kty, yty = self.centred_targets()
+        constant, of_gram = self._constant(), 0.0
+        of_kty = (np.abs(kty) + self._target_rounding())[constant].max(initial=0.0)
         means, gram = self.column_sums / self.weight_sum, np.empty_like(self.gram)
         for start in range(0, len(gram), _CENTRED_ROWS):
             rows = slice(start, start + _CENTRED_ROWS)
             stripe = self.gram[rows] - np.outer(self.column_sums[rows], means)
             stripe += self.gram[rows] - np.outer(means[rows], self.column_sums)  # neither product alone is symmetric
             np.multiply(stripe, 0.5, out=gram[rows])
-        constant = self._constant()
-        gram[constant, :] = gram[:, constant] = 0.0
-        return replace(self, gram=gram, kty=kty, yty=yty)
+            of_gram = max(of_gram, np.abs(gram[rows][constant[rows]]).max(initial=0.0))
+        kty[constant] = gram[constant, :] = gram[:, constant] = 0.0
+        return replace(self, gram=gram, kty=kty, yty=yty, lost=np.array([of_kty, of_gram]))
 
     def centred_targets(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return kty (M, T) and yty (T,) of the centred statistics. Raises InvalidDataError where there are no rows."""
+        """Return kty (M, T) and yty (T,) about the means; kty of constant columns is zero where it is but rounding.
+
+        Raises InvalidDataError where there are no rows.
+        """
         if not self.weight_sum > 0:
             raise InvalidDataError(
                 "an intercept needs rows to be fitted on, these statistics have none; leave `solver.intercept` out",
                 "lower `statistics.hold_out`",
             )
         kty = self.kty - np.outer(self.column_sums, self.target_sums) / self.weight_sum
-        kty[self._constant()] = 0.0
+        kty[self._constant()[:, None] & (np.abs(kty) <= self._target_rounding())] = 0.0
         return kty, np.maximum(self.yty - self.target_sums**2 / self.weight_sum, 0.0)
 
     def rounding(self) -> "Rounding":
@@ -119,12 +127,17 @@ class GramStatistics:
         target_mean = float(np.linalg.norm(self.target_sums)) / max(self.weight_sum, 1e-300)
         of_gram, of_kty, of_sums = self.unit_errors.tolist()
         units = of_gram + 3.0 * of_sums * float(means.max(initial=0.0))
-        return Rounding(Rounding.of_squares(largest).each, units, 2.0 * (of_kty + of_sums * target_mean))
+        always = 2.0 * (of_kty + of_sums * target_mean)
+        return Rounding(Rounding.of_squares(largest).each, units, always, *self.lost.tolist())
 
     def _constant(self) -> NDArray[np.bool_]:
         """Return which columns are constant to rounding, (M,)."""
         squares = np.diagonal(self.gram)
         return np.asarray(squares - self.column_sums * (self.column_sums / self.weight_sum) <= 1e-13 * squares)
+
+    def _target_rounding(self) -> NDArray[np.float64]:
+        """Return what float64 may change entries of kty by, (M, T), before they are centred."""
+        return Rounding.of_squares(1.0).each * np.sqrt(np.abs(np.outer(np.diagonal(self.gram), self.yty)))
 
     def intercept(
         self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
@@ -162,11 +175,14 @@ class Rounding(NamedTuple):
 
     each : by float64, for each unit of Σ_m |w_m|, as an entry of the Gram
     units, always : by the units of exact sums, for each unit of Σ_m |w_m| and whatever the weights
+    lost, lost_each : the largest score of a column that centring made zero, whatever the weights and for each unit
     """
 
     each: float
     units: float = 0.0
     always: float = 0.0
+    lost: float = 0.0
+    lost_each: float = 0.0
 
     @classmethod
     def of_squares(cls, largest: float) -> "Rounding":

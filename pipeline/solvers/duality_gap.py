@@ -77,7 +77,7 @@ def certify_support(
     total = float(np.abs(weights).sum())
     penalty_term, of_units = tau * total, rounding.units * total + rounding.always
     error = rounding.each * total + of_units
-    off, max_score = of_units * total, max_score + error
+    off, max_score = of_units * total, max(max_score, rounding.lost + rounding.lost_each * total) + error
     aligned = float(np.einsum("m,m->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * max(0.0, residual_squared) + penalty_term

@@ -61,6 +61,10 @@ class Problem:
         if kty.shape != gram.shape[:1] or kty.dtype != np.float64:
             shape = f"({gram.shape[0]},)"
             raise InvalidProblemError(f"kty must be float64 of shape {shape}, found {kty.dtype} {kty.shape}")
+        if self.rounding.lost > self.tau and not np.diagonal(gram).any():
+            raise InvalidProblemError(
+                "all kernel columns are constant to rounding; use a smaller `kernel.sigma2`, or weights of one size"
+            )
         row = first_non_finite_row(kty)
         if row is not None:
             raise InvalidProblemError(f"kty holds NaN or infinity in row {row}; check the targets and columns")

@@ -403,6 +403,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
     ({"callback": 3}, "callback must be a function"),
     ({"n_centers": 20, "sigma2": 1e-310}, "sigma2=1e-310 is too small"),
+    ({"penalty": 1e-14, "sigma2": 1e8}, "all kernel columns are constant to rounding; use a smaller sigma2, or"),
+    ({"penalty": "max:1e-3", "sigma2": 1e8}, "all kernel columns are constant to rounding"),
 ]
 
 

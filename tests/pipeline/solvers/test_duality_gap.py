@@ -71,6 +71,17 @@ def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: fl
     assert gap <= 1.5 * solution.certificate.relative_gap
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_gap_counts_what_constant_columns_lose(sign: float) -> None:
+    """One is constant to rounding, the score that it would have is above τ: by y alone, or only at the other weight."""
+    u, v = np.random.default_rng(0).normal(size=(2, 240))
+    K, y = np.stack([1.0 + 1e-8 * (v + sign * u), u], axis=1), u + v
+    problem = problem_of_statistics(statistics_of(K, y[:, None]).centred(), 0, 1e-12)
+    solution = solve(problem, SolverOptions(tolerance=1e-6), np.random.default_rng(0))
+    C, targets = (values - values.mean(axis=0) for values in (K.astype(np.longdouble), y.astype(np.longdouble)))
+    assert 0.1 < exact_gap(C, targets, solution.weights, 1e-12) <= solution.certificate.relative_gap < 1.0
+
+
 @pytest.mark.parametrize("penalty", [1e-5, 1e-1])
 @pytest.mark.parametrize("scale", [1.0, 8.0, 30.0, 1e3, 1e6])
 def test_the_gap_counts_the_rounding_of_kernel_values(scale: float, penalty: float) -> None:
