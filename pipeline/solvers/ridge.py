@@ -21,6 +21,7 @@ RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
 FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
+SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
 
@@ -63,14 +64,14 @@ class RidgeFit:
 class CalibrationWeights:
     """Weights that predict the held-out rows, from which the temperature of the probabilities is found.
 
-    seen: they were fitted to these rows too, for want of others; fit: the least squares they are from, None for
-    penalised weights and moved centers; points (k, d): where the centers were moved.
+    fit: the least squares they are from, None for penalised weights and moved centers; points (k, d): where the centers
+    were moved; everything: of weights that were fitted to these rows too, for want of others, statistics of all rows.
     """
 
     weights: Weights
-    seen: bool = False
     fit: RidgeFit | None = None
     points: NDArray[np.floating] | None = None
+    everything: GramStatistics | None = None
 
 
 def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, intercept: bool) -> NDArray[np.float64]:
@@ -247,11 +248,19 @@ def finalise(
     return best.weights.named(columns), best
 
 
-def calibration_weights(final: Weights, best: Refit | None, of_fit: Weights | None = None) -> CalibrationWeights:
+def calibration_weights(
+    final: Weights, everything: GramStatistics, best: Refit | None, of_fit: Weights | None
+) -> CalibrationWeights:
     """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
     if best is not None:
         return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
-    return CalibrationWeights(of_fit or final, seen=of_fit is None)
+    return CalibrationWeights(of_fit or final, everything=None if of_fit else everything)
+
+
+def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
+    """Return least squares in the place of a penalised fit to these rows, on its support."""
+    ridge = SUPPORT_RIDGE * _mean_diagonal(statistics)
+    return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
 class LeftOut:

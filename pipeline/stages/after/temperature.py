@@ -1,7 +1,8 @@
 """The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
 
 Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with their leave-one-out
-values. Rows count by their own weights: factors of the classes are divided out.
+values, and where weights have seen all rows, all have such values. Rows count by their own weights: factors of the
+classes are divided out.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from pipeline.kernels.exact_sums import ForEach
 from pipeline.prediction.scores import RANKED, Calibration, by_class, ranked_rows, ranked_share, total_of
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit
+from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
 from pipeline.stages.training_rows import (
     RowBlock,
     RowTask,
@@ -30,6 +31,7 @@ from pipeline.stages.training_rows import (
 )
 from pipeline.stages.workspace import SOLVE, Workspace
 
+FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
@@ -48,20 +50,23 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     """
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
+    n_held_out, fit = count_held_out(work, work.facts), tried.fit
     few = work.shape.n_train < FEW_ROWS and work.config.data.groups is None  # rows of a group tell of each other
-    if tried.fit is not None and few:
+    if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
+        fit = support_fit(tried.everything, intercept=work.intercept)
+    if few and fit:
         with work.status(SOLVE, WORDS):
-            decision, truth, weights = _few(work.row_task, tried, tried.fit)
-        n_rows = len(truth)
+            decision, truth, weights = _few(work.row_task, tried, fit)
+        n_rows, seen = len(truth), False
     else:
         decision, truth, weights = _held_out(work, tried)
-        n_rows = count_held_out(work, work.facts)
+        n_rows, seen = n_held_out, tried.everything is not None
     if not n_rows:
         return None
     factors = np.array(work.facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
     factors[factors == 0.0] = 1.0  # of a class without rows
     found = best_calibration((decision, truth, weights / factors[truth]), n_rows, np.log(factors[0] / factors))
-    return vars(found) | {"n_rows": n_rows, "seen": tried.seen}
+    return vars(found) | {"n_rows": n_rows, "seen": seen}
 
 
 def best_calibration(rows: Rows, n_rows: int, offsets: Values) -> Calibration:
@@ -135,9 +140,9 @@ def _few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Rows:
     for first in range(0, grid.n_blocks, step):
         for _, block in stream_blocks(task, grid, range(first, min(first + step, grid.n_blocks))):
             counts = np.ones(len(block.X)) if block.weights is None else block.weights
-            counted = np.flatnonzero(counts > 0)
+            counted, unseen = np.flatnonzero(counts > 0), block.held_out & (tried.everything is None)
             columns = kernel.block(block.X[counted], out_dtype=np.float64)
-            left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
+            left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], unseen[counted])
     return left_out.values()
 
 

@@ -61,7 +61,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     before = intercept_of(statistics, weights, intercept=work.intercept)
     summary = {"selection": None, **solved.summary} | ridge_summary(best)
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
-    tried = calibration_weights(refitted, best, solved.of_fit)
+    tried = calibration_weights(refitted, statistics, best, solved.of_fit)
     return final, replace(tried, weights=tried.weights.named(work.candidates))
 
 

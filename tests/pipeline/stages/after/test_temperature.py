@@ -104,18 +104,22 @@ def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: 
 
     centers: training rows.
     """
-    Y = np.where(rows.y[:, None] == np.arange(3), 1.0, -1.0)
     squares = np.sum(model.columns(rows.X) ** 2) / model.n_centers
     K = model.kernel(rows.X[centers], 4.0).block(rows.X, out_dtype=np.float64)
     # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
     ridge = report_of(run)["hold_out"]["ridge"] / squares * np.sum(K[~rows.held_out] ** 2) / len(centers)
+    return left_out_temperature(K, rows.y, ~rows.held_out, ridge)
+
+
+def left_out_temperature(K: np.ndarray, y: np.ndarray, fitted: Any, ridge: float) -> float:
+    Y = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
     decision = np.empty_like(Y)
     for row in range(len(Y)):
-        used = ~rows.held_out & (np.arange(len(Y)) != row)
+        used = fitted & (np.arange(len(Y)) != row)
         A, B = K[used] - K[used].mean(axis=0), Y[used] - Y[used].mean(axis=0)
-        weights = np.linalg.solve(A.T @ A + ridge * np.eye(len(centers)), A.T @ B)
+        weights = np.linalg.solve(A.T @ A + ridge * np.eye(K.shape[1]), A.T @ B)
         decision[row] = (K[row] - K[used].mean(axis=0)) @ weights + Y[used].mean(axis=0)
-    return best(decision, rows.y).temperature
+    return best(decision, y).temperature
 
 
 def seen_temperature(model: SparseKernelModel, rows: Any) -> float:
@@ -153,6 +157,16 @@ def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(tra
     assert found == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
     assert told(run)["seen"] is True
     assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report_of(run)))
+
+
+def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(
+    train: Train,
+) -> None:
+    run, model, rows = train("--penalty", "1", "--set", "statistics.hold_out=0.05")
+    K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
+    ridge = 1e-5 * np.sum(K**2) / model.n_centers
+    assert told(run)["temperature"] == pytest.approx(left_out_temperature(K, rows.y, True, ridge), rel=1e-4)
+    assert (told(run)["n_rows"], told(run)["seen"]) == (len(rows.y), False)
 
 
 @pytest.mark.ci
