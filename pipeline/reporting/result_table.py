@@ -38,7 +38,8 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True)]
     if numbers := report["probabilities"]:
-        lines.append(f"{probability_words(numbers)}; {calibration_words(numbers)}")
+        by = f"by {numbers['n_rows']} training rows"
+        lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
         if numbers["seen"]:
             why = "the temperature was found on rows that the weights were fitted to"
             lines.append(f"probabilities may be too sure: {why}; --refit ridge helps")

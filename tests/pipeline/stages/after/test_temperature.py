@@ -167,6 +167,7 @@ def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least
     ridge = 1e-5 * np.sum(K**2) / model.n_centers
     assert told(run)["temperature"] == pytest.approx(left_out_temperature(K, rows.y, True, ridge), rel=1e-4)
     assert (told(run)["n_rows"], told(run)["seen"]) == (len(rows.y), False)
+    assert f"; by {len(rows.y)} training rows: temperature" in "\n".join(table(report_of(run)))
 
 
 @pytest.mark.ci
