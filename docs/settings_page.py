@@ -60,7 +60,6 @@ KINDS = {
     "address": "`tls://HOST:PORT`",
     "byte_size": "size",
     "duration": "time",
-    "number_list": "numbers",
     "name_list": "names",
     "penalty": "number, `max:F`, `auto`, `none`",
     "selection": "`none`, `greedy:K`, `greedy:auto`",

@@ -9,6 +9,7 @@ import numpy as np
 from features.descriptors import deskew, soft_hog, sphog
 from features.errors import UsageError
 
+HOG_CELLS, HOG_ORIENTATIONS = (14, 7, 4), 12  # pixels, those of the paper that fit an image; bins
 VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "hog": 1, "raw": 1}
 
 
@@ -18,14 +19,11 @@ class FeatureSpec:
 
     name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172), ``hog`` (scikit-image) or ``raw`` (the values,
         flattened)
-    cells, orientations : cell sizes in pixels and bins of `hog`
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
     """
 
     name: str
-    cells: tuple[float, ...] = (14, 7, 4)
-    orientations: int = 12
     deskew: float = 0.0
     power: float = 1.0
 
@@ -54,7 +52,8 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
         return sphog.sphog_length(*input_shape)
     if spec.name == "soft-hog":
         return soft_hog.SoftHog.of(*input_shape).length(*input_shape)
-    return _hog_length(*input_shape, spec.cells, spec.orientations)
+    cells = _hog_cells(*input_shape)
+    return sum((input_shape[0] // cell) * (input_shape[1] // cell) for cell in cells) * HOG_ORIENTATIONS
 
 
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
@@ -82,8 +81,6 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
     described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
-    if spec.name == "hog":
-        described |= {"cells": [int(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
     # What is off is not named, as before it could be on: features and models without it are still the same.
     if spec.deskew:
         described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}
@@ -95,27 +92,20 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
 def _histograms(spec: FeatureSpec, images: np.ndarray) -> np.ndarray:
     if spec.name == "soft-hog":
         return soft_hog.soft_hog(images)
-    return sphog.sphog(images) if spec.name == "sphog" else _hog(images, spec.cells, spec.orientations)
+    return sphog.sphog(images) if spec.name == "sphog" else _hog(images)
 
 
-def _hog_length(height: int, width: int, cells: tuple[float, ...], orientations: int) -> int:
-    if orientations < 1 or not cells:
-        raise UsageError(f"hog needs cell sizes and orientations, found cells {cells}, orientations {orientations}")
-    for cell in cells:
-        if not isinstance(cell, int) or not 2 <= cell <= min(height, width):
-            raise UsageError(
-                f"hog: a cell of {cell} pixels does not fit images of {height} x {width}, or is no whole one"
-            )
-    return sum((height // int(cell)) * (width // int(cell)) * orientations for cell in cells)
+def _hog_cells(height: int, width: int) -> list[int]:
+    cells = [cell for cell in HOG_CELLS if cell <= min(height, width)]
+    if not cells:
+        raise UsageError(f"hog: no cell fits images of {height} x {width}; use features = raw")
+    return cells
 
 
-def _hog(images: np.ndarray, cells: tuple[float, ...], orientations: int) -> np.ndarray:
+def _hog(images: np.ndarray) -> np.ndarray:
     """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side."""
-    # Imported here: slow to import, and no other descriptor needs it.
-    from skimage.feature import hog as skimage_hog
+    from skimage.feature import hog  # slow to import, and no other descriptor needs it
 
-    alike = {"orientations": orientations, "cells_per_block": (1, 1)}
-    out = np.empty((len(images), _hog_length(images.shape[1], images.shape[2], cells, orientations)), dtype=np.float32)
-    for i, image in enumerate(images):
-        out[i] = np.concatenate([skimage_hog(image, pixels_per_cell=(cell, cell), **alike) for cell in cells])
-    return out
+    cells = _hog_cells(*images.shape[1:])
+    parts = ([hog(image, HOG_ORIENTATIONS, (cell, cell), (1, 1)) for cell in cells] for image in images)
+    return np.array([np.concatenate(of_image) for of_image in parts], np.float32)

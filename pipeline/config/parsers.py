@@ -126,15 +126,6 @@ def truth(value: object) -> bool:
     return words[key]
 
 
-def number_list(value: Any) -> tuple[float, ...]:
-    """Accept numbers of at least 1, as a list or separated by commas; whole ones stay whole."""
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-    numbers = tuple(map(_number, parts))
-    if not numbers or not all(1 <= number < math.inf for number in numbers):
-        raise ValueError("must be numbers of at least 1, separated by commas")
-    return tuple(int(number) if number.is_integer() else number for number in numbers)
-
-
 def name_list(value: Any) -> tuple[str, ...]:
     """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
     given = names_in(value) if isinstance(value, str) else value

@@ -18,7 +18,6 @@ from pipeline.config.parsers import (
     duration,
     learns_scales,
     name_list,
-    number_list,
     penalty,
     real,
     selection,
@@ -122,8 +121,6 @@ class FeaturesConfig:
         "(scikit-image), or raw for the pixels; tables are raw",
         "--features",
     )
-    cells: tuple[float, ...] = option((14, 7, 4), number_list, "cell sizes of hog, in pixels")
-    orientations: int = option(12, whole(1, 360), "number of orientation bins of hog")
     deskew: float = option(
         0.0,
         real(0, 1, closed=True),

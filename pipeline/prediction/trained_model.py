@@ -351,9 +351,7 @@ def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
     sheared, power = described.get("deskew", 0.0), described.get("power", 1.0)
     try:
-        own = {name: described[name] for name in ("cells", "orientations") if described["name"] == "hog"}
-        own |= {"cells": tuple(own["cells"])} if own else {}
-        spec = FeatureSpec(described["name"], **own, deskew=sheared, power=power)
+        spec = FeatureSpec(described["name"], deskew=sheared, power=power)
         expected = parameters(spec)
     except (UsageError, OverflowError, ValueError) as error:
         raise ModelFormatError(str(error)) from None

@@ -266,7 +266,6 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
     of_table = config.dataset not in NAMED and is_table(path)
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
-        **dict.fromkeys(("features.cells", "features.orientations"), config.features.name != "hog"),
         "data.target": not of_table and kind != ".npz",
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
         **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing", "decimal")},

@@ -125,7 +125,7 @@ BAD_INPUT = {
     "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),
     "resume what is not there": ("digits", ["--resume", "require"], 66, "holds no run"),
     "a scheduler without a key": ("digits", ["--scheduler", "tls://127.0.0.1:9"], 2, "COMM__TLS__CLIENT__KEY"),
-    "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
+    "a setting without effect": ("digits", ["--set", "data.drop=a"], 2, "no effect"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
     "NaN in the data": ("NAN", [], 65, "row 37"),
     "labels of one class": ("ONE", [], 65, "one class"),

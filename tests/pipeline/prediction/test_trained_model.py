@@ -28,7 +28,7 @@ TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
     "raw": (FeatureSpec("raw"), (6,)),
     "sphog": (FeatureSpec("sphog"), (9, 8)),
-    "hog": (FeatureSpec("hog", (4, 3), 5), (9, 8)),
+    "hog": (FeatureSpec("hog"), (9, 8)),
     "soft-hog": (FeatureSpec("soft-hog", power=0.5), (9, 8)),
     "upright": (FeatureSpec("sphog", deskew=0.25, power=0.5), (9, 8)),
 }
@@ -132,7 +132,7 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "features": (
         {"name": "sphog"} | VERSION,  # images for a table
         {"name": "sift"} | VERSION,
-        {"name": "hog", "cells": ["a"], "orientations": 3} | VERSION,
+        {"name": "hog", "cells": [14, 7, 4]} | VERSION,
         {"name": "soft-hog", "cells": [5.0]} | VERSION,
         {"name": "raw", "deskew": 0.5, "deskew_version": 1} | VERSION,
     ),
@@ -146,8 +146,6 @@ WRONG_WIDTHS = (0.0, -1.0, np.inf, np.nan, 3, "3", None, [3.0])
 ABSENT = object()
 OTHER_VERSIONS = [(name, "algorithm_version", value) for name in SPECS for value in (0, 2)]
 WRONG_FEATURES = [(name, "algorithm_version", ABSENT) for name in SPECS]
-WRONG_FEATURES += [("hog", "orientations", value) for value in (5.0, 5.5, True, 0, "5")]
-WRONG_FEATURES += [("hog", "cells", value) for value in ([4.0], [4.5], [True], [], 4)]
 WRONG_FEATURES += [("upright", "deskew", value) for value in (2.0, -0.5, 0.0, 1, "0.25", True, NAN, None, [0.25])]
 WRONG_FEATURES += [("upright", "deskew_version", value) for value in (2, 0, True, None)]
 WRONG_FEATURES += [("upright", "power", value) for value in (0.0, 1.0, 2.0, "0.5", True, None)]
