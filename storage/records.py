@@ -136,5 +136,5 @@ def read_markers(folder: Path) -> Markers:
             markers[path.stem] = body["payload"]
         except StorageError as error:
             reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-            markers.warnings += (f"{path}: damaged marker ({reason}); the item {path.stem} is done again",)
+            markers.warnings += (f"{path}: damaged marker ({reason}); the item {path.stem} counts as not done",)
     return markers

@@ -223,9 +223,9 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
 
 
 def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
-    """36 000 rows, of which 16 differ: copies are drawn together, so that no sample has the rows that it is to have."""
-    X = np.random.default_rng(0).integers(0, 2, (36_000, 4)).astype(np.float64)
-    np.savez(tmp_path / "copies.npz", X=X, y=X @ (1.0, 2.0, -1.0, 0.5) + X[:, 0] * X[:, 1])
+    """36 000 rows, most copies of a few of 64: copies are drawn together, so that no sample has its share."""
+    X = np.floor(64 * np.random.default_rng(0).random((36_000, 1)) ** 4)
+    np.savez(tmp_path / "copies.npz", X=X, y=np.sin(X[:, 0] / 9))
     asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--move-centers", "6", *SERIAL)
     report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
     assert [level["share"] for level in report["moves"]["levels"]] == [1.0]
