@@ -55,12 +55,17 @@ class PartRows(NamedTuple):
 
 
 def source_of(
-    spec: SourceSpec, name: str, given: Sequence[LabelledRows], standardise: bool, identity: dict[str, Any]
+    spec: SourceSpec,
+    name: str,
+    given: Sequence[LabelledRows],
+    standardise: bool,
+    identity: dict[str, Any],
+    chosen: Sequence[np.ndarray] | None = None,
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
-    were not there.
+    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`; chosen: if it was called.
+    Rows of weight 0 are as if they were not there.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
@@ -74,7 +79,7 @@ def source_of(
     is_table = len(given[0].inputs.shape) == 2
     task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES)
     classes = class_labels(labels, task)
-    chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
+    chosen = chosen or chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
         given, weights, own = [*given] * 2, weights * 2, own * 2

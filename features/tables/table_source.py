@@ -96,11 +96,11 @@ class ReadTable:
 
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
     keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
-    codes_sha256, sha256: of the codes; of codes, labels, weights and groups; ids: columns that count the rows
+    codes_sha256, sha256: of the codes; of all that was read, with names and words; ids: columns that count the rows
     encoding: learned on the training rows, None for numbers alone and for a test file; kinds: of columns of
     dates or truth values
     unknown: how many cells of each column of a test file have a word that no training row has
-    sample: some of the rows, None where they were not kept
+    sample: some of the rows; chosen: those of each part, if an encoding was learned. None where they were not kept
     """
 
     words: tuple[tuple[str, ...] | None, ...]
@@ -115,6 +115,7 @@ class ReadTable:
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
+    chosen: Sequence[NDArray[np.int64]] | None = None
 
     @property
     def held(self) -> NDArray[np.float64] | None:
@@ -257,7 +258,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
             of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
             given, digests = [*given, of_test], [*digests, sha256]
         sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
-        source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s})
+        source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s}, found.chosen)
     except DataError as error:  # of labels, whose column it does not know
         said = str(error).replace("in y,", f"in column {columns.target} of {path},")
         whose = f"{path}: column {columns.target} holds" if said.startswith("y holds") else ""
@@ -298,13 +299,13 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)
     task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES)
-    training = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)[0]
-    codes = codes if len(training) == len(found.labels) else codes[np.isin(drawn, training)]
+    chosen = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
+    codes = codes if len(chosen[0]) == len(found.labels) else codes[np.isin(drawn, chosen[0])]
     try:
         encoding = learn_encoding(layout.input_names, found.words, codes, asked)
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
-    return replace(found, encoding=encoding)
+    return replace(found, encoding=encoding, chosen=chosen if spec.test is None else None)
 
 
 def _read(
