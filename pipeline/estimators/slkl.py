@@ -269,7 +269,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     `centers_` and `feature_scales_` are of the inputs that cells become.
 
     float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
-    for them; those of other fits have the precision of the rows, those of predictions what the weights need.
+    for them; those of other fits have the precision of the rows, those of predictions the one that they need.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
     A fit that raises, also KeyboardInterrupt on Ctrl-C, leaves the estimator as it was.

@@ -136,7 +136,7 @@ class SparseKernelModel:
     def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.
 
-        They are float32 numbers, unless X is float64, the weights are too large, or all centers too far for these.
+        They are float32 numbers, unless X is float64, their rounding matters, or all centers are too far for them.
         """
         if X.dtype == np.float64 or self.needs_float64:
             return self._double.block(X)
