@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from features.cell_text import shown
 from features.row_draws import draw_held_out
@@ -12,23 +11,14 @@ from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.reporting.result_table import by_recall
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
-from pipeline.stages.training_rows import key_blocks, target_blocks
+from pipeline.stages.training_rows import key_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
-# A class that has less than this of an even share of the training rows is rare; a recall that is low; an AUC from which
-# on rows of any class below an even share can be told.
-RARE_OF_EVEN, LOW_RECALL, HIGH_AUC = 0.2, 0.5, 0.8
-MOST_NAMED = 3  # classes that are missed
-# Median absolute deviations of an outlier (10 000 targets have 6 if normal, 18 exponential), the R2 of a useless fit.
-FAR, USELESS = 20.0, 0.05
-_MOST_SAMPLED = 100_000  # targets that a median is taken of
-KEPT = 0.9  # of the candidates: a penalty that keeps so many leaves few to choose from
 
 
 def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, Any]:
@@ -73,12 +63,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
         **{name: score[name] for name in (*ERRORS, "baseline", "auc", "auc_rows", "by_class")},
-        "notes": [
-            *_constant_inputs(model),
-            *_few_candidates(run, model.n_centers, summary["penalty"]),
-            *(_missed_classes(run, score) if model.n_centers else ()),
-            *_outliers(run, score),
-        ],
+        "notes": _constant_inputs(model),
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
@@ -184,59 +169,6 @@ def _constant_inputs(model: SparseKernelModel) -> list[str]:
     listed = shown(names[k] if names else str(k) for k in constant)
     told = "inputs that count for nothing, as the training rows do not differ in them, or too little for float64"
     return [f"{told}: {listed}"] if constant else []
-
-
-def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:
-    """Return a line on a penalty that keeps nearly all candidates, where more rows may become candidates."""
-    n_candidates, n_train = run.n_candidates, run.shape.n_train
-    if penalty is None or n_candidates >= n_train or n_centers < KEPT * n_candidates:
-        return []
-    more = "all" if 2 * n_candidates >= n_train else str(2 * n_candidates)
-    return [f"the model keeps {n_centers} of {n_candidates} candidates; more may lower the error: --centers {more}"]
-
-
-def _missed_classes(run: Run, score: dict[str, Any]) -> list[str]:
-    """Return a line that names classes of low recall whose rows may be found, where classes do not weigh alike."""
-    by_class, n = score["by_class"] or [], len(score["by_class"] or [])
-    low = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None and by_class[k]["recall"] < LOW_RECALL]
-    if not low or run.config.data.class_weight is not None:
-        return []
-    counts = sum((np.bincount(y, weights, n) for y, weights in target_blocks(run)), np.zeros(n))
-    shares, most = counts / counts.sum(), 1.0 if (score["auc"] or 0.0) >= HIGH_AUC else RARE_OF_EVEN
-    missed = [k for k in low if 0 < shares[k] < most / n]
-    facts = [(by_class[k]["label"], 100 * shares[k], 100 * by_class[k]["recall"]) for k in missed[:MOST_NAMED]]
-    shown = ", ".join(f"{label} ({share:.2g} % of the training rows, recall {r:.2f} %)" for label, share, r in facts)
-    more = f" and {len(missed) - MOST_NAMED} more" if len(missed) > MOST_NAMED else ""
-    advice = "--class-weight balanced finds more of their rows, at the cost of precision"
-    return [f"classes are often missed: {shown}{more}; {advice}"] if missed else []
-
-
-def _outliers(run: Run, score: dict[str, Any]) -> list[str]:
-    """Return a line on targets of a regression that are far out, where the fit explains nothing."""
-    if score["r2"] is None or score["r2"] > USELESS or (furthest := _furthest_target(run)) <= FAR:
-        return []
-    return [
-        f"the targets have outliers, up to {furthest:.3g} median absolute deviations from the median, and the fit "
-        f"explains nothing (R2 {score['r2']:.3g}); fit np.log1p of the target, or SLKLRegressor in scikit-learn's "
-        "TransformedTargetRegressor"
-    ]
-
-
-def _furthest_target(run: Run) -> float:
-    """Return the largest distance of a training target from their median, in median absolute deviations.
-
-    The deviations are those of targets that differ from the median; of more than 100 000 rows, of every k-th.
-    """
-    step, drawn, ends = 1 + run.shape.n_train // _MOST_SAMPLED, list[NDArray[np.float64]](), [np.inf, -np.inf]
-    for y, weights in target_blocks(run):
-        counted = y[weights > 0]
-        drawn.append(counted[::step])
-        ends = [counted.min(initial=ends[0]), counted.max(initial=ends[1])]
-    targets = np.concatenate(drawn)
-    median = np.median(targets)
-    distances = np.abs(targets - median)
-    differ = distances[distances > 0]
-    return float(max(median - ends[0], ends[1] - median) / np.median(differ)) if len(differ) else 0.0
 
 
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
