@@ -24,6 +24,7 @@ from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.solvers.prediction_limits import Limits, limits_of
 from pipeline.stages.filled_settings import value_dtype
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
@@ -52,12 +53,14 @@ class TargetFacts:
     class_factors : of the weights of the rows of each class; () for none
     held_out_limit : rows whose coins are below it are held out
     largest : the `largest_terms` of the rows
+    limits : of predictions of the encoded targets; () for none
     """
 
     mean: float = 0.0
     class_factors: tuple[float, ...] = ()
     held_out_limit: float = 0.0
     largest: tuple[float, ...] = ()
+    limits: Limits = ()
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
         """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
@@ -81,13 +84,15 @@ def find_target_facts(run: RowData) -> TargetFacts:
     Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
     rows are to be held out that are all equal, or of one group, or whose groups leave no label to choose by.
     """
-    _check_targets(run)
+    least, most = _range_of_targets(run)
     weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
     counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
+    mean, clips = _mean(run), run.shape.task == "regression" and run.config.clips
     facts = TargetFacts(
-        mean=_mean(run),
+        mean=mean,
         class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
+        limits=limits_of(least - mean, most - mean) if clips else (),
     )
     return replace(facts, largest=_largest_of(run, facts))
 
@@ -108,8 +113,8 @@ def _largest_of(run: RowData, facts: TargetFacts) -> tuple[float, ...]:
 
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
-    factors, largest = tuple(arrays["class_factors"].tolist()), tuple(arrays["largest"].tolist())
-    return TargetFacts(float(arrays["mean"]), factors, float(arrays["held_out_limit"]), largest)
+    factors, largest, limits = (tuple(arrays[name].tolist()) for name in ("class_factors", "largest", "limits"))
+    return TargetFacts(float(arrays["mean"]), factors, float(arrays["held_out_limit"]), largest, limits)
 
 
 def count_held_out(run: RowData, facts: TargetFacts) -> int:
@@ -193,21 +198,26 @@ def _mean(run: RowData) -> float:
     return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
 
 
-def _check_targets(run: RowData) -> None:
-    """Raise InvalidDataError where the squares of the targets of a regression leave float64, upwards or downwards."""
+def _range_of_targets(run: RowData) -> tuple[float, float]:
+    """Return the least and the largest target of a regression, 0 and 0 of classes.
+
+    Raises InvalidDataError where the squares of the targets leave float64, upwards or downwards.
+    """
     if run.shape.task != "regression":
-        return
-    squares = largest = weight = 0.0
+        return 0.0, 0.0
+    squares = weight = 0.0
+    least, most = math.inf, -math.inf
     with np.errstate(over="ignore", under="ignore"):
         for y, weights in target_blocks(run):
             squares += float((weights * y) @ y)
             weight += float(weights.sum())
-            largest = max(largest, float(np.abs(y).max(initial=0.0)))
+            least, most = min(least, float(y.min())), max(most, float(y.max()))
         squares *= weight
     if not math.isfinite(squares):
         raise too_large()
-    if 0.0 < largest < LEAST_TARGET:
+    if 0.0 < max(-least, most) < LEAST_TARGET:
         raise InvalidDataError(f"the targets are too small: none is above {LEAST_TARGET:g}; rescale them")
+    return least, most
 
 
 class RowBlock(NamedTuple):
