@@ -68,7 +68,10 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
     columns = model.kernel(model.centers, model.sigma2).onnx_columns(graph, X)
     weighed = graph.add("MatMul", columns, graph.constant(model.weights))
-    decision = graph.add("Add", weighed, graph.constant(model.intercept), name="decision")
+    unclipped = None if model.limits else "decision"
+    decision = graph.add("Add", weighed, graph.constant(model.intercept), name=unclipped)
+    if model.limits:
+        decision = graph.add("Clip", decision, *map(graph.constant, model.limits), name="decision")
     outputs: list[tuple[str, int, list[str | int | None]]] = [
         ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
         ("label", _label(graph, model, decision), ["rows"]),

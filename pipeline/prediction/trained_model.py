@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.prediction.scores import Calibration, probabilities
+from pipeline.solvers.prediction_limits import Limits, clipped
 
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")
@@ -58,7 +59,8 @@ class SparseKernelModel:
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
     input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
     None. calibration: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
-    a metric, in which the centers are too, or None.
+    a metric, in which the centers are too, or None. limits: the least and the largest prediction of a regression by
+    least squares, or ().
     """
 
     task: str
@@ -77,6 +79,7 @@ class SparseKernelModel:
     table_columns: Columns | None = None
     calibration: Calibration | None = None
     feature_scales: NDArray[np.float32] | None = None
+    limits: Limits = ()
 
     def __repr__(self) -> str:
         kind = f"{self.task} of {shown(f'{label!r:.20}' for label in self.labels)}" if self.labels else self.task
@@ -150,10 +153,11 @@ class SparseKernelModel:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
         Such a row gets the intercept and next to nothing else. Of a regression the values are predictions in the units
-        of the targets. Costs rows·m·(d + T)·2 operations.
+        of the targets, within the limits. Costs rows·m·(d + T)·2 operations.
         """
         columns = self.columns(X)
-        return columns @ self.weights + self.intercept, columns.max(axis=1, initial=0.0) < FAR_VALUE
+        decision = clipped(columns @ self.weights + self.intercept, self.limits)
+        return decision, columns.max(axis=1, initial=0.0) < FAR_VALUE
 
     def decision_function(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
@@ -200,6 +204,7 @@ class SparseKernelModel:
             "labels": list(self.labels),
         }
         described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
+        described |= {"limits": list(self.limits)} if self.limits else {}
         if self.calibration is not None:
             described |= {name: value for name, value in vars(self.calibration).items() if value}
         return described | ({} if self.table_columns is None else {"columns": self.table_columns.described()})
@@ -240,6 +245,7 @@ class SparseKernelModel:
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
                 feature_scales=arrays.get(SCALES),
+                limits=tuple(description.get("limits", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
@@ -260,6 +266,7 @@ class SparseKernelModel:
         if columns is not None and columns.encoding is not None and len(columns.encoding.inputs) != n_inputs:
             raise ModelFormatError(f"its columns make {len(columns.encoding.inputs)} inputs, the model has {n_inputs}")
         self._check_task()
+        self._check_limits()
         self._check_calibration()
         self._check_arrays()
         self._check_decisions()
@@ -279,6 +286,12 @@ class SparseKernelModel:
         fitting = {"multiclass": n_labels >= 2, "binary": n_labels == 2, "regression": n_labels == 0}
         if self.task not in TASKS or not fitting[self.task]:
             raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
+
+    def _check_limits(self) -> None:
+        limits = self.limits
+        known = all(isinstance(limit, float) and math.isfinite(limit) for limit in limits)
+        if limits and not (self.task == "regression" and known and len(limits) == 2 and limits[0] <= limits[1]):
+            raise ModelFormatError(f"limits are {limits!r:.60}, expected the least and the largest of a regression")
 
     def _check_calibration(self) -> None:
         if (found := self.calibration) is None:

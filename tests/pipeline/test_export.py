@@ -83,6 +83,9 @@ def test_other_evaluators_agree_on_a_table(case: str, tmp_path: Path) -> None:
         model = replace(model, calibration=Calibration(0.3, offsets, 0.1 if model.task == "binary" else None))
         onnx.save(to_onnx(model), tmp_path / "offsets.onnx")
         check(tmp_path / "offsets.onnx", model, X[:50])
+    else:
+        onnx.save(to_onnx(replace(model, limits=(-0.5, 0.5))), tmp_path / "clipped.onnx")
+        check(tmp_path / "clipped.onnx", replace(model, limits=(-0.5, 0.5)), X[:50])
 
 
 def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Path) -> None:

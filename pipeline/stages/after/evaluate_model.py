@@ -25,6 +25,7 @@ from pipeline.prediction.scores import (
 )
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
+from pipeline.solvers.prediction_limits import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.choose.greedy_selection import load_prefixes
@@ -122,6 +123,7 @@ def assemble_model(
         selection_order=np.arange(len(rows)),
         calibration=Calibration.of(final.summary["temperature"] or {}),
         feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
+        limits=tuple(limit + work.facts.mean for limit in work.facts.limits),
         **of_inputs,
     )
 
@@ -153,6 +155,8 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         before = replace(model, centers=points)
     if refitted or before is not model:
         before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept)
+    if refitted:
+        before = replace(before, limits=())
     prefixes = tuple(load_prefixes(layout)) if selected else ()
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
@@ -167,7 +171,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         if prefixes:
             columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
-            values[PREFIXES] = np.array([score(of_first)[error] for of_first in decided])
+            values[PREFIXES] = np.array([score(clipped(of_first, model.limits))[error] for of_first in decided])
         ranked = ranked_rows(decision, block.y, block.weights, block.start, n_test) if n_classes else {}
         found.put(block.number, values | ranked)
 

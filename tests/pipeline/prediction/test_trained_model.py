@@ -140,8 +140,10 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, -0.2, NAN, float("inf"), 1e-300, "0.2", 1, True, [0.2]),
     "offsets": ([0.0], [0.0, "1", 2.0], [0.0, NAN, 1.0], [0, 1, 2], "abc", {"a": 1.0}, [0.0] * 4),
     "bend": (0.1, 0.0, "0.1", 1e-300),  # of three classes
+    "limits": ([0.0, 1.0],),
 }
-CALIBRATION = {"temperature", "offsets", "bend"}
+CALIBRATION = {"temperature", "offsets", "bend", "limits"}
+WRONG_LIMITS = ([1.0, 0.0], [0.0], [0, 1], [0.0, NAN], "ab", [[0.0], [1.0]])
 WRONG_WIDTHS = (0.0, -1.0, np.inf, np.nan, 3, "3", None, [3.0])
 ABSENT = object()
 OTHER_VERSIONS = [(name, "algorithm_version", value) for name in SPECS for value in (0, 2)]
@@ -160,12 +162,13 @@ def with_features(name: str, key: str, value: Any) -> dict[str, Any]:
     ("name", "change", "words"),
     [
         *(
-            ("raw", {"temperature": 0.2} | {key: value}, "temperature" if key in CALIBRATION else None)
+            ("raw", {"temperature": 0.2} | {key: value}, "limits|temperature" if key in CALIBRATION else None)
             for key in WRONG_DESCRIPTIONS
             for value in WRONG_DESCRIPTIONS[key]
         ),
         *(("raw", {"kernel": {"name": "gaussian", "sigma2": value}}, "sigma2") for value in WRONG_WIDTHS),
         ("raw", {"task": "regression", "labels": [], "temperature": 0.21}, "of a classifier"),
+        *(("raw", {"task": "regression", "labels": [], "limits": value}, "limits") for value in WRONG_LIMITS),
         *((one[0], with_features(*one), "train again") for one in OTHER_VERSIONS),
         *((one[0], with_features(*one), None) for one in WRONG_FEATURES),
         *((name, {"standardise": True}, "z-scored") for name in ("sphog", "upright")),
