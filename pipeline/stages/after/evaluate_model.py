@@ -154,9 +154,8 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         points = open_features(task.features).take(chosen)
         before = replace(model, centers=points)
     if refitted or before is not model:
-        before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept)
-    if refitted:
-        before = replace(before, limits=())
+        limits = () if refitted else model.limits
+        before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept, limits=limits)
     prefixes = tuple(load_prefixes(layout)) if selected else ()
     n_classes, n_test = len(task.shape.classes), task.shape.n_test
 
