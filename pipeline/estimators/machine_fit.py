@@ -5,8 +5,8 @@ It brings numba and pyarrow, which take as long to import as scikit-learn does.
 
 import math
 from bisect import bisect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -56,11 +56,10 @@ LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
 class Listeners(TaskCheckpoints):
-    """Who hears of the stages and iterations of a fit, which keeps no checkpoints: an estimator's callbacks and log."""
+    """Who hears of the iterations of a fit, which keeps no checkpoints: an estimator's callback and log."""
 
     def __init__(self, machine: Any) -> None:
         self._machine, self._said = machine, ""
-        self._task = machine._callback_fit_ctx  # that of the fit, then of its stage
 
     def log(self, message: str, **facts: Any) -> None:
         """Print a line for people, unless it is the last one again."""
@@ -68,21 +67,10 @@ class Listeners(TaskCheckpoints):
             print(message)
         self._said = message
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Any]:
-        """Tell scikit-learn's callbacks of a stage, which is a task of theirs with a task for each iteration."""
-        of_fit, told = self._task, {"estimator": self._machine}
-        self._task = of_fit.subcontext(task_name=name, max_subtasks=None).call_on_fit_task_begin(**told)
-        yield SimpleNamespace(items=0)
-        self._task.call_on_fit_task_end(**told)
-        self._task = of_fit
-
     def callback(self, record: dict[str, Any]) -> None:
         """Hand on what is known of an iteration."""
         if self._machine.callback is not None:
             self._machine.callback(record)
-        told = {"estimator": self._machine}
-        self._task.subcontext(task_name="iteration").call_on_fit_task_begin(**told).call_on_fit_task_end(**told)
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
@@ -98,6 +86,10 @@ class Listeners(TaskCheckpoints):
 
 def _ignore(*_: object, **facts: object) -> None:
     pass
+
+
+def _stage(name: str) -> AbstractContextManager[Any]:
+    return nullcontext(SimpleNamespace(items=0))
 
 
 def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
@@ -127,9 +119,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         features.standardise(shape, balanced=config.data.class_weight is not None)
     listeners = Listeners(machine)
     compile_told(loops_to_compile(config, shape), listeners.log if machine.verbose else None)
-    told = SimpleNamespace(
-        log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=listeners.stage
-    )
+    told = SimpleNamespace(log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=_stage)
     work = Workspace(config, shape, features, told, listeners)
     work.given_factors = factors
     if learns_scales(config.kernel.scale):

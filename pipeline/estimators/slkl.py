@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
-class KernelMachine(CallbackSupportMixin, BaseEstimator):
+class KernelMachine(BaseEstimator):
     """What the two estimators share. `parameters.PARAMETERS` says which setting each parameter is."""
 
     n_centers: int | str | None = None
@@ -66,7 +65,6 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
         tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
         return tags
 
-    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
         """Fit X (n, n_features) to y (n,), numbers or labels, with row weights (n,) ≥ 0, and return self.
 
@@ -77,11 +75,7 @@ class KernelMachine(CallbackSupportMixin, BaseEstimator):
         """
         from pipeline.estimators.machine_fit import fit_machine  # slow to import
 
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        told: dict[str, Any] = {"estimator": self, "X": X, "y": y, "metadata": weights}
-        task = self._init_callback_context(max_subtasks=3).call_on_fit_task_begin(**told)
         fit_machine(self, X, y, sample_weight, groups)
-        task.call_on_fit_task_end(**told, reconstruction_attributes={})
         return self
 
     def _decision(self, X: Any) -> NDArray[np.floating]:

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dask.array
@@ -20,7 +19,6 @@ from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.linear_model import Lasso
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -181,29 +179,6 @@ def test_the_callback_gets_every_record(diabetes: Table) -> None:
     records.clear()
     assert SLKLRegressor(40, sigma2=4.0, random_state=0, callback=records.append).fit(*diabetes).penalty_ is None
     assert not records, "least squares alone has no iterations"
-
-
-def test_callbacks_of_scikit_learn_hear_of_stages_and_iterations(diabetes: Table) -> None:
-    stages, heard = ["candidates", "statistics", "solve"], list[str]()
-
-    def ended(estimator: Any, context: Any, *, X: Any = None, fitted_estimator: Any = None) -> None:
-        heard.extend([] if fitted_estimator is None else [f"predicts {len(fitted_estimator.predict(X))}"])
-
-    callback = SimpleNamespace(
-        setup=lambda estimator, context: heard.append("setup"),
-        teardown=lambda estimator, context: heard.append("teardown"),
-        on_fit_task_begin=lambda estimator, context: heard.append(context.task_name),
-        on_fit_task_end=ended,
-    )
-    machine = SLKLRegressor(60, penalty=1.0, sigma2=4.0, random_state=0).set_callbacks(callback).fit(*diabetes)
-    assert heard == ["setup", "fit", *stages, *["iteration"] * machine.n_iter_, "predicts 442", "teardown"]
-    heard.clear()
-    GridSearchCV(machine, {"tol": [1e-2]}, cv=2).fit(*diabetes)
-    assert heard.count("solve") == heard.count("teardown") == 3
-    heard.clear()
-    with pytest.raises(ValueError, match="sigma2"):
-        machine.set_params(sigma2=1e-310).fit(*diabetes)
-    assert heard == ["setup", "fit", *stages[:2], "teardown"]
 
 
 def test_scales_are_of_the_rows_that_count_however_they_are_read() -> None:
