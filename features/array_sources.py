@@ -140,10 +140,6 @@ def unmasked(values: Any) -> Any:
 def numeric(values: Any, name: str) -> Any:
     """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    if np.ma.isMaskedArray(getattr(values, "_meta", None)):
-        raise DataError(
-            f"{name} is a masked array of dask, whose mask gets lost; give dask.array.ma.filled({name}, nan)"
-        )
     if kind in ("m", "M"):
         raise DataError(f"{name} holds times ({values.dtype}); subtract a date, and divide by np.timedelta64(1, 'D')")
     if kind == "c":

@@ -1,19 +1,14 @@
-"""The scikit-learn estimators among scikit-learn's own tools, and on arrays that are larger than memory.
+"""The scikit-learn estimators among scikit-learn's own tools.
 
-COMMAND: python jobs/examples/estimator_in_a_pipeline.py [DIR]
-
-Files (two arrays) go to DIR, else to a temporary folder.
+COMMAND: python jobs/examples/estimator_in_a_pipeline.py
 """
 
 # %%
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
-from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -23,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs 
 
 from pipeline.estimators.slkl import SLKLClassifier
 
-folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="slkl-"))
-folder.mkdir(parents=True, exist_ok=True)
 X, y = load_digits(return_X_y=True)
 X, X_test, y, y_test = train_test_split((X / 16).astype(np.float32), y, random_state=0, stratify=y)
 
@@ -47,13 +40,3 @@ records: list[dict[str, Any]] = []
 model = SLKLClassifier(300, penalty=0.01, random_state=0, callback=records.append).fit(X, y)
 for record in (record for record in records if record["output"] == 0):  # of the first class
     print(f"iteration {record['iteration']:3d}  gap {record['relative_gap']:.1e}  active {record['n_active']}")
-
-# %% A memory map or a zarr array is read by blocks of rows, never whole, and gives the very same model.
-
-np.save(folder / "X.npy", X)
-mapped = np.load(folder / "X.npy", mmap_mode="r")
-stored = zarr.create_array(folder / "X.zarr", data=X, chunks=(256, X.shape[1]), overwrite=True)
-model = SLKLClassifier(300, sigma2=64.0, random_state=0).fit(X, y)
-for name, rows in {"memory map": mapped, "zarr array": stored}.items():
-    same = clone(model).fit(rows, y)
-    print(f"{name}: same weights {np.array_equal(same.dual_coef_, model.dual_coef_)}")

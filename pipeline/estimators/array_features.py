@@ -1,6 +1,6 @@
 """Rows of arrays as the steps of a fit read them: features, targets, weights and keys of the rows that count.
 
-Arrays are only sliced, X[i:j]: memory maps, dask and zarr arrays are never in memory whole.
+They are read by blocks: what is standardised, scaled or encoded is never in memory whole.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from sklearn.utils import check_array
 
 from features.array_sources import unmasked
@@ -30,39 +29,18 @@ BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies 
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
 
 
-def is_sliced(X: Any) -> bool:
-    """Return whether X is read by slices: a memory map, or any array with a numpy dtype that is no numpy array."""
-    if isinstance(X, np.ndarray):
-        return isinstance(X, np.memmap)
-    array_like = hasattr(X, "shape") and hasattr(X, "__getitem__") and isinstance(getattr(X, "dtype", None), np.dtype)
-    return array_like and not sparse.issparse(X) and not hasattr(X, "iloc")  # pandas converts itself
-
-
 class Rows:
-    """A matrix (n, d) that is read by row blocks.
+    """A matrix (n, d) of float32 or float64 that is read by row blocks.
 
-    feature_dtype: what features are rounded to; None: that of the values, float32 or float64.
-    Raises ValueError for another shape, an unknown length, and values that are no real numbers.
+    feature_dtype: what features are rounded to; None: that of the values.
     """
 
     def __init__(self, X: Any, feature_dtype: type | None = None) -> None:
-        if len(X.shape) != 2:
-            raise ValueError(
-                f"Expected 2D array, got {len(X.shape)}D array instead: X has the shape {tuple(X.shape)}. "
-                "Reshape your data"
-            )
-        if not all(size == size for size in X.shape):  # dask knows no shape after a filter: NaN
-            raise ValueError(f"X has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
-        dtype = np.dtype(X.dtype)
-        if dtype.kind not in "biuf":
-            raise ValueError(f"X has the dtype {dtype}; numbers are needed, convert it")
         self._X = X
         self._standardisation: Standardisation | None = None
         self._scales: NDArray[np.float32] | None = None
-        self._chunk: tuple[int, NDArray[Any]] | None = None  # the last chunks that were decoded, from a row on
         self.shape = (int(X.shape[0]), int(X.shape[1]))
-        # float32 holds bytes and float16 exactly, at half the cost.
-        self.dtype: type = np.float32 if np.can_cast(dtype, np.float32) else np.float64
+        self.dtype: type = X.dtype.type
         self.feature_dtype = feature_dtype or self.dtype
 
     def __len__(self) -> int:
@@ -87,14 +65,8 @@ class Rows:
             yield slice(start, stop), self.read(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[np.floating]:
-        """Return some rows (stop - start, d), as `dtype`. Of chunked arrays, the last decoded chunks are kept."""
-        values, first = self._X, 0
-        if chunk := _chunk_rows(self._X):
-            if self._chunk is None or not self._chunk[0] <= start < stop <= self._chunk[0] + len(self._chunk[1]):
-                first = start // chunk * chunk
-                self._chunk = first, np.asarray(self._X[first : min(-(-stop // chunk) * chunk, len(self))])
-            first, values = self._chunk
-        return self._finite(np.asarray(values[start - first : stop - first]), np.arange(start, stop))
+        """Return some rows (stop - start, d), as `dtype`."""
+        return self._finite(self._X[start:stop], np.arange(start, stop))
 
     def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
@@ -104,12 +76,12 @@ class Rows:
                 some = index[start : start + MOST_BLOCK_ROWS]
                 out[start : start + len(some)] = self._finite(self._X[some], some)
         else:
-            gather_rows(index, _chunk_rows(self._X) or MOST_BLOCK_ROWS, self.read, out)
+            gather_rows(index, MOST_BLOCK_ROWS, self.read, out)
         return out
 
     def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return rows as the kernel sees them. Raises ValueError naming the first that holds NaN or infinity."""
-        values = np.asarray(rows)
+        values = rows
         if self._standardisation is not None:
             values = self._standardisation.apply(values, self.dtype)
         with np.errstate(over="ignore"):
@@ -121,14 +93,6 @@ class Rows:
                 fault = f"Input X is too large for {np.dtype(self.dtype)} in row {index[row]}; rescale or remove it"
             raise ValueError(fault)
         return values
-
-
-def _chunk_rows(X: Any) -> int:
-    """Return the rows of a chunk of a zarr or dask array, 0 where there are no chunks."""
-    chunks = getattr(X, "chunks", None)
-    if not chunks:
-        return 0
-    return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
 
 
 def rows_of_cells(

@@ -1,4 +1,4 @@
-"""The fit and the predictions of the two estimators: `KernelMachine` imports this when it is fitted, loaded or asked.
+"""The fit and the predictions of the two estimators: `KernelMachine` imports this when it is fitted or asked.
 
 It brings numba and pyarrow, which take as long to import as scikit-learn does.
 """
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,16 +26,16 @@ from features.array_sources import numeric, unmasked
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
 from features.tables.frames import check_frame, has_numbers_only, is_frame, truth_columns, without_index
-from features.targets import check_printable, checked_weights, class_array, encode
+from features.targets import check_printable, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
-from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced, rows_of_cells
-from pipeline.prediction.predictor import Predictor, load_predictor
-from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
+from pipeline.estimators.array_features import ArrayFeatures, Rows, rows_of_cells
+from pipeline.prediction.predictor import Predictor
+from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.runtime.row_pass import Workers
@@ -49,7 +48,6 @@ from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, loops_to_compile
 from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
-from storage.folders import read_manifest
 
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
@@ -133,12 +131,10 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     check_frame(X, "X")
     check_frame(y, "y", columns=False)
     X, y = numeric(without_index(X), "X"), unmasked(y)
-    asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
-    if is_sliced(X) and asked:
-        raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
-    if not is_sliced(X) and not asked and (given := _numbers(machine, X, y=y, y_numeric=is_numeric)) is not None:
+    are_cells = machine.categorical is not None or machine.missing is not None
+    if not are_cells and (given := _numbers(machine, X, y=y, y_numeric=is_numeric)) is not None:
         return Rows(given[0]), column_or_1d(given[1], warn=True)
-    rows = Rows(X) if is_sliced(X) else X if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
+    rows = X if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
     if y is None:
         raise ValueError(f"{type(machine).__name__} requires y to be passed, but the target y is None")
     if not all(rows.shape):
@@ -262,10 +258,11 @@ def _store(
         input_shape=(shape.n_features,),
         table_columns=columns,
     )
-    _set_model(machine, model, None if machine._of_cells else np.dtype(value_dtype(config, shape)).type)
+    machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
+    _set_attributes(machine, model)
     if final.points is None:
         machine.centers_ = features.take(work.candidates[final.active], as_given=True)
-    machine.penalty_ = summary["penalty"]
+    machine.mu_, machine.dual_gap_, machine.penalty_ = None, math.nan, summary["penalty"]
     machine.n_iter_ = len(final.active) if config.solver.selects else 1
     if machine.penalty_ is None:
         return
@@ -280,13 +277,9 @@ def _store(
         parameters.warn(words, ConvergenceWarning)
 
 
-def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> None:
-    """Set the attributes that every model has; what only a fit knows is None, NaN or 0.
-
-    dtype: of kernel values, with centers as they are; None: predictions are those of the commands.
-    """
+def _set_attributes(machine: Any, model: SparseKernelModel) -> None:
+    """Set the attributes that every model has."""
     single = model.task == "regression"
-    machine._model, machine._dtype = model, dtype
     scales, columns, n_inputs = model.feature_scales, model.table_columns, model.centers.shape[1]
     names = () if columns is None else columns.input_names
     machine.input_names_ = np.array(names or [*map(str, range(n_inputs))], dtype=object)
@@ -296,7 +289,6 @@ def _set_model(machine: Any, model: SparseKernelModel, dtype: type | None) -> No
     machine.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
     machine.kernel_ = model.kernel.name
     machine.sigma2_ = model.sigma2
-    machine.mu_, machine.dual_gap_, machine.n_iter_, machine.penalty_ = None, math.nan, 0, None
     if not single:
         machine.calibration_ = model.calibration
         machine.temperature_ = model.calibration and model.calibration.temperature
@@ -308,7 +300,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     with parameters.as_value_error():
         check_frame(X, "X")
         X = numeric(without_index(X), "X")
-        given = None if machine._of_cells else X if is_sliced(X) else _numbers(machine, X, reset=False)
+        given = None if machine._of_cells else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)
         return _decision_of_numbers(machine, Rows(given))
@@ -316,45 +308,11 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
 
 def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows of numbers."""
-    n_features, model = machine.n_features_in_, machine._model
-    if rows.shape[1] != n_features:
-        raise ValueError(
-            f"X has {rows.shape[1]} features, but {type(machine).__name__} is expecting {n_features} features as input"
-        )
+    model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
     decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
-    model = replace(model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
-    if machine._dtype is None:
-        for span, block in rows.blocks(model.n_centers):
-            images = block.reshape(len(block), *model.input_shape)
-            decision[span] = model.decision_function(model.features_of(images, span.start))
-        return decision
     for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
         decision[span] = model.decision_function(block.astype(machine._dtype, copy=False))
     return decision
-
-
-def load_into(machine: Any, folder: Path) -> None:
-    """Have an estimator take a model on disk, with the parameters of its fit. Raises as `KernelMachine.load`."""
-    predictor = load_predictor(folder)
-    model, columns = predictor.model, predictor.model.table_columns or Columns(())
-    if is_classifier(machine) == (model.task == "regression"):
-        fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
-        raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
-    _set_model(machine, model, None)
-    machine._of_cells = columns.encoding is not None
-    machine.n_features_in_ = len(columns.encoding.columns) if columns.encoding else math.prod(model.input_shape)
-    if is_classifier(machine):
-        machine.classes_ = class_array(model.labels)
-    if columns.inputs:
-        machine.feature_names_in_ = np.array(columns.inputs, dtype=object)
-    if predictor.config is not None:
-        machine.set_params(**parameters.of_run(machine, predictor.config))
-    elif predictor.layout is None:
-        kept = {name: value for name, value in read_manifest(folder).metadata.items() if name in machine.get_params()}
-        try:
-            machine.set_params(**{name: dict(of) if isinstance(of, list) else of for name, of in kept.items()})
-        except (TypeError, ValueError):
-            raise ModelFormatError(f"model {folder}: the parameters in its manifest are damaged; train again") from None
 
 
 def model_of(machine: Any) -> SparseKernelModel:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from numbers import Integral
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 
 from features.errors import DataError, UsageError
-from pipeline.config.settings import SETTINGS, get, with_values
+from pipeline.config.settings import SETTINGS, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, InvalidDataError, reworded
 
@@ -77,22 +77,6 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
     raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
-
-
-def record_of(machine: Any) -> dict[str, Any]:
-    """Return the parameters of an estimator that JSON holds; factors of classes as pairs."""
-    values = {name: [*of.items()] if isinstance(of, Mapping) else of for name, of in machine.get_params().items()}
-    return {name: of for name, of in values.items() if isinstance(of, str | int | float | np.generic | list | None)}
-
-
-def of_run(machine: Any, config: TrainConfig) -> dict[str, Any]:
-    """Return the parameters of an estimator that the settings of a run are."""
-    values = {name: get(config, key) for name, key in PARAMETERS.items() if hasattr(machine, name)}
-    values |= {name: None for name, none in NONE_MEANS.items() if values[name] == none}
-    unused = {"n_centers"} if config.centers.budget is not None else set()
-    if not config.solver.is_penalised:
-        unused |= {"tol", "max_sweeps", "schedule", "refit"} | ({"penalty"} if config.solver.selects else set())
-    return {name: value for name, value in values.items() if name not in unused} | {"random_state": config.seed}
 
 
 def in_parameters(message: str) -> str:

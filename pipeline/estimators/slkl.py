@@ -88,8 +88,6 @@ class KernelMachine(BaseEstimator):
     def feature_importances_(self) -> NDArray[np.float64]:
         """The share of each column of X in squared distances, (n_features,), after a fit with learned scales."""
         shares, columns = self.input_importances_, self._model.table_columns
-        if self._model.features.name != "raw":
-            raise AttributeError("features of images are of no single pixel; see input_importances_")
         encoded = () if columns is None or columns.encoding is None else columns.encoding.columns
         names = [column.name for column in encoded for _ in column.inputs] or (
             [] if columns is None else columns.inputs
@@ -112,28 +110,11 @@ class KernelMachine(BaseEstimator):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, replacing one there.
 
-        Its manifest keeps the parameters, for `load`: all but a callback, and a random_state that is no number.
-
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.estimators.parameters import record_of  # slow to import
-        from pipeline.prediction.model_folder import save_model
+        from pipeline.prediction.model_folder import save_model  # slow to import
 
-        save_model(Path(folder), self.to_model(), metadata=record_of(self))
-
-    @classmethod
-    def load(cls, folder: str | PathLike[str]) -> Self:
-        """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
-
-        X is as in the fit, images as flat rows. Parameters are those of `save`, or what the settings of the run are;
-        `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
-        MissingRunError, CorruptDataError or ModelFormatError.
-        """
-        from pipeline.estimators.machine_fit import load_into  # slow to import
-
-        machine = cls()
-        load_into(machine, Path(folder))
-        return machine
+        save_model(Path(folder), self.to_model())
 
     def to_model(self) -> "SparseKernelModel":
         """Return the model as the commands use it, with float32 centers.
@@ -260,10 +241,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     and data frames. penalty=None stands for "max:1e-7" below 200 rows, and with n_centers="all", `refit`, or a `tol`,
     `max_sweeps` or `schedule` other than the default.
 
-    X is an array, a DataFrame, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array.
-    Those are read by row blocks, once for each thing that is found, never whole. A DataFrame with words or dates, and
-    any X where `categorical` or `missing` is given, is read as the command reads a table: features are float32, and
-    `centers_` and `feature_scales_` are of the inputs that cells become.
+    X is an array, which may be a memory map, or a DataFrame. A DataFrame with words or dates, and any X where
+    `categorical` or `missing` is given, is read as the command reads a table: features are float32, and `centers_` and
+    `feature_scales_` are of the inputs that cells become.
 
     float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
     for them; those of other fits have the precision of the rows, those of predictions the one that they need.

@@ -1,10 +1,8 @@
 """The model as a folder: model.json, arrays.npz and a manifest; it loads without the rest of its run."""
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
@@ -17,18 +15,15 @@ from storage.records import read_json, write_json
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
 
 
-def save_model(
-    folder: Path, model: SparseKernelModel, *, in_run: bool = False, metadata: Mapping[str, Any] | None = None
-) -> None:
+def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
     """Commit a model folder, replacing a model there; equal models give equal bytes.
 
-    in_run: the folder is the run's own. metadata: of its manifest. Raises CannotWriteError, elsewhere also where
-    anything but a model is there.
+    in_run: the folder is the run's own. Raises CannotWriteError, elsewhere also where anything but a model is there.
     """
     model.check()
     sweep_output(folder)
     replace = in_run or _is_replaced(folder)
-    with new_folder(folder, kind="model", metadata=metadata, replace=replace) as aside:
+    with new_folder(folder, kind="model", replace=replace) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())

@@ -123,8 +123,6 @@ def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     assert found(r"test accuracy N\n", text)[0] > 0.95
     gaps = [float(gap) for gap in re.findall(r"gap (\S+)  active", text)]
     assert gaps[-1] < 1e-3 < gaps[0]
-    assert text.count("same weights True") == 2
-    assert np.load(tmp_path / "out" / "X.npy", mmap_mode="r").shape[1] == 64
 
 
 @pytest.mark.nightly
