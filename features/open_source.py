@@ -13,7 +13,7 @@ from features.array_sources import ArrayDigests, open_arrays, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.input_files import stamp
 from features.source import NAMED, RowArray, Source, SourceSpec
-from features.tables.table_paths import KNOWN, exists, is_table, table_files
+from features.tables.table_paths import KNOWN, is_table, table_files
 
 if TYPE_CHECKING:  # imported late, with what reads tables
     from features.tables.table_source import Keeper
@@ -78,7 +78,7 @@ def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
     if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
         return images.open_idx_folder(spec, path)
     if path.suffix == ".npz" or is_table(path):
-        if not exists(path):
+        if not path.exists():
             raise MissingInputError(f"dataset {spec.dataset}: no such file")
         if path.suffix == ".npz":
             return open_npz(spec, path)

@@ -6,7 +6,7 @@ place where it was trained on arrays without names.
 
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,7 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
     path, names = table.path, table.names
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(table, name, what) for what, name in asked.items() if name is not None}
-    of_folders = range(len(names) - len(table.partitioned), len(names))
-    target = target_column(table, spec.target, {*others.values(), *of_folders})
+    target = target_column(table, spec.target, others.values())
     roles = {"target": target, **others}
     taken = tuple(roles.values())
     for place in taken:
@@ -99,7 +98,7 @@ def _chosen_places(
     return places
 
 
-def target_column(table: Table, asked: str | None, but: Container[int | None] = ()) -> int:
+def target_column(table: Table, asked: str | None, but: Collection[int] = ()) -> int:
     """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
 
     Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none, or the column holds

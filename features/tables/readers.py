@@ -25,7 +25,7 @@ from features.cell_text import counted, drop_setting, has_controls, is_number, l
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.frames import UNREADABLE, index_in
-from features.tables.table_paths import existing_files, is_parquet, is_pattern, partitions_of, suffix_of
+from features.tables.table_paths import existing_files, is_parquet, suffix_of
 
 SEPARATORS = ",;\t"
 BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
@@ -466,51 +466,43 @@ TablePart = CsvFile | ParquetFile | Frame  # one file of a table, or a table in 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Parts with the same columns, and what folders say of each: values of the `partitioned` columns, the last ones."""
+    """Parts with the same columns."""
 
     path: Path
-    parts: Sequence[tuple[TablePart, tuple[str, ...]]]
-    partitioned: tuple[str, ...] = ()
+    parts: Sequence[TablePart]
 
     @classmethod
     def in_files(cls, path: Path, *, header: bool | None = True) -> "Table":
-        """Return the table in a file, or in those of a folder or a pattern, in the order of their names.
+        """Return the table in a file, or in those of a folder in the order of their names.
 
-        header: see `CsvFile`. Raises MissingInputError where there is no file, DataError where they do not go together.
+        header: see `CsvFile`. Raises MissingInputError where there is no file.
         """
-        parts, names = list[tuple[TablePart, tuple[str, ...]]](), tuple[str, ...]()
-        for file in existing_files(path):
-            values = partitions_of(file, path)
-            if parts and tuple(values) != names:
-                raise DataError(f"{file}: its folders name other columns than those of {parts[0][0].path}")
-            names = tuple(values)
-            part = ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header)
-            parts.append((part, tuple(values.values())))
-        return cls(path, parts, names)
+        files = existing_files(path)
+        return cls(path, [ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header) for file in files])
 
     @classmethod
     def of(cls, frame: Any, called: str) -> "Table":
         """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
-        return cls(Path(called), [(Frame(frame, called), ())])
+        return cls(Path(called), [Frame(frame, called)])
 
     @property
     def _first(self) -> TablePart:
-        return self.parts[0][0]
+        return self.parts[0]
 
     @cached_property
     def names(self) -> list[str]:
         """Names of all columns. Raises DataError where there are none, or a name has control characters."""
-        own = _names_of(self._first)
-        twice = next((name for name, n in Counter([*own, *self.partitioned]).items() if n > 1), None)
+        names = _names_of(self._first)
+        twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
-            by = "which its folders name too" if twice in self.partitioned else "which stands twice in its header"
+            by = "which stands twice in its header"
             if (of := list_column(twice)) != twice and of in self._first.of_file:
                 by = f"which the lists of column {of!r} have too"
             raise DataError(f"{self._first.path}: has the column {twice!r}, {by}; give each column its own name")
-        unreadable = next(filter(has_controls, [*own, *self.partitioned]), None)
+        unreadable = next(filter(has_controls, names), None)
         if unreadable is not None:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
-        return [*own, *self.partitioned]
+        return names
 
     @cached_property
     def index(self) -> frozenset[int]:
@@ -521,7 +513,7 @@ class Table:
     @cached_property
     def of_lists(self) -> dict[int, str]:
         """Which columns are elements of lists, and what the column of these is called."""
-        columns = zip(self.names, [*self._first.of_file, *self.partitioned], strict=True)
+        columns = zip(self.names, self._first.of_file, strict=True)
         return {place: of for place, (name, of) in enumerate(columns) if name != of}
 
     @cached_property
@@ -532,12 +524,11 @@ class Table:
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
-        return sum(part.count_rows() for part, _ in self.parts if _names_of(part))
+        return sum(part.count_rows() for part in self.parts if _names_of(part))
 
     def files_told(self) -> str:
-        """Return how many files a folder or a pattern has, for people; nothing of a table by its own name."""
-        is_one = not (is_pattern(self.path) or self.path.is_dir())
-        return "" if is_one else counted(len(self.parts), "file")
+        """Return how many files a folder has, for people; nothing of a table by its own name."""
+        return counted(len(self.parts), "file") if self.path.is_dir() else ""
 
     def reading_bytes(self) -> int:
         """Return how many bytes reading one of the files takes."""
@@ -545,18 +536,11 @@ class Table:
 
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
-        n_own = len(self.names) - len(self.partitioned)
-        own = {place for place in places if place < n_own}
-        for part, values in self.parts:
-            at = {place: place for place in own} if part is self._first else self._places(part, own)
+        for part in self.parts:
+            at = {place: place for place in places} if part is self._first else self._places(part, places)
             for batch in part.batches([*at.values()]):
-                folders = {
-                    n_own + k: pyarrow.array([value], pyarrow.string()).take(pyarrow.repeat(0, batch.n_rows))
-                    for k, value in enumerate(values)
-                    if n_own + k in places
-                }
                 columns = {place: batch.columns[own_place] for place, own_place in at.items()}
-                yield Batch(batch.path, batch.start, batch.n_rows, columns | folders, batch.line_of)
+                yield Batch(batch.path, batch.start, batch.n_rows, columns, batch.line_of)
 
     def _places(self, part: TablePart, places: Collection[int]) -> dict[int, int]:
         """Return where columns of the first file are in a further one. Raises DataError where it has not the same.

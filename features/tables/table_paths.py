@@ -1,13 +1,10 @@
-"""Which files are tables, by their names: a file, a folder of parts, or a pattern such as ``parts/*.parquet``."""
+"""Which files are tables, by their names: a file, or a folder of parts."""
 
-import glob
 import os
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import unquote
 
 from features.errors import DataError, MissingInputError
 from features.input_files import PACKED_SUFFIXES
@@ -43,29 +40,17 @@ def is_table_file(name: str) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a path names a table: a file by its name, a pattern of such names, or a folder with parts."""
+    """Return whether a path names a table: a file by its name, or a folder with parts."""
     if path.suffix.lower() in (".zarr", ".npz"):
         return False
     if is_table_file(path.name):
         return True
-    if is_pattern(path):
-        return bool(table_files(path))
     return path.is_dir() and not _has_images(path) and next(_parts_below(path), None) is not None
-
-
-def is_pattern(path: Path) -> bool:
-    """Return whether a path that does not exist has one of the signs ``*?[``."""
-    return glob.has_magic(str(path)) and not path.exists()
-
-
-def exists(path: Path) -> bool:
-    """Return whether a path, or a file that its pattern names, is there."""
-    return bool(table_files(path)) if is_pattern(path) else path.exists()
 
 
 def table_name(path: Path) -> str:
     """Return the name of a table without what tells its type."""
-    name = path.parent.name if is_pattern(path) else path.name
+    name = path.name
     for suffix in (*PACKED_SUFFIXES, *SUFFIXES):
         name = name.removesuffix(suffix)
     return name
@@ -77,14 +62,11 @@ def table_files(path: Path) -> list[Path]:
     Nothing that may be a part of it is passed over. Raises DataError where they are of several types, or a folder is
     there twice, MissingInputError for a link to nothing, PermissionError for a folder that cannot be listed.
     """
-    if is_pattern(path):
-        files = sorted(set(_parts_named(path)))
-    elif path.is_dir():
-        files = sorted(_parts_below(path))
-    else:
+    if not path.is_dir():
         return [path] if path.exists() else []
+    files = sorted(_parts_below(path))
     if len({is_parquet(file) for file in files}) > 1:
-        raise DataError(f"{path}: has .csv and .parquet files; name one kind, as in *.parquet")
+        raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
     bad = next((file for file in files if _SURROGATES.search(str(file))), None)
     if bad is not None:
         raise DataError(f"{path}: the name of {str(bad)!r:.200} is no UTF-8 text; rename it")
@@ -107,44 +89,12 @@ def existing_files(path: Path) -> list[Path]:
     return files
 
 
-def partitions_of(file: Path, table: Path) -> dict[str, str]:
-    """Return the columns that the folders between a table and one of its files stand for: NAME=VALUE, as Hive has it.
-
-    Of a pattern they begin at its first sign. Raises DataError where a name is there twice.
-    """
-    found: dict[str, str] = {}
-    root = next((path for path in (table, *table.parents) if not is_pattern(path)), table)
-    below = file.relative_to(root).parts[:-1] if root in file.parents else ()
-    for part in below:
-        name, sign, value = (unquote(word) for word in part.partition("="))
-        if sign and name in found:
-            raise DataError(f"{file}: the folder {part} repeats the column {name}")
-        if sign:
-            found[name] = "" if value == "__HIVE_DEFAULT_PARTITION__" else value
-    return found
-
-
 def _has_images(folder: Path) -> bool:
     """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
     return next(folder.glob("*-idx?-ubyte*"), None) is not None
 
 
-def _parts_named(pattern: Path) -> Iterator[Path]:
-    """Yield the parts of a table that a pattern names."""
-    for place, parent in pairwise((pattern, *pattern.parents)):
-        if glob.has_magic(place.name):
-            for folder in filter(Path.is_dir, _matches(parent)):
-                os.scandir(folder).close()  # raises what glob passes over in silence
-    for path in _matches(pattern):
-        if is_table_file(path.name):
-            yield from _parts_below(path, among_others=True) if path.is_dir() else [_existing(path)]
-
-
-def _matches(pattern: Path) -> Iterator[Path]:
-    return map(Path, glob.iglob(str(pattern), recursive=True))  # noqa: PTH207 -- Path.glob takes no absolute patterns
-
-
-def _parts_below(folder: Path, *, among_others: bool = False) -> Iterator[Path]:
+def _parts_below(folder: Path) -> Iterator[Path]:
     """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs.
 
     Whether they can be read is seen when they are opened.
@@ -156,8 +106,10 @@ def _parts_below(folder: Path, *, among_others: bool = False) -> Iterator[Path]:
             raise DataError(f"{path}: is a link to a folder that is read anyhow, or has it inside; remove the link")
         met.add(path.resolve())
         folders[:], files = ([one for one in names if not one.startswith((".", "_"))] for names in (folders, files))
+        if columns := [one for one in folders if "=" in one]:
+            raise DataError(f"{path}: has folders that stand for columns, as {columns[0]}; give its files that column")
         is_bare = not folders and not any(map(is_table_file, files))
-        if is_bare and is_table_file(path.name) and (among_others or path != folder):
+        if is_bare and is_table_file(path.name) and path != folder:
             raise DataError(f"{path}: is a folder without tables under the name of one; restore the file, or remove it")
         existing = [_existing(path / file) for file in files]
         yield from (file for file in existing if is_table_file(file.name))

@@ -25,7 +25,7 @@ from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Frame, Table
-from features.tables.table_paths import KNOWN, existing_files, exists, is_table, table_name
+from features.tables.table_paths import KNOWN, existing_files, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
 LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
@@ -235,7 +235,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     test = None if spec.test is None else Path(spec.test)
     if test is not None and not is_table(test):
         raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
-    if test is not None and not exists(test):
+    if test is not None and not test.exists():
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
     asked = EncodingRequest.read(spec.categorical, spec.missing)
@@ -456,7 +456,7 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     training : the rows, ascending, that words and medians are learned on. Raises DataError and UsageError as
     `open_table`.
     """
-    names, table = frame.names(), Table(frame.path, [(frame, ())])
+    names, table = frame.names(), Table(frame.path, [frame])
     how = Spelling(only_empty=asked.missing == "empty")
     layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked, how)
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
@@ -478,7 +478,7 @@ def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
 
 
 def _file_notes(table: Table, found: ReadTable) -> list[str]:
-    """Return a note of the files of a folder or a pattern, and of the rows that they have."""
+    """Return a note of the files of a folder, and of the rows that they have."""
     told = table.files_told()
     return [f"{told}, {len(found.labels)} rows"] if told else []
 
@@ -486,8 +486,8 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
 def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable) -> Iterator[str]:
     """Yield what was taken for what in a table to train on, and how to have it otherwise."""
     yield from _file_notes(table, found)
-    like_cells = [name for name in table.names if looks_like_cell(name) and name not in table.partitioned]
-    if like_cells and isinstance(table.parts[0][0], CsvFile):
+    like_cells = [name for name in table.names if looks_like_cell(name)]
+    if like_cells and isinstance(table.parts[0], CsvFile):
         remedy = setting("data.header", "false")
         yield f"columns are called {shown(like_cells)}; if these are cells of the first row, train with {remedy}"
     yield f"target: {columns.target}; inputs: {shown(columns.inputs)}"

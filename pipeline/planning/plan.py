@@ -11,7 +11,7 @@ from pathlib import Path
 
 from features.cell_text import counted
 from features.source import NAMED, Source, SourceMemory, SourceSpec
-from features.tables.table_paths import exists, is_pattern, is_table, table_files
+from features.tables.table_paths import is_table
 from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -131,8 +131,7 @@ class Prepared:
         """The files and folders that the data come from; the workers of a cluster must see them too."""
         source = self.request.source
         named = (source.dataset, source.test, source.data_dir)
-        paths = [Path(path) for path in named if path and Path(path).is_absolute()]
-        return [file for path in paths for file in (table_files(path) if is_pattern(path) else [path])]
+        return [Path(path) for path in named if path and Path(path).is_absolute()]
 
 
 def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
@@ -362,7 +361,7 @@ def _reading_stages(run: RunSize) -> tuple[StagePlan, ...]:
 
 def _table_bytes(spec: SourceSpec) -> int:
     """Return what a process needs that reads a table, beside what it knows of each row; 0 for other data."""
-    if spec.dataset in NAMED or not exists(Path(spec.dataset)) or not is_table(Path(spec.dataset)):
+    if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
     from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
 

@@ -16,7 +16,7 @@ from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
-from features.tables.table_paths import KNOWN, exists, is_table
+from features.tables.table_paths import KNOWN, is_table
 from features.targets import class_array
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -91,9 +91,9 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
         return _open_arrays(path, asked, {"X": arrays[""]} if "" in arrays else arrays, ZARR_NAME)
     if is_folder and not is_file:
         return _open_idx(path, asked)
-    if not exists(path) and (path.suffix or len(path.parts) > 1):
+    if not path.exists() and (path.suffix or len(path.parts) > 1):
         raise MissingInputError(f"{path}: no such file or folder")
-    if not exists(path):
+    if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
         raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr or IDX layout")

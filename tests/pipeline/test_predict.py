@@ -385,11 +385,11 @@ def test_no_part_of_the_data_is_replaced(rings: Runs, tmp_path: Path, capsys: Ca
     for name in ("a", "b"):
         np.savetxt(tmp_path / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     before = files_of(tmp_path)
-    for data, out in (("", "b.csv"), ("", "c.csv"), ("a*.csv", "a.csv"), ("b.csv", "b.csv")):
+    for data, out in (("", "b.csv"), ("", "c.csv"), ("b.csv", "b.csv")):
         assert predict(rings["words"], tmp_path / data, tmp_path / out, "--force") == 2
         assert "is the data" in the_error(capsys)
     assert files_of(tmp_path) == before
-    assert predict(rings["words"], tmp_path / "a*.csv", tmp_path / "out.csv") == 0
+    assert predict(rings["words"], tmp_path / "a.csv", tmp_path / "out.csv") == 0
 
 
 def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys: Capture) -> None:

@@ -252,7 +252,7 @@ def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
     assert int(done.stdout) > 900  # refusals
 
 
-@pytest.mark.parametrize("form", ["csv", "csv.gz", "pattern"])
+@pytest.mark.parametrize("form", ["csv", "csv.gz"])
 def test_files_of_a_folder_are_one_table_in_the_order_of_their_names(tmp_path, small_blocks, form):
     folder = tmp_path / "parts"
     folder.mkdir()
@@ -261,9 +261,9 @@ def test_files_of_a_folder_are_one_table_in_the_order_of_their_names(tmp_path, s
     (folder / "part-3.csv").write_text(LINES[0])
     for k, (first, stop) in enumerate(((1, 8), (8, 41), (41, 61))):
         text = (LINES[0] + "".join(LINES[first:stop])).encode()
-        path = folder / f"part-{k}.{'csv' if form == 'pattern' else form}"
+        path = folder / f"part-{k}.{form}"
         path.write_bytes(gzip.compress(text) if form == "csv.gz" else text)
-    parts = Table.in_files(folder / "part-*.csv" if form == "pattern" else folder)
+    parts = Table.in_files(folder)
     assert parts.names == ["a", "b", "y"]
     assert cells_of(parts) == read(tmp_path / "whole.csv", WHOLE)
 
@@ -278,71 +278,36 @@ HARMS: dict[str, tuple[str, Callable[[Path], object], type[Exception], str]] = {
     "a pipe": ("b.csv", os.mkfifo, DataError, "b.csv: is a pipe, a device or a socket"),
     "an empty part": ("b.csv", Path.touch, DataError, "b.csv: is empty"),
     "an empty folder": ("b.csv", Path.mkdir, DataError, "b.csv: is a folder without tables"),
-    "a folder that is not listed": ("k=2", Path.mkdir, PermissionError, "k=2"),
+    "a folder that is not listed": ("shut", Path.mkdir, PermissionError, "shut"),
+    "a folder that is a column": ("k=2", Path.mkdir, DataError, "d: has folders that stand for columns, as k=2"),
 }
 
 
-@pytest.mark.parametrize("named", ["", "**/*.csv"])
 @pytest.mark.parametrize("case", HARMS)
-def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, case, named):
+def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, case):
     name, harm, error, message = HARMS[case]
     folder, real = tmp_path / "d", os.scandir
     (folder / "c").mkdir(parents=True)
     for place in (folder, folder / "c"):
         (place / "a.csv").write_text(LINES[0] + "1,2,3\n")
-    assert len(cells_of(Table.in_files(folder / named))) == 2
+    assert len(cells_of(Table.in_files(folder))) == 2
     harm(folder / name)
 
     def refusing(place: Any) -> Any:  # root may list every folder
-        if Path(place).name == "k=2":
+        if Path(place).name == "shut":
             raise PermissionError(13, "Permission denied", str(place))
         return real(place)
 
     monkeypatch.setattr(os, "scandir", refusing)
     with pytest.raises(error, match=message):
-        cells_of(Table.in_files(folder / named))
+        cells_of(Table.in_files(folder))
 
 
 def test_a_link_to_no_folder_is_no_empty_folder(tmp_path):
     (tmp_path / "a.csv").write_text(WHOLE)
-    (tmp_path / "k=2").symlink_to("none")
-    with pytest.raises(MissingInputError, match="k=2: is a link to what is not there"):
+    (tmp_path / "k").symlink_to("none")
+    with pytest.raises(MissingInputError, match="k: is a link to what is not there"):
         Table.in_files(tmp_path)
-
-
-def hive(folder: Path, *parts: str, table: dict[str, Any]) -> None:
-    place = folder.joinpath(*parts)
-    place.mkdir(parents=True, exist_ok=True)
-    save(place / "part.parquet", table)
-
-
-def test_folders_of_hive_are_columns(tmp_path):
-    for year, month in (("2024", "1"), ("2024", "2"), ("2025", "__HIVE_DEFAULT_PARTITION__")):
-        hive(tmp_path, f"year={year}", f"month={month}", table={"a": [7], "y": [0]})
-    expected = [["7", "0", "2024", "1"], ["7", "0", "2024", "2"], ["7", "0", "2025", None]]
-    for path in (".", "year=*/month=*/*.parquet", "**/*.parquet", "year=*/**/*"):
-        table = Table.in_files(tmp_path / path)
-        assert (table.names, table.partitioned) == (["a", "y", "year", "month"], ("year", "month"))
-        assert cells_of(table) == expected
-        assert [list(batch.columns) for batch in table.batches([0, 3])] == [[0, 3]] * 3
-    words = ["x y", "a/b", "é", "50%"]
-    pyarrow.parquet.write_to_dataset(pyarrow.table({"w": words, "a": range(4)}), tmp_path / "w", partition_cols=["w"])
-    assert sorted(cells_of(Table.in_files(tmp_path / "w"))) == sorted([str(k), word] for k, word in enumerate(words))
-
-
-HIVE_FAULTS: list[tuple[list[tuple[str, ...]], str]] = [
-    ([("year=1",), ()], "its folders name other columns"),
-    ([("a=1",)], r"part\.parquet: has the column 'a', which its folders name too"),
-    ([("k=1", "k=2")], "the folder k=2 repeats the column k"),
-]
-
-
-@pytest.mark.parametrize(("places", "message"), HIVE_FAULTS)
-def test_folders_of_hive_that_do_not_go_together(tmp_path, places, message):
-    for place in places:
-        hive(tmp_path, *place, table={"a": [1], "y": [0]})
-    with pytest.raises(DataError, match=message):
-        Table.in_files(tmp_path).names
 
 
 DAYS = pyarrow.array([1, 2], pyarrow.int32()).cast("date32")
@@ -381,7 +346,7 @@ def test_files_unlike_the_first_are_named(tmp_path, case):
 
 def test_names_of_files_that_no_table_has(tmp_path):
     with pytest.raises(MissingInputError, match="no such file"):
-        Table.in_files(tmp_path / "none-*.csv")
+        Table.in_files(tmp_path / "none.csv")
     (tmp_path / "a.csv").write_text(WHOLE)
     (tmp_path / os.fsdecode(b"f\xff.csv")).write_text(WHOLE)
     with pytest.raises(DataError, match=r"f\\udcff\.csv' is no UTF-8 text; rename it"):
