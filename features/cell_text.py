@@ -167,11 +167,6 @@ def title_of(name: str, place: int) -> str:
     return name or f"(no name, column {place})"
 
 
-def list_column(name: str) -> str:
-    """Return the name of the column whose lists have an element of such a name, as emb of emb[3]; else the name."""
-    return re.sub(r"\[[0-9]+\]$", "", name)
-
-
 def setting(key: str, value: str) -> str:
     """Return a setting as messages name it: whoever shows them puts it into the words of the reader."""
     return f"`{key}={value}`"

@@ -5,12 +5,11 @@ place where it was trained on arrays without names.
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import POINTS, Spelling, counted, list_column, shown, title_of
+from features.cell_text import POINTS, Spelling, counted, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -89,10 +88,9 @@ def _chosen_places(
         if name in names and names.index(name) in taken:
             what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
             raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
-        if name not in names and name not in map(list_column, names):
+        if name not in names:
             raise UsageError(f"{key}: {name!r} is no column of {path}, which has {', '.join(names)[:400]}")
-    named = {place for place in every if not {names[place], list_column(names[place])}.isdisjoint(asked)}
-    places = [place for place in every if (place in named) == (spec.columns is not None)]
+    places = [place for place in every if (names[place] in asked) == (spec.columns is not None)]
     if not places:
         raise UsageError(f"{key}: leaves no input of {path}")
     return places
@@ -101,39 +99,30 @@ def _chosen_places(
 def target_column(table: Table, asked: str | None, but: Collection[int] = ()) -> int:
     """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
 
-    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none, or the column holds
-    lists.
+    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none.
     """
     if asked is not None:
         return named_column(table, asked, "target")
-    called = {place: table.of_lists.get(place, name) for place, name in enumerate(table.names)}
-    places = [place for place in called if place not in table.index]
-    last = max((place for place in places if place not in but), default=len(called) - 1)
-    target = next((place for name in TARGET_NAMES for place in places if called[place] == name), last)
-    if target in table.of_lists:
-        fault = f"column {called[target]}, the target where none is named, holds lists"
-        raise UsageError(f"{table.path}: {fault}; name the target (--target NAME)")
-    return target
+    names = table.names
+    places = [place for place in range(len(names)) if place not in table.index]
+    last = max((place for place in places if place not in but), default=len(names) - 1)
+    return next((place for name in TARGET_NAMES for place in places if names[place] == name), last)
 
 
 def named_column(table: Table, asked: str, what: str) -> int:
     """Return the column of a name, or at a position from 0 in the file, without an index, or from its end.
 
-    `what` it is for stands in errors. Raises UsageError where there is none, or it holds lists.
+    `what` it is for stands in errors. Raises UsageError where there is none.
     """
-    names, counted, path = table.names, table.counted, table.path
+    names, path = table.names, table.path
     if asked in names:
         return names.index(asked)
-    place: int | str = asked
-    if asked not in counted:
-        if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
-            raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
-        if not -len(counted) <= int(asked) < len(counted):
-            raise UsageError(f"{what} {asked} is no column of {path}; it has columns 0 to {len(counted) - 1}")
-        place = counted[int(asked)]
-    if isinstance(place, str):
-        raise UsageError(f"{what} {asked}: column {place} of {path} holds lists; name another one, or {place}[0]")
-    return place
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
+        raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
+    places = [place for place in range(len(names)) if place not in table.index]
+    if not -len(places) <= int(asked) < len(places):
+        raise UsageError(f"{what} {asked} is no column of {path}; it has columns 0 to {len(places) - 1}")
+    return places[int(asked)]
 
 
 def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: int, *, labelled: bool) -> TableLayout:
@@ -176,10 +165,6 @@ def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
         has = f" and has {_listed(others)}" if others else ""
         advice = "give the columns of the training file by their names"
         raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
-    lengths = Counter(map(list_column, known.inputs))
-    longer = next((of for of, n in lengths.items() if f"{of}[{n - 1}]" in known.inputs and f"{of}[{n}]" in names), None)
-    if longer is not None:
-        raise DataError(f"{path}: the lists of column {longer} are longer than the {lengths[longer]} trained on")
     return tuple(names.index(name) for name in known.inputs)
 
 

@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, list_column, setting, shown, text_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown, text_of
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
 from features.tables.frames import UNREADABLE, index_in
@@ -88,8 +88,6 @@ class CsvFile:
         """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
         cells = self._first[1]
         return [cell.strip() if self._header else f"f{place}" for place, cell in enumerate(cells)]
-
-    of_file = property(names)
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
@@ -274,17 +272,12 @@ class ParquetFile:
 
     def names(self) -> list[str]:
         """Return the names of the columns. Raises DataError where the file is damaged."""
-        return [str(name).strip() for name in self._columns[0].names]
-
-    @property
-    def of_file(self) -> list[str]:
-        """Names of the columns of the file that the columns are in: of several, where it holds lists."""
-        return [name.strip() for name in self._columns[2]]
+        return [str(name).strip() for name in self._facts[0].names]
 
     @property
     def kinds(self) -> list[str | None]:
         """What each column holds: see `kind_of`."""
-        return [kind_of(of) for of in self._columns[0].types]
+        return [kind_of(of) for of in self._facts[0].types]
 
     @property
     def metadata(self) -> Any:
@@ -306,48 +299,26 @@ class ParquetFile:
         with _opened(self.path) as file:
             return file.schema_arrow, file.metadata.num_rows, _check_sizes(self.path, file)
 
-    @cached_property
-    def _columns(self) -> tuple["pyarrow.Schema", dict[str, int], list[str]]:
-        """Schema with a column for each place of a list, the lengths of these, and in which column of the file each is.
-
-        The first lists of a column say how long its lists are.
-        """
-        schema, lengths = self._facts[0], dict[str, int]()
-        with _opened(self.path) as file:
-            for name in (field.name for field in schema if holds_lists(field.type)):
-                batches = (
-                    batch.column(0) for batch in file.iter_batches(LEAST_ROWS, columns=[name], use_threads=False)
-                )
-                first = next((column for column in batches if column.null_count < len(column)), None)
-                if first is not None and (length := list_length(first)):
-                    lengths[name] = length
-        flat = with_elements(schema.empty_table(), lengths)
-        if len(flat.schema) > MOST_COLUMNS:
-            raise DataError(f"{self.path}: has lists that are more than {MOST_COLUMNS} columns")
-        return flat.schema, lengths, [name for name in schema.names for _ in range(lengths.get(name, 1))]
-
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows with the columns at some places.
 
         Raises DataError where the file is damaged, promises more than its size makes believable, or one of these
         columns has values that are neither numbers, words nor dates.
         """
-        (schema, lengths, of_file), n_rows = self._columns, self._facts[1]
+        schema, n_rows, _ = self._facts
         start = 0
         check_types(self.path, schema, places)
         if not places:
             yield Batch(self.path, 0, n_rows, {})
             return
-        names = list(dict.fromkeys(of_file[place] for place in sorted(places)))
-        read = [place for place, name in enumerate(of_file) if name in names]
+        read = sorted(places)
+        names = [schema.names[place] for place in read]
         with _opened(self.path) as file:
             for group in range(file.num_row_groups):
                 rows = file.iter_batches(_batch_rows(len(read)), row_groups=[group], columns=names, use_threads=False)
                 for batch in rows:
-                    check_lengths(self.path, batch, lengths, start)
-                    flat = with_elements(pyarrow.Table.from_batches([batch]), lengths)
-                    held = dict(zip(read, flat.columns, strict=True))
-                    yield _batch(self.path, start, schema.names, {place: held[place] for place in places})
+                    columns = pyarrow.Table.from_batches([batch]).columns
+                    yield _batch(self.path, start, schema.names, dict(zip(read, columns, strict=True)))
                     start += batch.num_rows
 
 
@@ -416,15 +387,11 @@ class Frame:
             if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
                 column = column.cast(pyarrow.dictionary(kind.index_type, pyarrow.string()))
                 self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
-        lists = {field.name: self._table[field.name] for field in self._table.schema if holds_lists(field.type)}
-        lengths = {name: length for name, column in lists.items() if (length := list_length(column))}
         self.metadata = self._table.schema.metadata
-        self.of_file = [name.strip() for name in self._table.column_names for _ in range(lengths.get(name, 1))]
-        self._given, self._table = self._table, with_elements(self._table, lengths)
 
     def write_parquet(self, path: Path) -> None:
         """Write the table to a file. Raises OSError."""
-        pyarrow.parquet.write_table(self._given, path, row_group_size=1 << 17)
+        pyarrow.parquet.write_table(self._table, path, row_group_size=1 << 17)
 
     def names(self) -> list[str]:
         """Return the names of the columns."""
@@ -495,10 +462,8 @@ class Table:
         names = _names_of(self._first)
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
-            by = "which stands twice in its header"
-            if (of := list_column(twice)) != twice and of in self._first.of_file:
-                by = f"which the lists of column {of!r} have too"
-            raise DataError(f"{self._first.path}: has the column {twice!r}, {by}; give each column its own name")
+            fault = f"has the column {twice!r}, which stands twice in its header"
+            raise DataError(f"{self._first.path}: {fault}; give each column its own name")
         unreadable = next(filter(has_controls, names), None)
         if unreadable is not None:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
@@ -509,18 +474,6 @@ class Table:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
         index = index_in(self.names, self._first.metadata)
         return frozenset(place for place, name in enumerate(self.names) if name in index)
-
-    @cached_property
-    def of_lists(self) -> dict[int, str]:
-        """Which columns are elements of lists, and what the column of these is called."""
-        columns = zip(self.names, self._first.of_file, strict=True)
-        return {place: of for place, (name, of) in enumerate(columns) if name != of}
-
-    @cached_property
-    def counted(self) -> list[int | str]:
-        """The columns that positions count: places of those of the file, names of those of lists; without an index."""
-        places = (place for place in range(len(self.names)) if place not in self.index)
-        return list(dict.fromkeys(self.of_lists.get(place, place) for place in places))
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
@@ -588,47 +541,11 @@ def holds_words(kind: "pyarrow.DataType") -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def holds_lists(kind: "pyarrow.DataType") -> bool:
-    """Return whether values of a type are lists of numbers."""
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return is_list and kind_of(kind.value_type) == "numbers"
-
-
-def list_length(column: "pyarrow.Array | pyarrow.ChunkedArray") -> int:
-    """Return how long the lists of a column are, 0 where they are not of one length."""
-    lengths = compute.unique(compute.list_value_length(column).drop_null())
-    return int(lengths[0].as_py()) if len(lengths) == 1 else 0
-
-
-def with_elements(table: "pyarrow.Table", lengths: Mapping[str, int]) -> "pyarrow.Table":
-    """Return a table with a column NAME[0], NAME[1], … for each place of the lists of such columns."""
-    if not lengths:
-        return table
-    columns = list[tuple[str, "pyarrow.ChunkedArray"]]()
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if name in lengths:
-            columns += [(f"{name.strip()}[{k}]", compute.list_element(column, k)) for k in range(lengths[name])]
-        else:
-            columns.append((name, column))
-    names, arrays = zip(*columns, strict=True)
-    return pyarrow.Table.from_arrays(arrays, names, metadata=table.schema.metadata)
-
-
-def check_lengths(path: Path, batch: "pyarrow.RecordBatch", lengths: Mapping[str, int], start: int) -> None:
-    """Raise DataError where a list, of a row from `start` on, is not as long as the first ones of its column."""
-    for name in lengths.keys() & set(batch.schema.names):
-        found = compute.list_value_length(batch.column(name)).fill_null(lengths[name]).to_numpy()
-        if (found != lengths[name]).any():
-            row = int(np.argmax(found != lengths[name]))
-            fault = f"row {start + row}, column {name} has a list of {found[row]}, the first is one of {lengths[name]}"
-            raise DataError(f"{path}: {fault}; {_REMEDIES['list']}")
-
-
 # How values of other types become columns, by what their type is called.
 _REMEDIES = {
-    "list": "give lists of numbers of one length: fill up short ones, flatten lists of lists",
+    "list": "give each place of a list a column",
     "struct|map": "give each field a column (pyarrow.Table.flatten)",
-    "binary": "decode them to words, or to lists of numbers",
+    "binary": "decode them to words",
     "duration|time": "give seconds, as numbers",
 }
 

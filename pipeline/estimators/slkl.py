@@ -21,7 +21,6 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
 from features.array_sources import unmasked
-from features.cell_text import list_column
 from features.targets import labels_from_decision
 
 if TYPE_CHECKING:
@@ -92,8 +91,7 @@ class KernelMachine(BaseEstimator):
         names = [column.name for column in encoded for _ in column.inputs] or (
             [] if columns is None else columns.inputs
         )
-        given = getattr(self, "feature_names_in_", ())
-        owners = np.array([name if name in given else list_column(name) for name in names])
+        owners = np.array(names)
         starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]]) if len(owners) else np.arange(len(shares))
         return np.add.reduceat(shares, starts)
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import array_sources
-from features.cell_text import list_column
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths, input_shape
@@ -224,13 +223,12 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):
         called = {str(name).strip(): name for name in reversed(frames.columns_of(X))}  # as files have them
-        needed = dict.fromkeys(name if name in called else list_column(name) for name in columns.inputs)
-        lacking = [name for name in needed if name not in called]
+        lacking = [name for name in columns.inputs if name not in called]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        X = frames.with_columns(X, [called[name] for name in needed])
+        X = frames.with_columns(X, [called[name] for name in columns.inputs])
         try:
             return _table_examples(readers.Table.of(X, "X"), model)
         except readers.MixedColumnError:

@@ -5,7 +5,6 @@ import gzip
 import io
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -174,7 +173,7 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
     for read_from, place, message in (
         (table, 1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
         (table, 2, r"t\.parquet: column t has a text of 5000 bytes; .*`data\.drop=t`"),
-        (table, 3, r"t\.parquet: columns .*: l \(list<.*\); give lists .*, or leave them out \(`data\.drop=l`\)"),
+        (table, 3, r"t\.parquet: columns .*: l \(list<.*\); give each .*, or leave them out \(`data\.drop=l`\)"),
         (frame, 1, r"^X: column t has a text of 5000 bytes"),
         (frame, 2, r"^X: columns that hold neither .*: l \(duration"),
     ):
@@ -183,24 +182,6 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
         assert next(iter(read_from.batches([0]))).n_rows
     with pytest.raises(DataError, match="X: cannot be read as a table"):
         Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
-
-
-@pytest.mark.parametrize("kind", ["float32", "int8", "decimal128(4, 1)"])
-@pytest.mark.parametrize("of", [pyarrow.list_, pyarrow.large_list, partial(pyarrow.list_, list_size=2)])
-def test_lists_of_one_length_are_columns(tmp_path, small_blocks, kind, of):
-    kind = of(pyarrow.decimal128(4, 1) if "(" in kind else getattr(pyarrow, kind)())
-    lists = [None, [1, 2], [3, None], *[[5, 6]] * 9]  # by blocks of one row: the first has no list
-    columns = {"a": pyarrow.array(range(12)), "l": pyarrow.array(lists, kind), "b": pyarrow.array(range(12))}
-    for table in (Table.in_files(save(tmp_path / "t.parquet", columns)), Table.of(pyarrow.table(columns), "X")):
-        assert table.names == ["a", "l[0]", "l[1]", "b"]
-        read = [batch.columns for batch in table.batches([3, 2, 1])]
-        for k in (0, 1):
-            cells = [cell for batch in read for cell in batch[1 + k].to_pylist()]
-            assert cells == [numbers and numbers[k] for numbers in lists]
-    if not pyarrow.types.is_fixed_size_list(kind):
-        save(tmp_path / "t.parquet", columns | {"l": pyarrow.array([[1, 2]] * 11 + [[3]], kind)})
-        with pytest.raises(DataError, match=r"row 11, column l has a list of 1, the first is one of 2; give lists"):
-            list(Table.in_files(tmp_path / "t.parquet").batches([1]))
 
 
 def test_promises_are_compared_with_the_size_of_the_file(tmp_path, monkeypatch):
@@ -245,7 +226,7 @@ print(refused)
 
 def test_a_flipped_bit_or_a_cut_never_ends_the_process(tmp_path):
     """Nor raises anything but DataError; in a process of its own."""
-    columns = {"a": pyarrow.array([[1.5], None, [2.5, 3.5]]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
+    columns = {"a": pyarrow.array([1.5, None, 2.5]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
     path = save(tmp_path / "t.parquet", columns, compression="snappy", write_page_checksum=True)
     done = python("-c", FLIPPED, path)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -23,7 +23,7 @@ from features.row_draws import draw_sample
 from features.source import Columns, Source, SourceSpec
 from features.tables import readers, table_source
 from features.tables.columns import model_layout
-from features.tables.readers import Frame, Table, frame_of_cells
+from features.tables.readers import Table, frame_of_cells
 from features.tables.table_source import cell_reader, rows_of
 from sources import all_of, everything, people, same, write_idx_folder
 
@@ -283,31 +283,6 @@ def test_an_index_of_pandas_is_no_column_unless_it_is_named(tmp_path, name):
     frame.set_index(["a", "b"]).to_parquet(tmp_path / "few.parquet")
     with pytest.raises(DataError, match=r"has 3 columns, with the index of a frame \(a, b\); inputs and a target"):
         opened(tmp_path / "few.parquet")
-
-
-def test_an_element_of_lists_is_a_target_only_where_it_is_named(tmp_path):
-    columns: dict[str, Any] = {"e": [[k, k * k] for k in range(40)], "a": np.arange(40.0) % 7, "b": np.arange(40) / 4}
-    for names, options, target in (
-        ("eab", {}, "b"),
-        ("aeb", {"target": "2"}, "b"),
-        ("bae", {"target": "e[1]"}, "e[1]"),
-        ("bae", {"target": "-2"}, "a"),
-        ("bae", {}, r"column e, the target where none is named, holds lists; name the target"),
-        ("bae", {"target": "-1"}, r"target -1: column e of .* holds lists; name another one, or e\[0\]"),
-        ("bae", {"target": "e"}, r"target e: column e of .* holds lists"),
-        ("bae", {"target": "3"}, "it has columns 0 to 2"),
-    ):
-        Frame(pyarrow.table({name: columns[name] for name in names}), "X").write_parquet(tmp_path / "t.parquet")
-        if len(target) < 5:
-            assert opened(tmp_path / "t.parquet", **options).columns.target == target
-            continue
-        with pytest.raises(UsageError, match=target):
-            opened(tmp_path / "t.parquet", **options)
-    pyarrow.parquet.write_table(pyarrow.table(columns | {"e[0]": columns["a"]}), tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"has the column 'e\[0\]', which the lists of column 'e' have too; give each"):
-        opened(tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"which the lists of column 'e' have too"):
-        Table.of(pyarrow.table(columns | {"e[0]": columns["a"]}), "X").names
 
 
 N = 400

@@ -149,21 +149,6 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
     np.testing.assert_allclose(asked.predict(KINDS[kind](frame)), of_array.predict(X), rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_lists_of_one_length_are_columns_to_all(kind: str, tmp_path: Path) -> None:
-    E, y = np.random.default_rng(0).normal(size=(ROWS, 3)), np.arange(ROWS) % 7.0
-    flat = pandas.DataFrame({"a": y**2, **{f"e[{k}]": E[:, k] for k in range(3)}})
-    lists, longer = (KINDS[kind](pandas.DataFrame({"a": y**2, "e": list(of)})) for of in (E, np.hstack([E, E])))
-    machine = SLKLRegressor(40, kernel="gaussian", feature_scale="learned", random_state=0, missing="median")
-    expected = clone(machine).fit(flat, y).predict(flat)
-    machine.fit(lists, y)
-    assert (machine.feature_names_in_.tolist(), machine.input_names_.tolist()) == (["a", "e"], [*flat.columns])
-    assert machine.feature_importances_[1] == pytest.approx(machine.input_importances_[1:].sum())
-    np.testing.assert_array_equal([machine.predict(lists), machine.predict(flat)], [expected] * 2)
-    with pytest.raises(ValueError, match="X: the lists of column e are longer than the 3 trained on"):
-        machine.predict(longer)
-
-
 def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
     frame, y = people(ROWS)
     of_frame = SLKLRegressor(50, random_state=0, **MEDIAN).fit(frame, y)
