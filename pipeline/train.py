@@ -62,7 +62,7 @@ _under_way = threading.Lock()
 
 
 def train(
-    dataset: Any,
+    dataset: str | PathLike[str],
     *,
     run_dir: str | PathLike[str] | None = None,
     resume: str = "never",
@@ -76,9 +76,8 @@ def train(
 
     Parameters
     ----------
-    dataset : str, path or data frame
-        Name of a data set, path of your data, or a data frame (pandas, polars, pyarrow); so may be `test`. Data frames
-        are written to FEATURES_DIR/frames/frame-<sha256>.parquet, and read from there.
+    dataset : str or path
+        Name of a data set, or path of your data.
     run_dir, resume, config, quiet
         As the options of the command.
     settings : dict or None
@@ -110,25 +109,15 @@ def train(
     folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
     if callback is not None and not callable(callback):
         raise ConfigError(f"callback is a {type(callback).__name__}: give a function that takes a record")
-
-    def words(dataset: Any, **more: Any) -> list[str]:
-        return [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options | more, settings or {})]
-
-    given = {"dataset": dataset} | ({"test": options["test"]} if options.get("test") is not None else {})
-    frames = {name: data for name, data in given.items() if not isinstance(data, str | PathLike)}
-    paths: dict[str, Path] = {}
+    words = [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options, settings or {})]
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
-        if frames:
-            arguments = parse(words("frame.parquet", test=None))
-            loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-            paths = _in_files(frames, Path(loaded.config.resources.features_dir, "frames"))
         with stopping.listening(stopping.unclaimed()):
-            run = _interruptible(parse(words(**given | paths)), callback)
+            run = _interruptible(parse(words), callback)
     except (PipelineError, DataError, UsageError, StorageError) as error:
         if not isinstance(error, StoppedError):  # which has a command that continues the run
-            error.args = (_in_python(str(error), paths),)
+            error.args = (_in_python(str(error)),)
         raise
     finally:
         _under_way.release()
@@ -136,25 +125,10 @@ def train(
     return run
 
 
-FRAMES = {"dataset": "the data frame", "test": "the data frame of test rows"}
-
-
-def _in_files(frames: dict[str, Any], folder: Path) -> dict[str, Path]:
-    """Return the paths of data frames, which are written in a folder. Raises DataError for what is none."""
-    from features.tables.frames import check_frame
-    from pipeline.datasets.table_records import write_frame  # brings what reads tables
-
-    for name, data in frames.items():
-        check_frame(data, FRAMES[name])
-    return {name: write_frame(data, folder) for name, data in frames.items() if hasattr(data, "__arrow_c_stream__")}
-
-
-def _in_python(message: str, paths: Mapping[str, Path]) -> str:
-    """Return what an error says, of data frames and arguments in place of the files and options that they became."""
+def _in_python(message: str) -> str:
+    """Return what an error says, of arguments in place of the options that they became."""
     said, command = re.match(r"((?s:.*?))(python -m pipeline\..*)?\Z", message).groups()  # type: ignore[union-attr]
-    for name, path in paths.items():
-        said = said.replace(str(path), FRAMES[name]).replace(path.stem, FRAMES[name])
-    return in_arguments(re.sub(r"\S*\bframe-[0-9a-f]{16}\.parquet", "another data frame", said)) + (command or "")
+    return in_arguments(said) + (command or "")
 
 
 def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:

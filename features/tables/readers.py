@@ -389,10 +389,6 @@ class Frame:
                 self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
         self.metadata = self._table.schema.metadata
 
-    def write_parquet(self, path: Path) -> None:
-        """Write the table to a file. Raises OSError."""
-        pyarrow.parquet.write_table(self._table, path, row_group_size=1 << 17)
-
     def names(self) -> list[str]:
         """Return the names of the columns."""
         return [name.strip() for name in self._table.column_names]

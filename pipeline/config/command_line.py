@@ -105,8 +105,8 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
         if not isinstance(data, str | os.PathLike):
             raise ConfigError(
-                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file; of arrays, "
-                "numpy.savez('rows.npz', X=X, y=y) makes one"
+                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file, as "
+                "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet') make one"
             )
     words: list[str] = []
     for name, value in options.items():

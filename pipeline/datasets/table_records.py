@@ -25,8 +25,7 @@ from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.own_code import digest_sources
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import make_folder, remove_file, rename_file, temporary_path, write_errors
-from storage.folders import digest_file
+from storage.files import make_folder, remove_file
 from storage.records import digest_of
 
 if TYPE_CHECKING:  # with pyarrow, which runs on images do without
@@ -127,27 +126,6 @@ class TableRecords:
                 remove_file(old)
             write_arrays(file, _as_arrays(found))
         return found
-
-
-def write_frame(frame: Any, folder: Path) -> Path:
-    """Write a data frame as FOLDER/frame-<sha256>.parquet, unless it is there undamaged; return the path.
-
-    Raises DataError where it cannot be read as a table, CannotWriteError.
-    """
-    from features.tables.readers import Frame  # as above
-
-    make_folder(folder)
-    aside = temporary_path(folder / "frame.parquet")
-    try:
-        with write_errors(aside):
-            Frame(frame, "the data frame").write_parquet(aside)
-        digest = digest_file(aside)
-        path = folder / f"frame-{digest.sha256[:16]}.parquet"
-        if not path.exists() or digest_file(path) != digest:
-            rename_file(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return path
 
 
 def _known(file: Path) -> "ReadTable | None":
