@@ -6,7 +6,7 @@ Each raises ValueError with a reason that starts with "must". Nothing here impor
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
@@ -57,22 +57,17 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A parser that accepts the listed words, and what `otherwise` makes of any other value.
-
-    instead: what is said of some other words.
-    """
+    """A parser that accepts the listed words, and what `otherwise` makes of any other value."""
 
     choices: tuple[str, ...]
     otherwise: Callable[[Any], Any] | None = None
-    instead: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, value: object) -> Any:
         """Return the word, or the other value."""
         if value in self.choices:
             return value
         if self.otherwise is None:
-            known = self.instead.get(str(value).lower())
-            raise ValueError(f"must be one of {', '.join(self.choices)}" + (f"; {value} {known}" if known else ""))
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
         try:
             return self.otherwise(value)
         except (ValueError, TypeError) as error:

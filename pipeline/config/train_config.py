@@ -27,12 +27,6 @@ from pipeline.config.parsers import (
 )
 
 AUTO_KERNEL = "auto"
-NO_DISTANCE = "is no kernel here, where all fall with the distance from 1 to 0"
-KERNELS_ELSEWHERE = {  # as scikit-learn names them
-    "rbf": "is gaussian with sigma2 = 1/(2 gamma)",
-    "laplacian": "is product-laplace with sigma2 = 1/gamma²",
-    **dict.fromkeys(("linear", "poly", "polynomial", "sigmoid", "cosine", "precomputed"), NO_DISTANCE),
-}
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
@@ -178,7 +172,7 @@ class KernelConfig:
     """The kernel and its width."""
 
     name: str | None = optional(
-        OneOf(("gaussian", "laplace", "product-laplace", AUTO_KERNEL), instead=KERNELS_ELSEWHERE),
+        OneOf(("gaussian", "laplace", "product-laplace", AUTO_KERNEL)),
         "default",
         "kernel: gaussian; laplace exp(-‖x-z‖/σ); product-laplace exp(-Σ |x_j-z_j|/σ), for targets with "
         "edges; auto takes the best by held-out error (default: auto for least squares on tables, else gaussian)",

@@ -53,12 +53,6 @@ class KernelMachine(BaseEstimator):
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0
 
-    def __new__(cls, *_: Any, gamma: object = None, **__: Any) -> Self:
-        """Refuse gamma, which is 1 / (2 sigma2): a refusal by `__init__` would not say so."""
-        if gamma is not None:
-            raise TypeError(f"{cls.__name__} takes no gamma: exp(-gamma ‖x - z‖²) has sigma2 = 1/(2 gamma)")
-        return super().__new__(cls)
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
@@ -153,7 +147,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     sigma2 : float, "median", "auto" or None
         σ² > 0, in squared units of X (standardised, where it is); "median": of the squared distances between
         candidates; "auto": that of the lowest error on held-out rows (of classes: log loss). None: "auto" where all
-        candidates are fitted by least squares, "median" with a penalty or `select`.
+        candidates are fitted by least squares, "median" with a penalty or `select`. scikit-learn's gamma is 1/(2 σ²)
+        for "rbf", 1/σ for "laplacian" ("product-laplace").
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
         Factors of the features, found by held-out rows: "diagonal": one for each; "metric": a matrix; "learned": the
         simplest that these rows support. The certificate is that of the problem with these factors. "auto": "learned"
