@@ -98,6 +98,13 @@ def draw_held_out(seed: int, limit: float, keys: RowKeys) -> NDArray[np.bool_]:
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
 
 
+def draw_folds(seed: int, count: int, keys: RowKeys) -> NDArray[np.int64]:
+    """Return the fold, from 0 to `count` - 1, of rows with keys (n,): equal ones are in one, and folds are alike."""
+    different, of_rows = np.unique(keys, return_inverse=True)
+    ranks = np.argsort(np.argsort(_coins(seed, _HELD_OUT, different)))
+    return np.asarray(ranks * min(count, len(different)) // len(different))[of_rows]
+
+
 def draw_sample(seed: int, share: float, keys: RowKeys) -> NDArray[np.bool_]:
     """Return which rows with keys (n,) are sampled, (n,) bool, held out or not: about `share` of the keys."""
     return np.asarray(_coins(seed, _SAMPLED, keys) < share)

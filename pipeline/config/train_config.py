@@ -200,7 +200,12 @@ class KernelConfig:
 class StatisticsConfig:
     """The rows that statistics are of."""
 
-    hold_out: float = option(0.1, real(0, 0.9), "share of the training rows that is held out to choose settings by")
+    hold_out: float = option(
+        0.1,
+        real(0, 0.9),
+        "share of the training rows that is held out to choose settings by (of 50 to 999 different rows, five folds "
+        "choose kernel, width and scales, and their ridge)",
+    )
 
 
 @dataclass(frozen=True)

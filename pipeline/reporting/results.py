@@ -14,7 +14,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
-from pipeline.stages.training_rows import key_blocks
+from pipeline.stages.training_rows import is_by_folds, key_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
@@ -175,7 +175,8 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
         return None
-    drawn = (draw_held_out(run.config.seed, run.facts.held_out_limit, groups) for _, groups in key_blocks(run))
+    limit = np.inf if is_by_folds(run) else run.facts.held_out_limit
+    drawn = (draw_held_out(run.config.seed, limit, groups) for _, groups in key_blocks(run))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
         "fraction": run.config.statistics.hold_out,

@@ -9,8 +9,10 @@ whether it does depends on its width: rounds begin at several, and are judged by
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from itertools import pairwise
 from math import floor, log2
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.solvers.ridge import refit, search_exponents
+from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
@@ -44,34 +46,56 @@ _LEAST = float(np.finfo(np.float64).tiny)
 class Sample:
     """Training rows on which kernels are tried.
 
-    X (rows, d), targets (rows, T) f8, held_out (rows,) bool; points (m, d): candidates; common (d,) f4: the scales that
-    put the inputs on one common scale; n_held_out: how many of the held-out rows differ; of_classes: the targets are 1
-    and -1; weights (rows,) f8, None: 1 each.
+    X (rows, d), targets (rows, T) f8, folds (rows,) i8: the fold that a row is held out with, -1 for none; points
+    (m, d): candidates; common (d,) f4: the scales that put the inputs on one common scale; n_held_out: how many of the
+    held-out rows differ; of_classes: the targets are 1 and -1; weights (rows,) f8, None: 1 each.
     """
 
     X: NDArray[np.floating]
     targets: NDArray[np.float64]
-    held_out: NDArray[np.bool_]
+    folds: NDArray[np.int64]
     points: NDArray[np.floating]
     common: NDArray[np.float32]
     n_held_out: float
     of_classes: bool
     weights: NDArray[np.float64] | None = None
 
-    def part(self, rows: NDArray[np.bool_]) -> "Sample":
-        """Return some of the rows, which are not told apart any more."""
+    def part(self, rows: NDArray[Any] | slice) -> "Sample":
+        """Return some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
-        return replace(self, X=self.X[rows], targets=self.targets[rows], held_out=self.held_out[rows], weights=weights)
+        return replace(self, X=self.X[rows], targets=self.targets[rows], folds=self.folds[rows], weights=weights)
+
+    @property
+    def fitted(self) -> NDArray[np.bool_]:
+        """Which rows the weights of a trial are of: those of no fold; all where each is of one."""
+        of_none = self.folds < 0
+        return of_none if of_none.any() else ~of_none
+
+    @property
+    def by_fold(self) -> NDArray[np.int64]:
+        """The held-out rows, fold by fold."""
+        return np.argsort(self.folds, kind="stable")[np.count_nonzero(self.folds < 0) :]
+
+    @property
+    def n_folds(self) -> int:
+        """The number of folds."""
+        return int(self.folds.max()) + 1
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """How much each row counts, (rows,) f8."""
+        return np.ones(len(self.X)) if self.weights is None else self.weights
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A fit of least squares to the fit rows of a sample.
+    """A fit of least squares to the fit rows of a sample, and its error on the held-out rows of each fold.
 
     kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
     error: of the held-out rows, mean squared or, of classes, the log loss, infinite where there are no kernel values,
     or no ridge makes the Gram definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for
-    everywhere; typical: the typical width; weights (m, T) f8.
+    everywhere; typical: the typical width; weights (m, T) f8. Of a fit of its own also: ridges (tried, 2) f8, fractions
+    and squared errors; held_out (rows, T) f8, the decision values of the held-out rows, fold by fold.
     """
 
     kernel: type[Kernel]
@@ -83,6 +107,8 @@ class Trial:
     ridge: int | None = None
     typical: float = 1.0
     weights: NDArray[np.float64] | None = None
+    ridges: NDArray[np.float64] | None = None
+    held_out: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,57 +179,72 @@ def simplest(trials: Sequence[Trial], n_held_out: float) -> Trial:
 def try_kernel(sample: Sample, trial: Trial) -> Trial:
     """Return a trial with its error, ridge and weights.
 
-    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all. What cannot be
-    computed has an infinite error: the trial has lost.
+    Each fold is held out once, and one ridge serves all. Costs rows·m·(2d + m) operations, and m³/3 for each fold and
+    each ridge that is tried: from its own on, or all. What cannot be computed has an infinite error: the trial has
+    lost.
     """
-    others = sample.part(sample.held_out)
+    rows = sample.part(sample.by_fold)
+    ends = np.searchsorted(rows.folds, np.arange(sample.n_folds + 1))
+    spans = [slice(*span) for span in pairwise(ends.tolist())]
     try:
         kernel = trial.kernel(scaled(sample.points[: trial.n_centers], trial.scales), trial.sigma2)
-        fit = _statistics(kernel, trial, sample.part(~sample.held_out))
-        held_out = _HeldOut(kernel.block(scaled(others.X, trial.scales), None, np.float64), others)
-        best = refit(fit, held_out, fit, intercept=True, start=trial.ridge)
+        if sample.n_folds == 1:
+            fit = _statistics(kernel, trial, sample.part(sample.fitted))
+            fits = [fit]
+        else:  # sums, since differences would round more
+            parts = [_statistics(kernel, trial, rows.part(span)) for span in spans]
+            fits = [reduce(add, parts[:fold] + parts[fold + 1 :]) for fold in range(len(parts))]
+            fit = fits[0] + parts[0]
+        columns = kernel.block(scaled(rows.X, trial.scales), None, np.float64)
+        held_out = [_HeldOut(columns[span], rows.part(span)) for span in spans]
+        ridges, weights = try_ridges(list(zip(fits, held_out, strict=True)), start=trial.ridge, intercept=True)
+        if not ridges:
+            return replace(trial, error=float("inf"), weights=None)
+        fraction, _ = min(ridges, key=lambda pair: pair[1])
+        found = weights[fraction]
+        whole = found[0] if len(found) == 1 else least_squares(fit, fraction * mean_diagonal(fit), intercept=True)
     except (InvalidDataError, LinAlgError):
         return replace(trial, error=float("inf"), weights=None)
-    fraction, _ = min(best.held_out_errors, key=lambda pair: pair[1])
-    found = best.weights
-    error = held_out.error(found.weights, found.intercept)
-    return replace(trial, error=error, ridge=round(np.log10(fraction)), weights=found.weights)
+    f = np.concatenate([of_fold.decide(columns[span]) for of_fold, span in zip(found, spans, strict=True)])
+    ridge = round(np.log10(fraction))
+    return replace(
+        trial, error=_error(f, rows), ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f
+    )
 
 
 class _HeldOut:
     """The columns (rows, m) f8 of held-out rows; a choice of the ridge asks of them what it asks of statistics."""
 
     def __init__(self, columns: NDArray[np.floating], rows: Sample) -> None:
-        self._columns, self._rows = columns, rows
-        self._weights = np.ones(len(columns)) if rows.weights is None else rows.weights
-        self.weight_sum = float(self._weights.sum())
+        self._columns, self._rows, self.weight_sum = columns, rows, float(rows.counts.sum())
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Σ s (y - K w - b)² over the rows, (T,)."""
         off = self._columns @ weights + intercept - self._rows.targets
-        return np.asarray(self._weights @ np.square(off))
+        return np.asarray(self._rows.counts @ np.square(off))
 
-    def error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> float:
-        """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 82).
 
-        The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
-        whose machines made more errors.
-        """
-        if not self._rows.of_classes:
-            return float(self.squared_error(weights, intercept).sum()) / self.weight_sum
-        f, y = self._columns @ weights + intercept, self._rows.targets
-        if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
-            f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
-        behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
-        # Half a row is wrong in any case.
-        sure = float(np.average(np.abs(behind).max(axis=1), weights=self._weights)) / (2 * self._rows.n_held_out)
+def _error(f: NDArray[np.float64], rows: Sample) -> float:
+    """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 82).
 
-        def loss_at(step: int) -> float:
-            temperature = 2.0 ** (step / 2)
-            losses = logsumexp(behind / temperature, axis=1)
-            return float(self._weights @ losses) / self.weight_sum + sure / temperature
+    f (rows, T): decision values. The squared error of classes counts decision values beyond ±1, which no probability
+    minds: it preferred metrics whose machines made more errors.
+    """
+    y, s = rows.targets, rows.counts
+    if not rows.of_classes:
+        return float(s @ np.square(f - y).sum(axis=1) / s.sum())
+    if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
+        f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
+    behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
+    # Half a row is wrong in any case.
+    sure = float(np.average(np.abs(behind).max(axis=1), weights=s)) / (2 * rows.n_held_out)
 
-        return min(search_exponents(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
+    def loss_at(step: int) -> float:
+        temperature = 2.0 ** (step / 2)
+        losses = logsumexp(behind / temperature, axis=1)
+        return float(s @ losses) / s.sum() + sure / temperature
+
+    return min(search_exponents(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
 
 
 def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
@@ -213,7 +254,7 @@ def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:
     for start in range(0, len(rows.X), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
         columns, y = kernel.block(scaled(rows.X[block], trial.scales), None, np.float64), rows.targets[block]
-        ones = np.ones(len(y)) if rows.weights is None else rows.weights[block]
+        ones = rows.counts[block]
         sums, of_targets, total = sums + ones @ columns, of_targets + ones @ y, total + float(ones.sum())
         if rows.weights is not None:
             roots = np.sqrt(ones)[:, None]
@@ -331,7 +372,7 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
     points, largest = scaled(sample.points[: trial.n_centers], trial.scales), np.abs(trial.weights).max(initial=_LEAST)
     kernel, outputs = trial.kernel(points, trial.sigma2, points.dtype.type), trial.weights / largest
     each = 2.0 * points.size * (1 + trial.weights.shape[1])
-    rows = np.flatnonzero(~sample.held_out)
+    rows = np.flatnonzero(sample.fitted)
     rows = rows[:: max(-(-len(rows) // max(min(SLOPE_ROWS, int(SLOPE_OPERATIONS / each)), 1)), 1)]
     total = np.zeros(points.shape[1]) if kind == DIAGONAL else np.zeros((points.shape[1],) * 2)
     for start in range(0, len(rows), BLOCK_ROWS):
@@ -376,8 +417,9 @@ def choose(finalists: Sequence[Trial], n_held_out: float) -> Trial:
     return simplest(order, n_held_out)
 
 
-def trial_bytes(n_rows: int, n_centers: int, n_features: int) -> int:
+def trial_bytes(n_rows: int, n_centers: int, n_features: int, n_folds: int = 1) -> int:
     """Return the bytes of a trial: the sample, twice where it is scaled, points, columns of a block, and Grams."""
+    grams = 6 if n_folds == 1 else 4 + 3 * n_folds
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
     rows = 4 * n_features * (n_rows + 3 * n_centers)
-    return 2 * rows + metric + 8 * (6 * n_centers**2 + 3 * BLOCK_ROWS * (n_centers + n_features))
+    return 2 * rows + metric + 8 * (grams * n_centers**2 + 3 * BLOCK_ROWS * (n_centers + n_features))

@@ -131,24 +131,36 @@ def refit(
     rows, and the ridge grows with their number. start: the exponent of a fraction from which the error is followed
     downhill, in place of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
     """
-    errors, of_fractions = _tried(fit, held_out, fractions, start, intercept=intercept)
+    errors, tried = try_ridges([(fit, held_out)], fractions, start, intercept=intercept)
+    of_fractions = {fraction: weights for fraction, (weights,) in tried.items()}
     return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
 
 
-def _tried(
-    fit: GramStatistics, held_out: HeldOutRows, fractions: Sequence[float], start: int | None, *, intercept: bool
-) -> tuple[list[tuple[float, float]], dict[float, Weights]]:
-    """Return fractions with their held-out errors, and the weights of each; see `refit`. Keeps no centred Gram."""
-    scale, of_fractions = _mean_diagonal(fit), dict[float, Weights]()
-    centred = fit.centred() if intercept else None
+def try_ridges(
+    folds: Sequence[tuple[GramStatistics, HeldOutRows]],
+    fractions: Sequence[float] = RIDGES,
+    start: int | None = None,
+    *,
+    intercept: bool,
+) -> tuple[list[tuple[float, float]], dict[float, list[Weights]]]:
+    """Return fractions with their held-out errors, over all folds, and the weights of each fold; see `refit`.
+
+    folds: the statistics of the rows that are fitted, and what judges them. Keeps no centred Gram.
+    """
+    of_fractions, weight_sum = dict[float, list[Weights]](), sum(held_out.weight_sum for _, held_out in folds)
+    centred = [fit.centred() if intercept else None for fit, _ in folds]
 
     def error_at(fraction: float) -> NDArray[np.float64]:
-        try:
-            tried = least_squares(fit, fraction * scale, intercept=intercept, centred=centred)
-        except LinAlgError:
-            return np.array([np.inf])
+        tried, error = list[Weights](), 0.0
+        for (fit, held_out), of_fold in zip(folds, centred, strict=True):
+            try:
+                found = least_squares(fit, fraction * mean_diagonal(fit), intercept=intercept, centred=of_fold)
+            except LinAlgError:
+                return np.array([np.inf])
+            tried.append(found)
+            error += float(held_out.squared_error(found.weights, found.intercept).sum())
         of_fractions[fraction] = tried
-        return held_out.squared_error(tried.weights, tried.intercept).sum(keepdims=True) / held_out.weight_sum
+        return np.array([error / weight_sum])
 
     if start is None:
         found = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
@@ -178,7 +190,7 @@ def with_ridge(
     of_fractions: weights on the rows of `fit` that are known already. Raises LinAlgError where no such ridge makes the
     Gram definite.
     """
-    scale, final_scale = _mean_diagonal(fit), _mean_diagonal(final)
+    scale, final_scale = mean_diagonal(fit), mean_diagonal(final)
     for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):
         try:
             of_fit = (of_fractions or {}).get(fraction) or least_squares(fit, fraction * scale, intercept=intercept)
@@ -190,7 +202,7 @@ def with_ridge(
     raise LinAlgError("the Gram of the support is not positive definite with any ridge tried")
 
 
-def _mean_diagonal(statistics: GramStatistics) -> float:
+def mean_diagonal(statistics: GramStatistics) -> float:
     """Return the mean square of the columns, of which ridges are fractions; 1 where all are 0, as any weights are."""
     return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1) or 1.0
 
@@ -259,7 +271,7 @@ def calibration_weights(
 
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     """Return least squares in the place of a penalised fit to these rows, on its support."""
-    ridge = SUPPORT_RIDGE * _mean_diagonal(statistics)
+    ridge = SUPPORT_RIDGE * mean_diagonal(statistics)
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 

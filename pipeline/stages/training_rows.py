@@ -24,9 +24,11 @@ from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.solvers.candidate_budget import LEAST_FOLDED_ROWS
 from pipeline.solvers.prediction_limits import Limits, limits_of
-from pipeline.stages.filled_settings import value_dtype
+from pipeline.stages.filled_settings import is_chosen, value_dtype
 
+FOLDED_ROWS = 1000  # different ones; fewer are all held out, in folds: a part of them tells too little
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
 LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every sum twice as often
@@ -123,6 +125,21 @@ def count_held_out(run: RowData, facts: TargetFacts) -> int:
     for keys, groups in key_blocks(run) if limit else ():
         held_out = np.union1d(held_out, keys[draw_held_out(seed, limit, groups)])
     return len(held_out)
+
+
+def has_few_rows(run: RowData) -> bool:
+    """Return whether fewer than FOLDED_ROWS rows differ, and no fewer than folds need."""
+    different = np.empty(0, np.uint64)
+    for keys, _ in key_blocks(run):
+        different = np.union1d(different, keys)
+        if len(different) >= FOLDED_ROWS:
+            return False
+    return len(different) >= LEAST_FOLDED_ROWS
+
+
+def is_by_folds(run: RowData) -> bool:
+    """Return whether folds of all rows choose the ridge of least squares on all candidates, with kernel or width."""
+    return run.config.solver.is_least_squares and is_chosen(run.config.kernel) and has_few_rows(run)
 
 
 def key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:

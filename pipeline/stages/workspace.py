@@ -32,6 +32,8 @@ from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
 FINAL, SUMMARY = "solutions/final.npz", "summary"
+# With the candidates of few rows: decision values by folds, classes, weights, and how many rows differ.
+FOLD_ROWS = ("fold_decision", "fold_truth", "fold_weights", "fold_n_rows")
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES = (
     "features",

@@ -29,7 +29,7 @@ from pipeline.stages.training_rows import (
     run_length,
     stream_blocks,
 )
-from pipeline.stages.workspace import SOLVE, Workspace
+from pipeline.stages.workspace import FOLD_ROWS, SOLVE, Workspace
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
@@ -54,7 +54,10 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     few = work.shape.n_train < FEW_ROWS and work.config.data.groups is None  # rows of a group tell of each other
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
-    if few and fit:
+    if FOLD_ROWS[0] in work.choices:
+        decision, truth, weights, different = (work.choices[name] for name in FOLD_ROWS)
+        n_rows, seen = int(different), False
+    elif few and fit:
         with work.status(SOLVE, WORDS):
             decision, truth, weights = _few(work.row_task, tried, fit)
         n_rows, seen = len(truth), False

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import counted
-from features.row_draws import draw_held_out, held_out_limit
+from features.row_draws import draw_folds, draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
@@ -33,13 +33,24 @@ from pipeline.solvers.kernel_trials import (
     search_from,
     search_kernel,
     trial_bytes,
+    try_kernel,
 )
+from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.filled_settings import count_candidates, is_chosen, kernels_of, trial_sizes
-from pipeline.stages.training_rows import RunSize, TargetFacts, key_blocks, label_blocks
-from pipeline.stages.workspace import CANDIDATES, TaskCheckpoints, Workspace
+from pipeline.stages.training_rows import (
+    FOLDED_ROWS,
+    RunSize,
+    TargetFacts,
+    has_few_rows,
+    is_by_folds,
+    key_blocks,
+    label_blocks,
+)
+from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
+N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
@@ -58,7 +69,7 @@ class KernelTask:
         self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None], steps: "_Steps"
     ) -> Search:
         """Return the search of a kernel on few candidates."""
-        n_rows = float(np.count_nonzero(~sample.held_out))
+        n_rows = float(np.count_nonzero(sample.fitted))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
         return Search(self.few, kinds, self.given, on_round, steps.once)
 
@@ -95,7 +106,9 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
 
 def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
     asked, kernels = work.config.kernel, kernels_of(work.config.kernel)
-    sizes = trial_sizes(work.config, work.shape)
+    sizes, by_folds = trial_sizes(work.config, work.shape), is_by_folds(work)
+    if by_folds:  # the last trial is the fit
+        sizes = replace(sizes, most=len(index))
     name = f"passes/{PASS}/sample.npz"
     points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most)]
     sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
@@ -132,7 +145,20 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
-    return _committed(work, best, sample, [*of_items, *more], again)
+    of_folds = _of_folds(as_dataclass(sample, Sample), best) if by_folds else {}
+    return _committed(work, best, sample, [*of_items, *more], again) | of_folds
+
+
+def _of_folds(sample: Sample, trial: Trial) -> Arrays:
+    """Return what folds of all rows tell of a fit: RIDGE_ERRORS; of classes also rows that calibrate it, FOLD_ROWS."""
+    found, rows = try_kernel(sample, trial), sample.part(sample.by_fold)
+    assert found.ridges is not None
+    assert found.held_out is not None
+    if not sample.of_classes:
+        return {RIDGE_ERRORS: found.ridges}
+    truth = rows.targets.argmax(axis=1) if rows.targets.shape[1] > 1 else (rows.targets[:, 0] > 0).astype(int)
+    calibrating = found.held_out, truth, rows.counts, np.array(sample.n_held_out)
+    return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
 def trials_bytes(run: RunSize) -> int:
@@ -142,7 +168,9 @@ def trials_bytes(run: RunSize) -> int:
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    each = trial_bytes(rows, min(sizes.most, count_candidates(config, shape.n_train)), shape.n_features)
+    few, n_candidates = shape.n_train < FOLDED_ROWS, count_candidates(config, shape.n_train)
+    m = n_candidates if few and config.solver.is_least_squares else min(sizes.most, n_candidates)
+    each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
     beside_each_other = min(run.workers.threads, max(len(kernels_of(config.kernel)), 2))
     return 2 * 4 * rows * shape.n_features + beside_each_other * each
 
@@ -210,8 +238,8 @@ def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
 def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
     """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
 
-    Rows that choices of the fit hold out are held out here; of few rows more are. Raises InvalidDataError where all
-    rows are held out, or none.
+    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds. Raises
+    InvalidDataError where all rows are held out at once, or none.
     """
     n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
@@ -219,24 +247,28 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
     limit = max(limit, facts.held_out_limit)
     held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
-    if held_out.all() or not held_out.any():
+    folds = np.where(held_out, 0, -1)
+    if has_few_rows(work):
+        folds = draw_folds(seed, N_FOLDS, np.concatenate([groups for _, groups in key_blocks(work)]))
+    elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
             "`kernel.name`, `kernel.sigma2` as a number and `kernel.scale=none`",
             "`statistics.hold_out=0.1`",
         )
     order = np.random.default_rng([seed, 6]).permutation(n)
-    fit, others = (order[held_out[order] == part] for part in (False, True))
-    rows = np.sort(np.concatenate([fit[:n_rows], others[: max(n_rows // 2, 1)]]))
+    fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
+    most = max(n_rows // 2, 1) if len(fit) else 2 * n_rows
+    rows = np.sort(np.concatenate([fit[:n_rows], others[:most]]))
     targets, weights, keys = _targets(work, facts, rows)
     deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
     arrays = {
         "X": store.take(rows),
         "targets": targets,
-        "held_out": held_out[rows],
+        "folds": folds[rows],
         "points": store.take(points),
         "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
-        "n_held_out": np.array(float(len(np.unique(keys[held_out[rows]])))),
+        "n_held_out": np.array(float(len(np.unique(keys[folds[rows] >= 0])))),
         "of_classes": np.array(work.shape.task != "regression"),
     }
     return arrays if weights is None else arrays | {"weights": weights}

@@ -440,7 +440,7 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -
     with pytest.raises(ValueError, match=r"float32, which moves one of these by \d.* kernel widths; standardise X"):
         machine.to_model()
     with pytest.raises(ValueError, match="float32, which moves"):
-        SLKLRegressor(20, standardise=False, random_state=0).fit(X * 1e100, y).to_model()
+        SLKLRegressor(20, sigma2="median", standardise=False, random_state=0).fit(X * 1e100, y).to_model()
     assert SLKLRegressor(20, random_state=0).fit(X * 1e-3 + 1e6, y).to_model().n_centers > 0
     assert SLKLRegressor(20, random_state=0).fit(X + 100, y).to_model().n_centers > 0
 

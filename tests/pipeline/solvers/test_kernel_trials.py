@@ -46,7 +46,7 @@ def sample_of(X: np.ndarray, y: np.ndarray, m: int = 80, seed: int = 0) -> Sampl
     if of_classes:
         targets = np.where(y[:, None] == (np.arange(y.max() + 1) if y.max() > 1 else 1), 1.0, -1.0)
     points = X[rng.permutation(len(X))[:m]]
-    return Sample(X, targets, held_out, points, ones, float(held_out.sum()), of_classes)
+    return Sample(X, targets, np.where(held_out, 0, -1), points, ones, float(held_out.sum()), of_classes)
 
 
 def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -64,12 +64,18 @@ def start(sample: Sample, kernel: type[Kernel] = GAUSSIAN, sigma2: float | None 
 def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4)) -> tuple[np.ndarray, float]:
     """Return the best decision values (held-out rows, T) and the exponent of their ridge, by scikit-learn's ridge."""
     weights = np.ones(len(K)) if sample.weights is None else sample.weights
-    fit, held_out, found = ~sample.held_out, sample.held_out, list[tuple[float, int, np.ndarray]]()
-    scale = (weights[fit] @ K[fit] ** 2).mean()
+    any_fold, found = sample.folds >= 0, list[tuple[float, int, np.ndarray]]()
     for exponent in exponents:
-        ridge = Ridge(alpha=scale * 10.0**exponent, solver="cholesky").fit(K[fit], sample.targets[fit], weights[fit])
-        f = ridge.predict(K[held_out]).reshape(-1, sample.targets.shape[1])
-        found.append((float(weights[held_out] @ ((f - sample.targets[held_out]) ** 2).sum(axis=1)), exponent, f))
+        f = np.zeros_like(sample.targets)
+        for fold in range(sample.folds.max() + 1):
+            fit, held_out = sample.folds != fold, sample.folds == fold
+            scale = (weights[fit] @ K[fit] ** 2).mean()
+            ridge = Ridge(alpha=scale * 10.0**exponent, solver="cholesky").fit(
+                K[fit], sample.targets[fit], weights[fit]
+            )
+            f[held_out] = ridge.predict(K[held_out]).reshape(-1, f.shape[1])
+        squares = ((f - sample.targets) ** 2).sum(axis=1)
+        found.append((float((weights * squares)[any_fold].sum()), exponent, f[any_fold]))
     _, exponent, f = min(found, key=lambda one: one[0])
     return f, exponent
 
@@ -78,10 +84,14 @@ EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: ker
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
-def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: type[Kernel], weighted: bool) -> None:
+@pytest.mark.parametrize(("kernel", "n_folds"), [(GAUSSIAN, 1), (GAUSSIAN, 5), (PRODUCT, 1)])
+def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(
+    kernel: type[Kernel], n_folds: int, weighted: bool
+) -> None:
     X, y = waves()
     sample = sample_of(X, y)
+    if n_folds > 1:
+        sample = replace(sample, folds=np.random.default_rng(3).integers(n_folds, size=len(X)))
     if weighted:
         sample = replace(sample, weights=np.random.default_rng(2).integers(1, 4, len(X)).astype(float))
     scales, sigma2 = np.array([2.0, 1.0, 0.5, 0.0], np.float32), 3.0
@@ -91,9 +101,17 @@ def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: type[Ke
     }
     f, exponent = twin(sample, kernels[kernel](X * scales, sample.points * scales))
     tried = try_kernel(sample, Trial(kernel, DIAGONAL, scales, sigma2, len(sample.points)))
-    weights = None if sample.weights is None else sample.weights[sample.held_out]
+    held_out = sample.folds >= 0
+    weights = None if sample.weights is None else sample.weights[held_out]
     assert tried.ridge == exponent
-    assert tried.error == pytest.approx(np.average((f[:, 0] - y[sample.held_out]) ** 2, weights=weights), rel=1e-4)
+    assert tried.error == pytest.approx(np.average((f[:, 0] - y[held_out]) ** 2, weights=weights), rel=1e-4)
+    assert tried.held_out is not None
+    order = np.argsort(sample.folds[held_out], kind="stable")
+    np.testing.assert_allclose(tried.held_out, f[order], atol=1e-3)
+    if n_folds > 1:
+        counts, K = sample.counts, kernels[kernel](X * scales, sample.points * scales)
+        whole = Ridge(10.0**exponent * (counts @ K**2).mean(), solver="cholesky").fit(K, y, sample.weights)
+        np.testing.assert_allclose(K @ tried.weights[:, 0], K @ whole.coef_, atol=1e-3)
     fewer = try_kernel(sample, replace(tried, n_centers=20))
     assert len(fewer.weights) == 20, "the first of the points"
 
@@ -108,7 +126,8 @@ def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_w
     if weighted:
         sample = replace(sample, weights=np.random.default_rng(2).exponential(size=len(X)))
     truth = np.where(sample.targets[:, 0] > 0, 1, 0) if n_classes == 2 else sample.targets.argmax(axis=1)
-    truth, held_out = truth[sample.held_out], sample.held_out
+    held_out = sample.folds == 0
+    truth = truth[held_out]
     weights = np.ones(len(truth)) if sample.weights is None else sample.weights[held_out]
     tried = try_kernel(sample, start(sample, sigma2=2.0))
     f, _ = twin(sample, rbf_kernel(X, sample.points, 1 / 4), [tried.ridge])
@@ -129,7 +148,7 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel: type[Kernel]) -> None:
     """Where the width or rows are no float32 numbers; the widths beside it are tried."""
     sample = sample_of(*waves(60))
     assert try_kernel(sample, start(sample, kernel, 1e-90)).error == math.inf
-    held_out = replace(sample, X=np.where(sample.held_out[:, None], 1e39, sample.X))
+    held_out = replace(sample, X=np.where((sample.folds == 0)[:, None], 1e39, sample.X))
     assert try_kernel(held_out, start(sample, kernel)).error == math.inf
     tiny = replace(sample, X=sample.X * 1e-20, points=sample.points * 1e-20)
     trial = start(tiny, kernel, kernel.typical_sigma2(tiny.points) / 4)
@@ -183,7 +202,7 @@ def test_rounds_begin_where_only_a_quarter_of_the_typical_width_has_slopes(monke
     rng, of_sample = np.random.default_rng(4), np.random.default_rng(100)
     X = rng.normal(size=(1200, 24))
     y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=1200)
-    sample = replace(sample_of(X, y), held_out=of_sample.random(1200) < 1 / 3)
+    sample = replace(sample_of(X, y), folds=np.where(of_sample.random(1200) < 1 / 3, 0, -1))
     sample = replace(sample, points=X[of_sample.permutation(1200)[:100]])
     search = Search(100, (DIAGONAL,))
     base, best = search_kernel(sample, GAUSSIAN, search)
