@@ -2,9 +2,10 @@
 
 Scales are learned in rounds: each fits some candidates, and multiplies every scale by the root mean square of the
 derivatives of that fit by the feature: the diagonal of a recursive feature machine (Radhakrishnan, Beaglehole, Pandit
-and Belkin 2024, arXiv:2212.13881). Where that gains no more, the whole machine goes on from the best round: the root of
-the mean outer product of the gradients replaces the scales. A fit that explains nothing has slopes that are noise, and
-whether it does depends on its width: rounds begin at several, and are judged by their best.
+and Belkin 2024, arXiv:2212.13881). The first rounds take a power of it. Where that gains no more, the whole machine
+goes on from the best round: the root of the mean outer product of the gradients replaces the scales. A fit that
+explains nothing has slopes that are noise, and whether it does depends on its width and on its candidates: rounds begin
+at several widths, on more candidates than they have themselves, and are judged by their best.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,9 @@ from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
-START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
+START_WIDTHS = (1.0, 1 / 16)  # times the typical one, at which rounds of scales begin
+START_CENTERS = 3  # times those of a trial: more explain something, and have slopes, where fewer explain nothing
+SHARP = 1.5  # power of the slopes in the first rounds, which find out sooner which features matter
 FIRST_WIDTH = 0.5  # times the typical one, where the search for a width begins
 SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
 JUDGED_AFTER, MOST_ROUNDS = 2, 12  # rounds
@@ -310,8 +313,7 @@ def search_from(
     line = [_first(sample, Trial(kernel, kind, scales, 1.0, search.n_centers), search)]
     if kind in search.kinds:
         line += _rounds(sample, line[0], kind, JUDGED_AFTER, search)
-        while len(line) <= MOST_ROUNDS and _still_gains(line):
-            line += _rounds(sample, line[-1], kind, 1, search)
+        line = _while_gaining(sample, line, kind, search)
     return [min(line, key=lambda trial: trial.error)]
 
 
@@ -329,31 +331,43 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
     best = list[Trial]()
     for kind in search.kinds:
         if kind == METRIC:
-            lines = [[min([base, *best], key=lambda trial: trial.error)]]
+            start = min([base, *best], key=lambda trial: trial.error)
+            line = [start, *_rounds(sample, start, kind, JUDGED_AFTER, search)]
         else:
-            widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
-            lines = [[search.tried(sample, replace(base, sigma2=width))] for width in widths]
-        lines = [[line[0], *_rounds(sample, line[0], kind, JUDGED_AFTER, search)] for line in lines]
-        line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
-        while len(line) <= MOST_ROUNDS and _still_gains(line):
-            line += _rounds(sample, line[-1], kind, 1, search)
-        best.append(min(line[1:], key=lambda trial: trial.error))
+            starts = _starts(sample, base, search)
+            lines = [[base, *_rounds(sample, start, kind, JUDGED_AFTER, search, SHARP)] for start in starts]
+            line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
+            line = _while_gaining(sample, line, kind, search, SHARP)
+            last = min(line[1:], key=lambda trial: trial.error)
+            line += _rounds(sample, last, kind, 1, search)
+        best.append(min(_while_gaining(sample, line, kind, search)[1:], key=lambda trial: trial.error))
     return best
 
 
-def _still_gains(line: list[Trial]) -> bool:
-    errors = [trial.error for trial in line]
-    return min(errors[-JUDGED_AFTER:]) < (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
+def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
+    """Return the trials at which rounds of scales begin: at several widths, on more candidates."""
+    widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
+    n_centers = min(START_CENTERS * search.n_centers, len(sample.points))
+    return [search.tried(sample, replace(base, sigma2=width, n_centers=n_centers, ridge=None)) for width in widths]
 
 
-def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search) -> list[Trial]:
+def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search, power: float = 1.0) -> list[Trial]:
+    """Return the trials of a line of rounds, with more rounds while the last one gains."""
+    line = list(line)
+    while len(line) <= MOST_ROUNDS and line[-1].error < (1 - LEAST_GAIN) * min(trial.error for trial in line[:-1]):
+        line += _rounds(sample, line[-1], kind, 1, search, power)
+    return line
+
+
+def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search, power: float = 1.0) -> list[Trial]:
     """Return the trials of some rounds, each at its best width."""
     trials = [trial]
     for _ in range(count):
         last = trials[-1]
         found = search.once(partial(_slopes, sample, last, kind))
-        scales = next_scales(last, found["slopes"], sample.points)
-        trials.append(best_width(sample, replace(last, kind=kind, scales=scales), search)[0])
+        scales = next_scales(last, found["slopes"], sample.points, power)
+        of_round = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
+        trials.append(best_width(sample, of_round, search)[0])
         search.on_round(trials[-1])
     return trials[1:]
 
@@ -382,17 +396,19 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
     return total
 
 
-def next_scales(trial: Trial, slopes: NDArray[np.float64], points: NDArray[np.floating]) -> NDArray[np.float32]:
+def next_scales(
+    trial: Trial, slopes: NDArray[np.float64], points: NDArray[np.floating], power: float = 1.0
+) -> NDArray[np.float32]:
     """Return the scales (d,) f4 of a trial times the roots of the mean squared derivatives (d,), or the root (d, d).
 
-    The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 85 and
-    91), of a metric. The typical width of the points (m, d) stays that of the trial, so that a width means the same in
-    every round. Where the function is constant the scales stay as they are.
+    Of the former a power; the root is that of the mean products (d, d) of the derivatives by the scaled features
+    (mathematics.md, eqs. 85 and 91), of a metric. The typical width of the points (m, d) stays that of the trial, so
+    that a width means the same in every round. Where the function is constant the scales stay as they are.
     """
     scales = trial.scales
     slopes = slopes / max(float(np.abs(slopes).max(initial=0.0)), _LEAST)
     if slopes.ndim == 1:
-        learned = scales * np.sqrt(slopes)
+        learned = (scales * np.sqrt(slopes)) ** power
     else:
         root = np.diag(scales).astype(np.float64) if scales.ndim == 1 else scales.astype(np.float64)
         values, vectors = np.linalg.eigh(root @ slopes @ root)

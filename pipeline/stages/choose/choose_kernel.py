@@ -24,6 +24,7 @@ from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
     SCALE_KINDS,
+    START_CENTERS,
     Sample,
     Search,
     Trial,
@@ -169,7 +170,8 @@ def trials_bytes(run: RunSize) -> int:
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
     few, n_candidates = shape.n_train < FOLDED_ROWS, count_candidates(config, shape.n_train)
-    m = n_candidates if few and config.solver.is_least_squares else min(sizes.most, n_candidates)
+    most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
+    m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
     beside_each_other = min(run.workers.threads, max(len(kernels_of(config.kernel)), 2))
     return 2 * 4 * rows * shape.n_features + beside_each_other * each

@@ -198,18 +198,21 @@ def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {width for width, _ in asked} == {0.7}
 
 
-def test_rounds_begin_where_only_a_quarter_of_the_typical_width_has_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_begin_where_only_narrow_widths_and_many_candidates_have_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, of_sample = np.random.default_rng(4), np.random.default_rng(100)
-    X = rng.normal(size=(1200, 24))
-    y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=1200)
-    sample = replace(sample_of(X, y), folds=np.where(of_sample.random(1200) < 1 / 3, 0, -1))
-    sample = replace(sample, points=X[of_sample.permutation(1200)[:100]])
-    search = Search(100, (DIAGONAL,))
+    X = rng.normal(size=(2500, 24))
+    y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=2500)
+    sample = replace(sample_of(X, y), folds=np.where(of_sample.random(2500) < 1 / 3, 0, -1))
+    sample = replace(sample, points=X[of_sample.permutation(2500)[:750]])
+    search = Search(250, (DIAGONAL,))
     base, best = search_kernel(sample, GAUSSIAN, search)
-    assert best.error < 0.2 * base.error
+    assert best.error < 0.1 * base.error
+    assert best.n_centers == 250
     assert set(np.argsort(importances(best.scales))[-3:]) == {0, 1, 2}
-    monkeypatch.setattr(kernel_trials, "START_WIDTHS", (1.0,))
-    assert search_kernel(sample, GAUSSIAN, search)[-1].error > 0.9 * base.error, "there they never start"
+    for constant, value in (("START_WIDTHS", (1.0, 0.25)), ("START_CENTERS", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel_trials, constant, value)
+            assert search_kernel(sample, GAUSSIAN, search)[-1].error > 0.9 * base.error, "there they never start"
 
 
 def test_a_metric_finds_the_directions_that_matter() -> None:
@@ -319,6 +322,8 @@ def test_scales_keep_the_typical_distance_and_can_be_zero(kernel: type[Kernel]) 
     scales = next_scales(before, np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points)
     np.testing.assert_allclose(scales / scales[0], [1.0, 1.0, 0.0, 0.005, 0.5], rtol=1e-6)
     assert kernel.typical_sigma2(points * scales) == pytest.approx(typical, rel=1e-5)
+    sharper = next_scales(before, np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points, 1.5)
+    np.testing.assert_allclose(sharper / sharper[0], (scales / scales[0]) ** 1.5, rtol=1e-5)
     np.testing.assert_array_equal(next_scales(before, np.zeros(5), points), before.scales)
     assert importances(scales).sum() == pytest.approx(1.0)
     assert importances(np.array([2.0, 0.0, 1.0], np.float32)).tolist() == pytest.approx([0.8, 0.0, 0.2])
