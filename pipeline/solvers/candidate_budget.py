@@ -5,7 +5,6 @@ memory for them, so that it gives the same model wherever it is spent. A core of
 """
 
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
@@ -28,7 +27,7 @@ RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
 WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
 SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
 FINALISTS = 4  # kernels and scales that more candidates decide between, at most
-SHARE_OF_TRIALS = 0.4  # of a budget
+SHARE_OF_TRIALS = 0.25  # of a budget
 GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
 DISTANCES = 8e6  # of pairs of points, whose typical distance is measured in each round, for each feature
 TRIAL_OPERATIONS = 2e8  # of a trial, however small: calls, and its part of the typical distances
@@ -51,9 +50,8 @@ TRIAL_SIZES = (
     TrialSizes(1000, 100, 200, 200),
     TrialSizes(2000, 150, 300, 300),
     TrialSizes(4000, 250, 500, 500),
-    TrialSizes(6000, 350, 700, 1000),
-    TrialSizes(10_000, 500, 1000, 1000),
-    TrialSizes(10_000, 500, 1000, MOST_TRIED),
+    TrialSizes(6000, 350, 700, 700),
+    TrialSizes(9000, 500, 1000, 1000),
 )
 
 
@@ -77,11 +75,13 @@ class Fit:
 
     def operations(self, m: int, budget: float = DEFAULT_BUDGET) -> float:
         """Return the operations of a fit with m candidates, in steps, with the trials that a budget pays for."""
-        t, steps = self.n_outputs, steps_to(m)
-        operations = self._trials(self.trial_sizes(budget))
-        for before, size in pairwise([0, *steps]):
-            operations += self.n_rows * size * (2.0 * self.n_features + 2 * t + VALUE_OPERATIONS)
-            operations += GRAM_SLOWNESS * self.n_rows * (size**2 - before**2) + self._solves(size)
+        t, operations, before = self.n_outputs, self._trials(self.trial_sizes(budget)), 0
+        for size in steps_to(m):
+            of_row = size * (2.0 * self.n_features + 2 * t + VALUE_OPERATIONS)
+            of_row += GRAM_SLOWNESS * (size**2 - before**2)
+            fits = WIDTHS_TRIED if self.kernels > 1 and tries_widths(size, m) else 1
+            operations += fits * (self.n_rows * of_row + self._solves(size))
+            before = size if is_joined(size, m) else 0
         if self.of_classes and self.n_rows < FEW_ROWS:
             operations += 2.0 * self.n_rows * m**2
         if self.penalised:
@@ -110,8 +110,8 @@ class Fit:
         """Return the operations of one fit to so many rows, with half as many held-out ones."""
         n, d = 1.5 * n_fit, self.n_features
         metric = 2.0 * n * d**2 if self.scaled and d <= MOST_OF_METRIC else 0.0
-        of_row = m * (2.0 * d + m + 2 * self.n_outputs + VALUE_OPERATIONS)
-        return TRIAL_OPERATIONS + metric + n * of_row + self._solves(m)
+        columns = n * m * (2.0 * d + 2 * self.n_outputs + VALUE_OPERATIONS)
+        return TRIAL_OPERATIONS + metric + columns + n_fit * m**2 + self._solves(m)
 
     def _solves(self, m: int) -> float:
         return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
@@ -123,15 +123,25 @@ class Fit:
 
 
 def steps_to(most: int) -> list[int]:
-    """Return the numbers of candidates at which a fit looks whether more lower its held-out error; the last is `most`.
+    """Return the numbers of candidates at which a fit looks whether more lower its held-out loss; the last is `most`.
 
-    They are LEAST_CENTERS, and twice as many each time (mathematics.md, eq. 75).
+    They are LEAST_CENTERS, and twice as many each time; the last two differ by half at least (mathematics.md, eq. 75).
     """
     steps, size = [], LEAST_CENTERS
-    while size < most:
+    while 1.5 * size <= most:
         steps.append(size)
         size *= 2
     return [*steps, most]
+
+
+def tries_widths(size: int, most: int) -> bool:
+    """Return whether a fit of so many candidates is cheap beside that of the most, so that several widths are tried."""
+    return 4 * size <= most
+
+
+def is_joined(size: int, most: int) -> bool:
+    """Return whether a fit of so many candidates has the width of the most, whose Gram its own is a part of."""
+    return 3 * size > most
 
 
 def candidates_within(fit: Fit, budget: float, memory_bytes: int) -> int:

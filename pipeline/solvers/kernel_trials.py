@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
-from scipy.special import logsumexp
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.solvers.held_out_losses import log_losses
+from pipeline.solvers.prediction_limits import clipped, limits_of
 from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
@@ -36,7 +37,6 @@ SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, roundin
 JUDGED_AFTER, MOST_ROUNDS = 2, 12  # rounds
 LEAST_GAIN = 0.01  # of a held-out error
 SLOPE_ROWS, SLOPE_OPERATIONS = 4000, 2e10  # of which derivatives are taken, at most, and what they may cost
-FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
 MOST_OF_METRIC = 200  # features that may have a metric
 LEARNED = "learned"
 PLAIN, COMMON = "plain", "common"  # features as they are; inputs on one common scale, in place of z-scores
@@ -88,6 +88,12 @@ class Sample:
     def counts(self) -> NDArray[np.float64]:
         """How much each row counts, (rows,) f8."""
         return np.ones(len(self.X)) if self.weights is None else self.weights
+
+    @property
+    def truth(self) -> NDArray[np.int64]:
+        """The class of each row, (rows,)."""
+        outputs = self.targets
+        return np.asarray(outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,26 +234,17 @@ class _HeldOut:
 
 
 def _error(f: NDArray[np.float64], rows: Sample) -> float:
-    """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 82).
+    """Return the mean squared error of predictions f (rows, T) near the range of the targets; of classes the log loss.
 
-    f (rows, T): decision values. The squared error of classes counts decision values beyond ±1, which no probability
-    minds: it preferred metrics whose machines made more errors.
+    The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
+    whose machines made more errors.
     """
-    y, s = rows.targets, rows.counts
-    if not rows.of_classes:
-        return float(s @ np.square(f - y).sum(axis=1) / s.sum())
-    if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
-        f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
-    behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
-    # Half a row is wrong in any case.
-    sure = float(np.average(np.abs(behind).max(axis=1), weights=s)) / (2 * rows.n_held_out)
-
-    def loss_at(step: int) -> float:
-        temperature = 2.0 ** (step / 2)
-        losses = logsumexp(behind / temperature, axis=1)
-        return float(s @ losses) / s.sum() + sure / temperature
-
-    return min(search_exponents(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
+    if rows.of_classes:
+        losses = log_losses(f, rows.truth, rows.counts, rows.n_held_out)
+    else:
+        limits = limits_of(float(rows.targets.min()), float(rows.targets.max()))
+        losses = np.square(clipped(f, limits) - rows.targets).sum(axis=1)
+    return float(np.average(losses, weights=rows.counts))
 
 
 def _statistics(kernel: Kernel, trial: Trial, rows: Sample) -> GramStatistics:

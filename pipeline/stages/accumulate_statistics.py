@@ -123,7 +123,7 @@ def statistics_pass(
     shape, largest, sampled = rows.shape, rows.facts.bounds(), parts == (SAMPLE,)
     sums_bytes = 8 * len(parts) * n_columns * (n_columns - n_kept)
     blocks = row_grid("train", shape.n_train, n_columns, sums_bytes, share)
-    key = (n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
+    key = (rows.sigma2, n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
     return block_pass(
         rows,
         blocks,

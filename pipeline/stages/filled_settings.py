@@ -188,12 +188,11 @@ def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
 
 
 def value_dtype(config: TrainConfig, shape: FeatureShape) -> str:
-    """Return the dtype of kernel values: float64 where rows are, or the certificate of a table is of such columns.
+    """Return the dtype of kernel values: float64 for tables, whose ridges may be so small that float32 limits them.
 
-    Features of images are long, and their inner products nearly all the work: they stay float32.
+    Features of images are long, and their inner products nearly all the work: they stay as the rows are.
     """
-    certified = config.solver.is_penalised and config.features.name == "raw"
-    return "float64" if certified else shape.dtype
+    return "float64" if config.features.name == "raw" else shape.dtype
 
 
 def is_chosen(kernel: KernelConfig) -> bool:

@@ -6,23 +6,18 @@ classes are divided out.
 """
 
 import itertools
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.scores import RANKED, Calibration, by_class, ranked_rows, ranked_share, total_of
-from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.prediction.scores import Calibration, by_class, ranked_share
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
+from pipeline.stages.held_out_decisions import Rows, held_out_decisions
 from pipeline.stages.training_rows import (
-    RowBlock,
     RowTask,
     RunSize,
-    block_pass,
     block_pass_bytes,
     count_held_out,
     row_grid,
@@ -40,7 +35,6 @@ BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, wit
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
 Values = NDArray[np.float64]
-Rows = tuple[Values, NDArray[np.int64], Values]  # decision values (n, T), true classes (n,) and weights (n,)
 
 
 def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
@@ -62,7 +56,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
             decision, truth, weights = _few(work.row_task, tried, fit)
         n_rows, seen = len(truth), False
     else:
-        decision, truth, weights = _held_out(work, tried)
+        decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
         n_rows, seen = n_held_out, tried.everything is not None
     if not n_rows:
         return None
@@ -116,16 +110,6 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     return float(found.fun), float(found.x[0]) / size, float(found.x[1])
 
 
-def _held_out(work: Workspace, tried: CalibrationWeights) -> Rows:
-    """Return the held-out rows, of many some, drawn: a pass over the rows."""
-    arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
-    given = work.commit(f"passes/{TEMPERATURE}/weights.npz", arrays)
-    grid, rows = row_grid("train", work.shape.n_train, len(tried.weights.columns)), work.row_task
-    task = block_pass(rows, grid, partial(_block, rows, given), BlockValues, (TEMPERATURE,), features="held-out")
-    found = total_of(work.add_up(SOLVE, task, TEMPERATURE, WORDS).by_block())
-    return tuple(found[name] for name in RANKED)
-
-
 def temperature_bytes(run: RunSize) -> int:
     """Return the memory of the pass over the held-out rows, and of the search; 0 where there is none."""
     n, n_outputs, hold_out = run.shape.n_train, run.shape.n_outputs, run.config.statistics.hold_out
@@ -147,25 +131,3 @@ def _few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Rows:
             columns = kernel.block(block.X[counted], out_dtype=np.float64)
             left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], unseen[counted])
     return left_out.values()
-
-
-def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
-    """Return what gives a block's held-out rows, of many some; other rows cost no columns."""
-    arrays, kernel = given.read(), None
-    if "points" in arrays:
-        kernel = rows.kernel_at(arrays["points"])
-    elif len(arrays["columns"]):
-        kernel = rows.kernel_of(arrays["columns"])
-    weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
-
-    def decided(values: BlockValues, block: RowBlock, each: ForEach) -> None:
-        X = block.X[block.held_out]
-        decision = np.tile(arrays["intercept"], (len(X), 1))
-        if kernel is not None and len(X):
-            decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
-        counts = None if block.weights is None else block.weights[block.held_out]
-        values.put(
-            block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, rows.shape.n_train)
-        )
-
-    return decided

@@ -157,8 +157,7 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
     assert found.held_out is not None
     if not sample.of_classes:
         return {RIDGE_ERRORS: found.ridges}
-    truth = rows.targets.argmax(axis=1) if rows.targets.shape[1] > 1 else (rows.targets[:, 0] > 0).astype(int)
-    calibrating = found.held_out, truth, rows.counts, np.array(sample.n_held_out)
+    calibrating = found.held_out, rows.truth, rows.counts, np.array(sample.n_held_out)
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 

@@ -1,97 +1,209 @@
-"""The number of candidates of a fit by a budget: they grow in steps, while more of them lower the held-out error.
+"""The number of candidates of a fit by a budget, and the width with so many: both by the losses of held-out rows.
 
-A step has twice the candidates of the one before, which are the first of them: the Gram grows, and is not made again.
+The candidates grow in steps, each about twice the one before, whose first they are. The best width is smaller with more
+candidates: while steps are cheap it is tried again, and what it is with the largest follows from these.
 """
 
+from dataclasses import dataclass, replace
+from itertools import count
+
 import numpy as np
-from scipy.linalg import LinAlgError
+from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
-from pipeline.runtime.stored_arrays import as_arrays
-from pipeline.solvers.candidate_budget import steps_to
-from pipeline.solvers.kernel_trials import least_gain
-from pipeline.solvers.ridge import SplitStatistics, refit
+from pipeline.runtime.stored_arrays import Arrays
+from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
+from pipeline.solvers.held_out_losses import is_better, log_losses, lowest_point
+from pipeline.solvers.prediction_limits import clipped
+from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
 from pipeline.stages.accumulate_statistics import (
     ALL,
     FIT,
     HELD_OUT,
     commit_parts,
     name_of,
-    statistics_of,
     statistics_pass,
 )
+from pipeline.stages.held_out_decisions import held_out_decisions
 from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
 
-RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
-Errors = list[tuple[float, float]]
+RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
+WIDTHS = range(-3, 4)  # powers of 2 by which the width that is expected may be wrong
+STEEPEST = 0.6  # halvings of the width, at most, that are expected where candidates double
+PATIENCE = 2  # steps in a row without gain, after which candidates grow no more
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A fit of so many candidates at a width, and how it does on held-out rows.
+
+    ridges (r, 2) f8: fractions of the diagonal, and mean losses; losses (rows,) f8 at the best of them; weights (rows,)
+    """
+
+    size: int
+    sigma2: float
+    ridges: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss at the best ridge: squared, or of classes the log loss at the best temperature."""
+        return float(self.ridges[:, 1].min(initial=np.inf))
 
 
 def grow_candidates(work: Workspace) -> None:
-    """Commit the statistics of as many candidates as lower the held-out error by more than chance, and cut the others.
+    """Commit the statistics of as many candidates as lower the held-out loss by more than chance, and cut the others.
 
-    With the candidates are then committed the ridges that were tried on so many, and their held-out errors.
+    With the candidates are then committed the width, and the ridges that were tried, with their held-out losses.
     """
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
+        growth = _Growth(work)
         if RIDGE_ERRORS not in work.choices:
-            size, errors = _grown(work)
+            kept = growth.best()
             copied = {name: np.array(values) for name, values in work.choices.items()}
-            cut = {name: copied[name][:size] for name in ("index", "X")}
-            work.commit(CANDIDATES, copied | cut | {RIDGE_ERRORS: np.array(errors)})
+            cut = {name: copied[name][: kept.size] for name in ("index", "X")}
+            chosen = {"sigma2": np.array(kept.sigma2), RIDGE_ERRORS: kept.ridges}
+            work.commit(CANDIDATES, copied | cut | chosen)
         if work.committed(name_of(ALL), mapped=True) is None:
-            size = len(work.choices["index"])
-            if work.committed(name_of(FIT), mapped=True) is None:  # a finished run has none, and solves again
-                again = None
-                for step in steps_to(size):  # the same steps, so that no bit differs
-                    again = _step(work, again, step)
-            parts = [statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT)]  # a kill may leave one cut
-            whole = all(part.n_centers == size for part in parts)
-            fit, held_out = parts if whole else (part.cut(np.arange(size)) for part in parts)
-            commit_parts(work, fit, held_out, ("", "", ALL) if whole else (FIT, HELD_OUT, ALL))
+            commit_parts(work, *growth.statistics(work.n_candidates, work.row_task.sigma2), (FIT, HELD_OUT, ALL))
+        work.drop(f"passes/{STATISTICS}")
 
 
-def _grown(work: Workspace) -> tuple[int, Errors]:
-    """Commit the statistics of steps; return how many candidates to keep, and held-out errors of ridges with them."""
-    steps, parts, kept = steps_to(work.n_candidates), _committed(work), 0
-    chance, errors, error, ridge = least_gain(count_held_out(work, work.facts)), Errors(), np.inf, None
-    for size in steps:
-        if parts is None or parts[0].n_centers < size:
-            parts = _step(work, parts, size)
-        fit, held_out = (part.prefix(size) for part in parts)
-        try:
-            tried = refit(fit, held_out, fit, intercept=work.intercept, start=ridge).held_out_errors
-        except LinAlgError as error_of_gram:
-            raise InvalidDataError(f"least squares: {error_of_gram}; use a larger `kernel.sigma2`") from None
-        fraction, found = min(tried, key=lambda pair: pair[1])
-        work.log(f"{size} candidates: held-out mean squared error {found:.6g}", candidates=size, hold_out_error=found)
-        gains = found < (1 - chance) * error
-        if found < error:
-            kept, errors, error, ridge = size, list(tried), found, round(np.log10(fraction))
-        if not gains:
-            break
-    if kept < steps[-1]:
-        work.log(f"{kept} of {steps[-1]} candidates are kept: more lower the error by no more than chance explains")
-    return kept, errors
+class _Growth:
+    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the last."""
+
+    def __init__(self, work: Workspace) -> None:
+        self._work, self._rows, self._names = work, work.row_task, count()
+        self._n_different = float(max(count_held_out(work, work.facts), 1))
+        self._chooses_width = work.config.kernel.sigma2 == "auto"
+        self._last: tuple[int, float, SplitStatistics] | None = None
+        self._ridge: int | None = None
+
+    def best(self) -> Judged:
+        """Return the fit that no larger one is better than. Raises InvalidDataError where none can be computed."""
+        sizes, centres, without, kept = steps_to(self._work.n_candidates), list[tuple[float, float]](), 0, None
+        for size in sizes:
+            expected = self._rows.sigma2 * 2.0 ** _expected(centres, sizes[-1] if is_joined(size, sizes[-1]) else size)
+            if self._chooses_width and tries_widths(size, sizes[-1]):
+                found, centre = self._at_widths(size, expected)
+                centres.append((np.log2(size), np.log2(centre / self._rows.sigma2)))
+            else:
+                found = self._judged(size, expected)
+            if kept is None or self._is_better(kept, found):
+                kept, without = found, 0
+            else:
+                without += 1
+            if without == PATIENCE:
+                break
+        assert kept is not None
+        if not np.isfinite(kept.loss):
+            raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
+        if kept.size < size:
+            self._work.log(
+                f"{kept.size} of {sizes[-1]} candidates are kept: more lower the loss by no more than chance explains"
+            )
+        return kept
+
+    def statistics(self, size: int, sigma2: float) -> SplitStatistics:
+        """Return the statistics of the first candidates at a width, of fit rows and held-out rows."""
+        if self._last is None or self._last[:2] != (size, sigma2):
+            before = self._last[2] if self._last and self._last[0] < size and self._last[1] == sigma2 else None
+            self._last, n_kept = None, before[0].n_centers if before else 0
+            name = f"{STATISTICS}/{size}"
+            task = statistics_pass(replace(self._rows, sigma2=sigma2), (FIT, HELD_OUT), size, n_kept=n_kept)
+            parts = statistics_by_part(self._work.add_up(STATISTICS, task, name, f"{size} candidates"))
+            self._work.drop(f"passes/{name}")
+            fit, held_out = (
+                joined(before[number] if before else None, np.arange(n_kept), parts.pop(part))
+                for number, part in enumerate((FIT, HELD_OUT))
+            )
+            self._last = size, sigma2, (fit, held_out)
+        return self._last[2]
+
+    def _at_widths(self, size: int, sigma2: float) -> tuple[Judged, float]:
+        """Return the fit at the best of some widths, in powers of 2 of the expected one, and where they are best."""
+        found = dict[int, Judged]()
+
+        def loss_at(step: int) -> float:
+            found[step] = self._judged(size, sigma2 * 2.0**step)
+            return found[step].loss
+
+        losses = search_exponents(loss_at, 0, WIDTHS)
+        best = min(losses, key=lambda step: losses[step])
+        return found[best], sigma2 * 2.0 ** lowest_point(losses)
+
+    def _judged(self, size: int, sigma2: float) -> Judged:
+        """Return a fit, judged once."""
+        name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
+        arrays = self._work.once(name, lambda: self._judge(size, sigma2))
+        found = Judged(size, sigma2, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
+        if found.ridges.size:
+            self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
+        loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
+        words = f"{size} candidates, sigma2 {sigma2:.4g}: held-out {loss}"
+        self._work.log(words, candidates=size, sigma2=sigma2, hold_out_error=found.loss)
+        return found
+
+    @property
+    def _is_regression(self) -> bool:
+        return self._work.shape.task == "regression"
+
+    def _judge(self, size: int, sigma2: float) -> Arrays:
+        fit, held_out = self.statistics(size, sigma2)
+        errors, of_fractions = try_ridges([(fit, held_out)], start=self._ridge, intercept=self._work.intercept)
+        if not errors:
+            return {name: np.empty(shape) for name, shape in (("ridges", (0, 2)), ("losses", 0), ("weights", 0))}
+        best = int(np.argmin([error for _, error in errors]))
+        fractions = [fraction for fraction, _ in errors[max(best - 1, 0) : best + 2]]  # clipping may prefer another
+        weights = [of_fractions[fraction][0] for fraction in fractions]
+        every = Weights(
+            self._work.candidates[:size],
+            np.hstack([one.weights for one in weights]),
+            np.concatenate([one.intercept for one in weights]),
+        )
+        task = replace(self._rows, sigma2=sigma2)
+        name = f"{STATISTICS}/held-out"
+        decision, truth, counts = held_out_decisions(
+            self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
+        )
+        self._work.drop(f"passes/{name}")
+        of_ridges = np.split(decision, len(fractions), axis=1)
+        losses = [self._losses(of_ridge, truth, counts) for of_ridge in of_ridges]
+        means = [float(np.average(of_ridge, weights=counts)) for of_ridge in losses]
+        return {
+            "ridges": np.column_stack([fractions, means]),
+            "losses": losses[int(np.argmin(means))],
+            "weights": counts,
+        }
+
+    def _losses(
+        self, decision: NDArray[np.float64], truth: NDArray[np.int64], counts: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        facts, shape = self._work.facts, self._work.shape
+        if not self._is_regression:
+            return log_losses(decision, truth, counts, self._n_different)
+        predicted = clipped(decision, facts.limits)
+        return np.asarray(np.square(predicted - facts.encoded(truth, shape)).sum(axis=1))
+
+    def _is_better(self, before: Judged, after: Judged) -> bool:
+        if not (len(before.losses) and len(after.losses)):
+            return after.loss < before.loss
+        return is_better(before.losses, after.losses, after.weights, self._n_different)
 
 
-def _committed(work: Workspace) -> SplitStatistics | None:
-    """Return the parts that an earlier session has committed, of as many columns as the last whole step had."""
-    if any(work.committed(name_of(part), mapped=True) is None for part in (FIT, HELD_OUT)):
-        return None
-    fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
-    return fit, held_out.prefix(fit.n_centers)
+def _expected(centres: list[tuple[float, float]], size: int) -> float:
+    """Return the logarithm of the best width with so many candidates, from those of smaller sizes.
 
-
-def _step(work: Workspace, before: SplitStatistics | None, size: int) -> SplitStatistics:
-    """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
-    n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
-    task = statistics_pass(work.row_task, (FIT, HELD_OUT), size, n_kept=n_kept)
-    sums = statistics_by_part(work.add_up(STATISTICS, task, name, f"{size} candidates"))
-    for number, part in ((1, HELD_OUT), (0, FIT)):
-        whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))
-        work.commit(name_of(part), as_arrays(whole))
-    work.drop(f"passes/{name}")
-    return statistics_of(work, name_of(FIT)), statistics_of(work, name_of(HELD_OUT))
+    It is taken to go on falling as it has, by no more than STEEPEST (mathematics.md, eq. 97). centres: logarithms to
+    base 2 of sizes, and of the best widths.
+    """
+    if not centres:
+        return 0.0
+    (first, width), (last, best) = centres[0], centres[-1]
+    slope = min(max((best - width) / (last - first), -STEEPEST), 0.0) if len(centres) > 1 else 0.0
+    return best + slope * (np.log2(size) - last)

@@ -68,14 +68,13 @@ def test_few_rows_are_penalised(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "asked", "expected"),
     [
-        ("table", {}, "float32"),
-        ("table", {"solver.select": "greedy:9"}, "float32"),
+        ("table", {}, "float64"),
         ("table", {"solver.penalty": "auto"}, "float64"),
         ("digits", {"centers.count": 400}, "float32"),
         ("digits", {"features.name": "raw"}, "float64"),
     ],
 )
-def test_kernel_values_are_float64_where_there_is_a_certificate_of_raw_rows(tmp_path, dataset, asked, expected):
+def test_kernel_values_are_float64_for_raw_rows(tmp_path, dataset, asked, expected):
     data = table(tmp_path, 400) if dataset == "table" else dataset
     assert value_dtype(filled(data, **asked)[0], FeatureShape("0", "", "", (), 400, 5, 4, 1000, {})) == expected
 

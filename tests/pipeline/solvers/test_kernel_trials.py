@@ -15,10 +15,10 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers import kernel_trials
+from pipeline.solvers.held_out_losses import TEMPERATURES
 from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
-    TEMPERATURES,
     Sample,
     Search,
     Trial,
@@ -305,7 +305,7 @@ def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
     common = (deviations / np.sqrt(np.mean(deviations**2))).astype(np.float32)
     search = Search(80, (DIAGONAL,))
     found = search_kernel(replace(sample, common=common), GAUSSIAN, search)
-    assert [one.kind for one in found] == [PLAIN, COMMON]
+    assert [one.kind for one in found[:2]] == [PLAIN, COMMON]
     assert found[1].error < 0.7 * found[0].error
     np.testing.assert_array_equal(found[1].scales, common)
     alike = search_kernel(sample, GAUSSIAN, search)

@@ -1,0 +1,66 @@
+"""Losses of held-out rows one by one, and whether one fit has lower ones than another by more than chance.
+
+The rows are the same: their differences are compared, and tell much more than the two means do. Where a few rows are
+far out, neither the mean nor its doubt is theirs alone: the largest differences count as less.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from pipeline.solvers.ridge import search_exponents
+
+Values = NDArray[np.float64]
+FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
+CUT = 0.99  # the quantile of the differences at which larger ones count
+LEAST_GAIN, DOUBTS = 0.002, 1.0  # of a loss, and standard errors of its fall, that a better fit gains at least
+
+
+def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different: float) -> Values:
+    """Return the log loss (rows,) of decision values f (rows, T) at the temperature where its mean is the lowest.
+
+    truth (rows,): the classes; weights (rows,); n_different: how many of the rows differ (mathematics.md, eq. 82).
+    """
+    if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 76
+        f = np.hstack([np.zeros_like(f), f])
+    behind = f - np.take_along_axis(f, truth[:, None], axis=1)
+    # Half a row is wrong in any case.
+    sure = float(np.average(np.abs(behind).max(axis=1), weights=weights)) / (2 * n_different)
+
+    def losses_at(step: int) -> Values:
+        temperature = 2.0 ** (step / 2)
+        losses: Values = logsumexp(behind / temperature, axis=1) + sure / temperature
+        return losses
+
+    def mean_at(step: int) -> float:
+        return float(np.average(losses_at(step), weights=weights))
+
+    errors = search_exponents(mean_at, FIRST_TEMPERATURE, TEMPERATURES)
+    return losses_at(min(errors, key=lambda step: errors[step]))
+
+
+def is_better(before: Values, after: Values, weights: Values, n_different: float) -> bool:
+    """Return whether losses `after` are lower than those `before`, all (rows,), by more than chance.
+
+    n_different: how many of the rows differ (mathematics.md, eq. 75).
+    """
+    falls = before - after
+    most = float(np.quantile(np.abs(falls), CUT))
+    falls = np.clip(falls, -most, most)
+    mean = float(np.average(falls, weights=weights))
+    doubt = float(np.average(np.square(falls - mean), weights=weights) / n_different) ** 0.5
+    return mean > max(DOUBTS * doubt, LEAST_GAIN * float(np.average(before, weights=weights)))
+
+
+def lowest_point(errors: dict[int, float]) -> float:
+    """Return where the parabola through the lowest of errors at whole numbers, and those beside it, is the lowest.
+
+    The place of the lowest where one beside it is missing or not finite.
+    """
+    best = min(errors, key=lambda step: errors[step])
+    three = [errors.get(best + step, np.inf) for step in (-1, 0, 1)]
+    if not np.isfinite(three).all() or min(three) <= 0:
+        return float(best)
+    left, middle, right = np.log(three)
+    bend = left - 2 * middle + right
+    return best + (float((left - right) / (2 * bend)) if bend > 0 else 0.0)

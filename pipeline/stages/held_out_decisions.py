@@ -1,0 +1,54 @@
+"""Decision values of the held-out rows by weights that were not fitted to them: a pass over these rows."""
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.kernels.exact_sums import ForEach
+from pipeline.prediction.scores import RANKED, ranked_rows, total_of
+from pipeline.runtime.row_pass import AddPiece, BlockValues
+from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.solvers.ridge import CalibrationWeights
+from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
+from pipeline.stages.workspace import Workspace
+
+Values = NDArray[np.float64]
+Rows = tuple[Values, NDArray[np.int64], Values]  # decision values (n, T), true classes (n,) and weights (n,)
+
+
+def held_out_decisions(
+    work: Workspace, task: RowTask, tried: CalibrationWeights, stage: str, name: str, words: str
+) -> Rows:
+    """Return decision values (n, T) of the held-out rows, their targets as stored and weights (n,); of many rows some.
+
+    stage, name, words: as of `Workspace.add_up`.
+    """
+    arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
+    given = work.commit(f"passes/{name}/weights.npz", arrays)
+    grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
+    rows = block_pass(task, grid, partial(_block, task, given), BlockValues, (name,), features="held-out")
+    found = total_of(work.add_up(stage, rows, name, words).by_block())
+    return tuple(found[name] for name in RANKED)
+
+
+def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
+    """Return what gives a block's held-out rows, of many some; other rows cost no columns."""
+    arrays, kernel = given.read(), None
+    if "points" in arrays:
+        kernel = rows.kernel_at(arrays["points"])
+    elif len(arrays["columns"]):
+        kernel = rows.kernel_of(arrays["columns"])
+    weights = np.ascontiguousarray(arrays["weights"])  # as from a file: bits depend on the order in memory
+
+    def decided(values: BlockValues, block: RowBlock, each: ForEach) -> None:
+        X = block.X[block.held_out]
+        decision = np.tile(arrays["intercept"], (len(X), 1))
+        if kernel is not None and len(X):
+            decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
+        counts = None if block.weights is None else block.weights[block.held_out]
+        values.put(
+            block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, rows.shape.n_train)
+        )
+
+    return decided
