@@ -335,8 +335,7 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
             lines = [[base, *_rounds(sample, start, kind, JUDGED_AFTER, search, SHARP)] for start in starts]
             line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
             line = _while_gaining(sample, line, kind, search, SHARP)
-            last = min(line[1:], key=lambda trial: trial.error)
-            line += _rounds(sample, last, kind, 1, search)
+            line += _rounds(sample, min(line[1:], key=lambda trial: trial.error), kind, 1, search)
         best.append(min(_while_gaining(sample, line, kind, search)[1:], key=lambda trial: trial.error))
     return best
 
@@ -350,9 +349,8 @@ def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search, power: float = 1.0) -> list[Trial]:
     """Return the trials of a line of rounds, with more rounds while the last one gains."""
-    line = list(line)
     while len(line) <= MOST_ROUNDS and line[-1].error < (1 - LEAST_GAIN) * min(trial.error for trial in line[:-1]):
-        line += _rounds(sample, line[-1], kind, 1, search, power)
+        line = line + _rounds(sample, line[-1], kind, 1, search, power)
     return line
 
 
@@ -363,8 +361,8 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search,
         last = trials[-1]
         found = search.once(partial(_slopes, sample, last, kind))
         scales = next_scales(last, found["slopes"], sample.points, power)
-        of_round = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
-        trials.append(best_width(sample, of_round, search)[0])
+        start = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
+        trials.append(best_width(sample, start, search)[0])
         search.on_round(trials[-1])
     return trials[1:]
 
