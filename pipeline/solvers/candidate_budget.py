@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.kernel_trials import MOST_OF_METRIC, SLOPE_ROWS
+from pipeline.solvers.kernel_trials import MOST_OF_METRIC, SLOPE_ROWS, START_CENTERS
 from pipeline.solvers.ridge import FEW_ROWS
 
 DEFAULT_BUDGET = 60.0  # core seconds
@@ -25,8 +25,9 @@ MOST_TRIED = 2000  # candidates on which kernels are tried: a fit of more costs 
 RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
 # Of each setting, about; of a search with scales, in so many rounds; seen were 33 to 89, in 5 to 16 rounds.
 WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
+LARGER_STARTS = 3  # of rounds of scales, which begin on more candidates
 SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
-FINALISTS = 4  # kernels and scales that more candidates decide between, at most
+FINALISTS = 5  # kernels and scales that more candidates decide between, at most
 SHARE_OF_TRIALS = 0.25  # of a budget
 GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
 DISTANCES = 8e6  # of pairs of points, whose typical distance is measured in each round, for each feature
@@ -51,7 +52,7 @@ TRIAL_SIZES = (
     TrialSizes(2000, 150, 300, 300),
     TrialSizes(4000, 250, 500, 500),
     TrialSizes(6000, 350, 700, 700),
-    TrialSizes(9000, 500, 1000, 1000),
+    TrialSizes(8000, 420, 840, 840),
 )
 
 
@@ -103,7 +104,8 @@ class Fit:
         trials = TRIALS_OF_SCALES if self.scaled else WIDTHS_TRIED
         slopes += ROUNDS * DISTANCES * self.n_features  # of typical widths
         operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
-        operations += min(FINALISTS, self.kernels + self.scaled) * WIDTHS_TRIED * self._trial(rows, more)
+        operations += searches * self.scaled * LARGER_STARTS * self._trial(rows, min(START_CENTERS * few, self.n_rows))
+        operations += min(FINALISTS, self.kernels + 2 * self.scaled) * WIDTHS_TRIED * self._trial(rows, more)
         return operations + (WIDTHS_TRIED * self._trial(rows, most) if most > more else 0.0)
 
     def _trial(self, n_fit: int, m: int) -> float:

@@ -31,6 +31,7 @@ from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponent
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 1 / 16)  # times the typical one, at which rounds of scales begin
 START_CENTERS = 3  # times those of a trial: more explain something, and have slopes, where fewer explain nothing
+WOKEN = 0.1  # of the largest scale, that the others have at least where rounds begin again
 SHARP = 1.5  # power of the slopes in the first rounds, which find out sooner which features matter
 FIRST_WIDTH = 0.5  # times the typical one, where the search for a width begins
 SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
@@ -335,9 +336,24 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
             lines = [[base, *_rounds(sample, start, kind, JUDGED_AFTER, search, SHARP)] for start in starts]
             line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
             line = _while_gaining(sample, line, kind, search, SHARP)
-            line += _rounds(sample, min(line[1:], key=lambda trial: trial.error), kind, 1, search)
+            last = min(line[1:], key=lambda trial: trial.error)
+            line = _while_gaining(sample, [*line, *_rounds(sample, last, kind, 1, search)], kind, search)
+            line += _rounds(sample, _woken(sample, line[1:], search), kind, 1, search)
         best.append(min(_while_gaining(sample, line, kind, search)[1:], key=lambda trial: trial.error))
     return best
+
+
+def _woken(sample: Sample, line: list[Trial], search: Search) -> Trial:
+    """Return the best trial of a line, with features that rounds have put to sleep a little awake: on more candidates.
+
+    A scale that has become tiny cannot grow again, since its feature has no slope: the more so where two of them matter
+    together alone.
+    """
+    best = min(line, key=lambda trial: trial.error)
+    scales = np.hypot(best.scales, WOKEN * best.scales.max())
+    scales *= np.sqrt(best.typical / best.kernel.typical_sigma2(scaled(sample.points, scales)))
+    n_centers = min(START_CENTERS * search.n_centers, len(sample.points))
+    return search.tried(sample, replace(best, scales=scales.astype(np.float32), n_centers=n_centers, ridge=None))
 
 
 def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
@@ -349,8 +365,9 @@ def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search, power: float = 1.0) -> list[Trial]:
     """Return the trials of a line of rounds, with more rounds while the last one gains."""
+    line = list(line)
     while len(line) <= MOST_ROUNDS and line[-1].error < (1 - LEAST_GAIN) * min(trial.error for trial in line[:-1]):
-        line = line + _rounds(sample, line[-1], kind, 1, search, power)
+        line += _rounds(sample, line[-1], kind, 1, search, power)
     return line
 
 
@@ -361,8 +378,8 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search,
         last = trials[-1]
         found = search.once(partial(_slopes, sample, last, kind))
         scales = next_scales(last, found["slopes"], sample.points, power)
-        start = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
-        trials.append(best_width(sample, start, search)[0])
+        of_round = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
+        trials.append(best_width(sample, of_round, search)[0])
         search.on_round(trials[-1])
     return trials[1:]
 

@@ -226,13 +226,13 @@ def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
-    """Return the trials that more candidates decide between, in the order of the kernels: the two best kernels.
+    """Return the trials that more candidates decide between, in the order of the kernels: those of all kernels.
 
     Each with the scales that were chosen for it, the better one also with those before; and the first kernel with
     features as they are.
     """
     order = sorted(of_kernels, key=lambda trials: trials[-1].error)
-    finalists = [of_kernels[0][0], *order[0][-2:], *(trials[-1] for trials in order[1:2])]
+    finalists = [of_kernels[0][0], *order[0][-2:], *(trials[-1] for trials in order[1:])]
     return [trial for trials in of_kernels for trial in trials if any(trial is one for one in finalists)]
 
 

@@ -388,3 +388,20 @@ def test_at_a_minimum_there_is_no_next_point_and_a_pair_that_tells_nothing_is_fo
     for gradient in (rosen_der(x), np.ones(4)):
         assert next_point(x, 0.0, gradient, nothing, 0.1, lambda at: float(rosen(at))) is None
         assert nothing.with_pair(x, -gradient) is nothing
+
+
+def test_features_that_rounds_have_put_to_sleep_are_woken() -> None:
+    """Two that matter together alone: neither has a slope while the other's scale is tiny."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(1500, 12))
+    y = np.sin(3 * X[:, 0]) + 0.5 * X[:, 2] * X[:, 3] + 0.02 * rng.normal(size=1500)
+    sample = replace(sample_of(X, y), folds=np.where(rng.random(1500) < 1 / 3, 0, -1), points=X[:600])
+    search = Search(200, (DIAGONAL,))
+    scales = np.where(np.arange(12) == 0, 3.4, 1e-4).astype(np.float32)
+    typical = GAUSSIAN.typical_sigma2(sample.points * scales)
+    asleep = search.tried(sample, Trial(GAUSSIAN, DIAGONAL, scales, typical, 200, typical=typical))
+    going_on = kernel_trials._rounds(sample, asleep, DIAGONAL, 3, search)[-1]
+    awake = kernel_trials._rounds(sample, kernel_trials._woken(sample, [asleep], search), DIAGONAL, 3, search)[-1]
+    assert going_on.error > 0.9 * asleep.error
+    assert awake.error < 0.2 * asleep.error
+    assert set(np.argsort(importances(awake.scales))[-3:]) == {0, 2, 3}
