@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
@@ -199,15 +201,21 @@ def test_feature_scales(script: Script, n_train: int | None) -> None:
 
 def test_table_peers(script: Script) -> None:
     tables = importlib.import_module("generated_tables")
-    smaller = {"RIDGES": 10.0 ** np.arange(-4, 0), "WIDTHS": (4.0, 2.0, 1.0, 0.5, 0.25)}
+    smaller = {"SEEDS": 2, "RIDGES": 10.0 ** np.arange(-4, 0), "WIDTHS": (4.0, 2.0, 1.0, 0.5, 0.25)}
     generated = {"letters": lambda: tables.letters(300, 100), "steps": tables.steps}
     smaller |= {"GENERATED": generated, "CENTERS": 100, "COSTS": (10.0,), "find_spec": lambda package: None}
-    methods = ["slkl 1000", "Nystroem 1000", "boosting", "CatBoost", "SVC"]
+    smaller |= {machine.__name__: partial(machine, 100) for machine in (SLKLClassifier, SLKLRegressor)}
+    methods = ["slkl", "Nystroem 1000", "boosting", "CatBoost", "SVC"]
     words = ("table_peers", "--tables", "letters,steps:200", "--methods", ",".join(methods))
     rows, text = script(*words, **smaller)
     methods.remove("CatBoost")  # which is not installed
-    assert [row["method"] for row in rows] == [*methods, *methods[:3]], "SVC is for classes alone"
+    methods[:1] = ["slkl", "slkl"]
+    assert [row["method"] for row in rows] == [*methods, *methods[:-1]], "SVC is for classes alone"
+    assert [row["seed"] for row in rows[:3]] == [0, 1, 0]
     assert script(*words) == (rows, text), "measured again"
+    low, high = sorted(row["error"] for row in rows if (row["table"], row["method"]) == ("steps:200", "slkl"))
+    _, error, _, _, worst, *_ = text.splitlines()[-1].split()
+    assert (error, worst) == (f"{(low + high) / 2:.4f}", f"+{200 * high / (low + high) - 100:.0f}")
 
 
 def test_all_candidates(script: Script, tmp_path: Path) -> None:
