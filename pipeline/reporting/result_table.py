@@ -288,8 +288,7 @@ def _scale_lines(report: dict[str, Any]) -> list[str]:
     if not chosen:
         return [f"feature scales: none; {rounds} of learning them gained nothing on held-out rows"]
     most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
-    fall = f"{errors[0]:.6g} to {errors[chosen]:.6g} on {report['kernels_tried'][0]['n_centers']} candidates"
-    gain = f"the {trial_error(report)} falls from {fall}"
+    gain = f"the {trial_error(report)} falls from {errors[0]:.6g} to {errors[chosen]:.6g}"
     if scales["kind"] == "common":
         return [f"feature scales: one for all inputs, in place of z-scores; {gain}"]
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"

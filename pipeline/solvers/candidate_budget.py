@@ -52,7 +52,7 @@ TRIAL_SIZES = (
     TrialSizes(2000, 150, 300, 300),
     TrialSizes(4000, 250, 500, 500),
     TrialSizes(6000, 350, 700, 700),
-    TrialSizes(8000, 420, 840, 840),
+    TrialSizes(8000, 400, 800, 800),
 )
 
 
@@ -105,7 +105,8 @@ class Fit:
         slopes += ROUNDS * DISTANCES * self.n_features  # of typical widths
         operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
         operations += searches * self.scaled * LARGER_STARTS * self._trial(rows, min(START_CENTERS * few, self.n_rows))
-        operations += min(FINALISTS, self.kernels + 2 * self.scaled) * WIDTHS_TRIED * self._trial(rows, more)
+        finalists = min(FINALISTS, self.kernels + 2 * self.scaled) + 2 * self.scaled  # and the best in a round more
+        operations += finalists * WIDTHS_TRIED * self._trial(rows, more)
         return operations + (WIDTHS_TRIED * self._trial(rows, most) if most > more else 0.0)
 
     def _trial(self, n_fit: int, m: int) -> float:

@@ -138,6 +138,11 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
     finalists = _finalists([found[kernel] for kernel in kernels if kernel in found])
     again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
     best = choose([_trials(one.kernel, arrays)[0] for one, arrays in zip(finalists, again, strict=True)], n_held_out)
+    if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
+        larger, start = replace(task, few=best.n_centers), Start(best.kernel, best.kind, best.scales)
+        more += _searched(work, larger, [start], "-more")
+        best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
+        again.append({"records": _records([best], final=True)})
     if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
         again += _tried_again(work, task, most, [best])
         best = _trials(best.kernel, again[-1])[0]
@@ -183,9 +188,9 @@ def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list
     return work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
 
 
-def _searched(work: Workspace, task: KernelTask, starts: list[Start]) -> list[Arrays]:
-    names = [f"passes/{PASS}/{start.kernel.name}{'' if start.scales is None else '-from'}.npz" for start in starts]
-    items = dict(zip(names, starts, strict=True))
+def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: str = "") -> list[Arrays]:
+    names = [f"{start.kernel.name}{'' if start.scales is None else '-from'}{suffix}" for start in starts]
+    items = {f"passes/{PASS}/{name}.npz": start for name, start in zip(names, starts, strict=True)}
     return work.compute(CANDIDATES, partial(search_item, task), items, unit="", words="trying kernels")
 
 
