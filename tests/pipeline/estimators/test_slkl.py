@@ -104,15 +104,12 @@ def test_float32_stays_float32(diabetes: Table) -> None:
     assert classifier.predict(X).dtype == bool
 
 
-@pytest.mark.parametrize(("penalty", "least", "most_wrong"), [("none", 1e-6, 0.05), (0.1, 0.0, 1e-6)])
-def test_float32_rows_have_float32_columns_but_where_there_is_a_certificate(
-    digits: Table, penalty: str | float, least: float, most_wrong: float
-) -> None:
+@pytest.mark.parametrize("penalty", ["none", 0.1])
+def test_rows_of_float32_have_columns_of_float64(digits: Table, penalty: str | float) -> None:
     X, y = digits[0][:300], digits[1][:300] % 2
     options: dict[str, Any] = {"random_state": 0, "sigma2": 3.0, "penalty": penalty, "tol": 1e-6}
     exact = SLKLClassifier(60, **options).fit(X.astype(np.float64), y).decision_function(X.astype(np.float64))
-    error = np.abs(SLKLClassifier(60, **options).fit(X, y).decision_function(X) - exact).max()
-    assert least <= error < most_wrong
+    assert np.abs(SLKLClassifier(60, **options).fit(X, y).decision_function(X) - exact).max() < 1e-6
 
 
 def test_repeated_rows_are_one_candidate(diabetes: Table) -> None:

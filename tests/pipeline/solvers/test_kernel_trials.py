@@ -198,6 +198,7 @@ def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {width for width, _ in asked} == {0.7}
 
 
+@pytest.mark.ci
 def test_rounds_begin_where_only_narrow_widths_and_many_candidates_have_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, of_sample = np.random.default_rng(4), np.random.default_rng(100)
     X = rng.normal(size=(2500, 24))

@@ -109,7 +109,7 @@ def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
     assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
 
 
-@pytest.fixture(params=["learned scales", pytest.param("a metric", marks=pytest.mark.ci)])
+@pytest.fixture(params=[pytest.param(case, marks=pytest.mark.ci) for case in ("learned scales", "a metric")])
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
