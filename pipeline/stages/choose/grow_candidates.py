@@ -62,26 +62,33 @@ def grow_candidates(work: Workspace) -> None:
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
-        growth = _Growth(work)
+        growth, kept = _Growth(work), None
+        size, sigma2 = work.n_candidates, work.row_task.sigma2
         if RIDGE_ERRORS not in work.choices:
             kept = growth.best()
-            copied = {name: np.array(values) for name, values in work.choices.items()}
-            cut = {name: copied[name][: kept.size] for name in ("index", "X")}
-            chosen = {"sigma2": np.array(kept.sigma2), RIDGE_ERRORS: kept.ridges}
-            work.commit(CANDIDATES, copied | cut | chosen)
+            size, sigma2 = kept.size, kept.sigma2
         if work.committed(name_of(ALL), mapped=True) is None:
-            commit_parts(work, *growth.statistics(work.n_candidates, work.row_task.sigma2), (FIT, HELD_OUT, ALL))
+            commit_parts(work, *growth.statistics_of_kept(size, sigma2), (FIT, HELD_OUT, ALL))
+        if kept is not None:  # last: the steps, and so how statistics are joined, follow from all candidates
+            copied = {name: np.array(values) for name, values in work.choices.items()}
+            cut = {name: copied[name][:size] for name in ("index", "X")}
+            chosen = {"sigma2": np.array(sigma2), RIDGE_ERRORS: kept.ridges}
+            work.commit(CANDIDATES, copied | cut | chosen)
         work.drop(f"passes/{STATISTICS}")
 
 
 class _Growth:
-    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the last."""
+    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the last.
+
+    Bits of statistics depend on what they were joined from: on the fits before, and never on where sessions have ended.
+    """
 
     def __init__(self, work: Workspace) -> None:
         self._work, self._rows, self._names = work, work.row_task, count()
         self._n_different = float(max(count_held_out(work, work.facts), 1))
         self._chooses_width = work.config.kernel.sigma2 == "auto"
-        self._last: tuple[int, float, SplitStatistics] | None = None
+        self._fits = list[tuple[int, float]]()  # sizes and widths, in the order of the fits
+        self._last: tuple[tuple[int, float], SplitStatistics] | None = None
         self._ridge: int | None = None
 
     def best(self) -> Judged:
@@ -109,21 +116,31 @@ class _Growth:
             )
         return kept
 
-    def statistics(self, size: int, sigma2: float) -> SplitStatistics:
-        """Return the statistics of the first candidates at a width, of fit rows and held-out rows."""
-        if self._last is None or self._last[:2] != (size, sigma2):
-            before = self._last[2] if self._last and self._last[0] < size and self._last[1] == sigma2 else None
-            self._last, n_kept = None, before[0].n_centers if before else 0
+    def statistics_of_kept(self, size: int, sigma2: float) -> SplitStatistics:
+        """Return the statistics of fit rows and held-out rows: a part of those of the last fit, if at its width."""
+        last = self._fits[-1] if self._fits else (size, sigma2)
+        if last[0] == size or last[1] != sigma2:
+            return self._statistics(size, sigma2)
+        fit, held_out = (part.prefix(size) for part in self._statistics(*last))
+        return replace(fit, gram=fit.gram.copy()), replace(held_out, gram=held_out.gram.copy())
+
+    def _statistics(self, size: int, sigma2: float) -> SplitStatistics:
+        """Return the statistics of the first candidates: joined to those of the fit before, if at its width."""
+        if self._last is None or self._last[0] != (size, sigma2):
+            place = self._fits.index((size, sigma2)) if self._fits else 0
+            before = self._fits[place - 1] if place else (size, 0.0)
+            old = self._statistics(*before) if before[0] < size and before[1] == sigma2 else None
+            self._last, n_kept = None, before[0] if old else 0
             name = f"{STATISTICS}/{size}"
             task = statistics_pass(replace(self._rows, sigma2=sigma2), (FIT, HELD_OUT), size, n_kept=n_kept)
             parts = statistics_by_part(self._work.add_up(STATISTICS, task, name, f"{size} candidates"))
             self._work.drop(f"passes/{name}")
             fit, held_out = (
-                joined(before[number] if before else None, np.arange(n_kept), parts.pop(part))
+                joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
                 for number, part in enumerate((FIT, HELD_OUT))
             )
-            self._last = size, sigma2, (fit, held_out)
-        return self._last[2]
+            self._last = (size, sigma2), (fit, held_out)
+        return self._last[1]
 
     def _at_widths(self, size: int, sigma2: float) -> tuple[Judged, float]:
         """Return the fit at the best of some widths, in powers of 2 of the expected one, and where they are best."""
@@ -139,6 +156,7 @@ class _Growth:
 
     def _judged(self, size: int, sigma2: float) -> Judged:
         """Return a fit, judged once."""
+        self._fits.append((size, sigma2))
         name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
         arrays = self._work.once(name, lambda: self._judge(size, sigma2))
         found = Judged(size, sigma2, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
@@ -154,7 +172,7 @@ class _Growth:
         return self._work.shape.task == "regression"
 
     def _judge(self, size: int, sigma2: float) -> Arrays:
-        fit, held_out = self.statistics(size, sigma2)
+        fit, held_out = self._statistics(size, sigma2)
         errors, of_fractions = try_ridges([(fit, held_out)], start=self._ridge, intercept=self._work.intercept)
         if not errors:
             return {name: np.empty(shape) for name, shape in (("ridges", (0, 2)), ("losses", 0), ("weights", 0))}

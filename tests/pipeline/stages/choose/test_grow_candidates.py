@@ -12,7 +12,8 @@ from cases import SERIAL
 from pipeline.solvers import candidate_budget
 from pipeline.stages import training_rows
 from pipeline.stages.choose import grow_candidates
-from runs import keeping_statistics, report_of, train
+from runs import keeping_statistics, model_bytes, report_of, train
+from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -31,6 +32,7 @@ def few_at_first() -> Iterator[None]:
     """The first step has 40 candidates, so that 675 rows are enough for five steps, and are not few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_rows, "FOLDED_ROWS", 600)
+        patch.setattr(training_rows, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
         patch.setattr(candidate_budget, "LEAST_CENTERS", 40)
         yield
 
@@ -120,3 +122,20 @@ def test_columns_of_the_last_steps_are_joined(
     monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
     train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
     assert made == [(0, 40), (40, 80), (80, 160), (160, 320), (320, report_of(tmp_path / "run")["n_centers"])]
+
+
+@pytest.mark.parametrize("case", [GROWS, ENDS, TRIED], ids=["the last", "one before", "widths"])
+def test_sessions_that_end_at_every_commit_make_the_same_model(
+    grown: dict[tuple[str, str], Path],
+    case: tuple[str, str],
+    tables: Path,
+    features: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Columns that one session joins are made at once by none."""
+    run = tmp_path / "run"
+    stop_at_commits(monkeypatch, run, range(1000))
+    folders = ("--run-dir", run, "--features-dir", features)
+    assert until_done((tables / f"{case[0]}.npz", *folders, "--sigma2", case[1], *BUDGET)) > 9
+    assert model_bytes(run) == model_bytes(grown[case])
