@@ -36,7 +36,7 @@ from pipeline.prediction.examples import (
     open_file,
 )
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.scores import Sums, ranked_rows, score_numbers, score_sums, total_of
+from pipeline.prediction.scores import Sums, ranked_rows, ranked_share, score_numbers, score_sums, total_of
 from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
@@ -257,7 +257,8 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
         start = 0
         for block in predictions(model, examples):
             truth, decision, weights = true_targets(block, model.labels), block.decision, block.weights
-            ranked = ranked_rows(decision, truth, weights, start, examples.n_rows) if n_classes else {}
+            share = ranked_share(examples.n_rows, decision.shape[1])
+            ranked = ranked_rows(decision, truth, weights, start, share) if n_classes else {}
             yield score_sums(decision, truth, n_classes, model.calibration, weights) | ranked
             start, n_far = start + len(truth), n_far + block.n_far
 

@@ -202,14 +202,14 @@ def ranked_rows(
     truth: NDArray[np.int64],
     weights: NDArray[np.float64] | None,
     start: int,
-    n_rows: int,
+    share: float,
 ) -> Sums:
-    """Return what the area under the ROC curve needs of a block that starts at a row: of many rows few, drawn ones.
+    """Return what the area under the ROC curve needs of a block that starts at a row: a share of its rows, drawn ones.
 
     They are drawn by their numbers, and not every other one: classes may take turns.
     """
     numbers = np.arange(start, start + len(truth), dtype=np.uint64)
-    kept = draw_sample(0, ranked_share(n_rows, decision.shape[1]), numbers)  # a share of 1 draws all
+    kept = draw_sample(0, share, numbers)  # a share of 1 draws all
     counted = np.ones(len(truth)) if weights is None else weights
     return dict(zip(RANKED, (decision[kept], truth[kept], counted[kept]), strict=True))
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.scores import RANKED, ranked_rows, total_of
+from pipeline.prediction.scores import RANKED, ranked_rows, ranked_share, total_of
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import CalibrationWeights
@@ -47,8 +47,7 @@ def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
         if kernel is not None and len(X):
             decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
         counts = None if block.weights is None else block.weights[block.held_out]
-        values.put(
-            block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, rows.shape.n_train)
-        )
+        share = ranked_share(rows.shape.n_train, rows.shape.n_outputs)  # the same rows, however many outputs are tried
+        values.put(block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, share))
 
     return decided

@@ -171,7 +171,8 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
             columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
             values[PREFIXES] = np.array([score(clipped(of_first, model.limits))[error] for of_first in decided])
-        ranked = ranked_rows(decision, block.y, block.weights, block.start, n_test) if n_classes else {}
+        share = ranked_share(n_test, decision.shape[1])
+        ranked = ranked_rows(decision, block.y, block.weights, block.start, share) if n_classes else {}
         found.put(block.number, values | ranked)
 
     return scores

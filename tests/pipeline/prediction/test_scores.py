@@ -21,6 +21,7 @@ from pipeline.prediction.scores import (
     error_numbers,
     probabilities,
     ranked_rows,
+    ranked_share,
     score_numbers,
     score_sums,
     total_of,
@@ -55,7 +56,7 @@ def scored(f, truth, labels, calibration=None, weights=None, ends=(0, 40)):
     sums = (score_sums(f, y, len(labels), calibration, s) for f, y, s in of)
     if not labels:
         return score_numbers(total_of(sums), labels)
-    ranked = (ranked_rows(*block, rows.start, len(f)) for block, rows in zip(of, parts, strict=True))
+    ranked = (ranked_rows(*block, rows.start, 1.0) for block, rows in zip(of, parts, strict=True))
     return score_numbers(total_of(a | b for a, b in zip(sums, ranked, strict=True)), labels)
 
 
@@ -141,11 +142,12 @@ def test_of_many_rows_few_are_ranked_the_same_from_any_blocks(n_classes, monkeyp
     n = 30_000
     f, _ = decisions(n, n_classes)
     truth = np.arange(n) % n_classes  # they take turns
-    whole = ranked_rows(f, truth, None, 0, n)
+    whole = ranked_rows(f, truth, None, 0, ranked_share(n, f.shape[1]))
     assert all(len(values) == n for values in whole.values())
     monkeypatch.setattr(scores, "MOST_RANKED", 10_000 * (f.shape[1] + 2))
-    whole = ranked_rows(f, truth, None, 0, n)
-    parts = [ranked_rows(f[a:b], truth[a:b], None, a, n) for a, b in ((0, 7001), (7001, n))]
+    share = ranked_share(n, f.shape[1])
+    whole = ranked_rows(f, truth, None, 0, share)
+    parts = [ranked_rows(f[a:b], truth[a:b], None, a, share) for a, b in ((0, 7001), (7001, n))]
     for name, values in whole.items():
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
     assert np.bincount(whole["truth"]) == pytest.approx(10_000 / n_classes, rel=0.05)

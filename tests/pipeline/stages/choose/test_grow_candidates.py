@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cases import SERIAL
+from pipeline.prediction import scores
 from pipeline.solvers import candidate_budget
 from pipeline.stages import training_rows
 from pipeline.stages.choose import grow_candidates
@@ -122,6 +124,23 @@ def test_columns_of_the_last_steps_are_joined(
     monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
     train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
     assert made == [(0, 40), (40, 80), (80, 160), (160, 320), (320, report_of(tmp_path / "run")["n_centers"])]
+
+
+def test_fits_are_judged_by_the_same_drawn_rows(
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ridges are compared: one less where the best is the last that makes the Gram definite."""
+    of_ridges, calls = grow_candidates.try_ridges, count()
+
+    def at_an_edge(*folds: Any, **options: Any) -> Any:
+        errors, weights = of_ridges(*folds, **options)
+        best = int(np.argmin([error for _, error in errors]))
+        return errors[: best + 1 + next(calls) % 2], weights
+
+    monkeypatch.setattr(grow_candidates, "try_ridges", at_an_edge)
+    monkeypatch.setattr(scores, "MOST_RANKED", 3 * 500)
+    train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
+    assert next(calls) > 3
 
 
 @pytest.mark.parametrize("case", [GROWS, ENDS, TRIED], ids=["the last", "one before", "widths"])
