@@ -81,7 +81,7 @@ def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, in
 
 @dataclass(frozen=True)
 class Refit:
-    """Least-squares weights, their ridge ρ, and the mean squared held-out error of each ridge tried.
+    """Least-squares weights, their ridge ρ, and the mean held-out loss of ridges that were tried: squared, or log loss.
 
     of_fit: the fit to the fit rows alone, with the same fraction of the diagonal as ridge.
     """
