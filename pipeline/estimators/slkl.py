@@ -238,7 +238,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     `categorical` or `missing` is given, is read as the command reads a table: features are float32, and `centers_` and
     `feature_scales_` are of the inputs that cells become.
 
-    float32 rows give float32 predictions. Kernel values of a fit are float64, those of predictions as precise as needed.
+    float32 rows give float32 predictions. Kernel values of a fit are float64, those of predictions as precise as they
+    must be.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
     A fit that raises, also KeyboardInterrupt on Ctrl-C, leaves the estimator as it was.
