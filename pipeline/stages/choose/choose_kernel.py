@@ -329,7 +329,7 @@ class _Steps:
 
 def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
-    sample, rounds, steps = _sample_of(task), list[Trial](), _Steps(checkpoints)
+    sample, rounds, steps = as_dataclass(task.sample.read(), Sample), list[Trial](), _Steps(checkpoints)
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
@@ -345,16 +345,12 @@ def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) ->
 
 def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trial with the best width on more candidates, or with the one asked for, and records of all widths."""
-    sample, sigma2 = _sample_of(task), task.given
+    sample, sigma2 = as_dataclass(task.sample.read(), Sample), task.given
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
     tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
-
-
-def _sample_of(task: KernelTask) -> Sample:
-    return as_dataclass(task.sample.read(), Sample)
 
 
 def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:

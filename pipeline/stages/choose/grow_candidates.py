@@ -17,14 +17,7 @@ from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
 from pipeline.solvers.held_out_losses import is_better, log_losses, lowest_point
 from pipeline.solvers.prediction_limits import clipped
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
-from pipeline.stages.accumulate_statistics import (
-    ALL,
-    FIT,
-    HELD_OUT,
-    commit_parts,
-    name_of,
-    statistics_pass,
-)
+from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, commit_parts, name_of, statistics_pass
 from pipeline.stages.held_out_decisions import held_out_decisions
 from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
