@@ -119,7 +119,10 @@ def test_what_was_learned_is_applied_by_name_and_travels(kind: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
     frame, y = people(ROWS)
-    cells, machine = KINDS[kind](frame), SLKLRegressor(60, random_state=0, missing="median")
+    cells, machine = (
+        KINDS[kind](frame),
+        SLKLRegressor(60, kernel="gaussian", sigma2="auto", random_state=0, missing="median"),
+    )
     search = GridSearchCV(machine, {"categorical": ["onehot", "ordinal"]}, cv=2, error_score="raise").fit(cells, y)
     assert search.best_score_ > 0.9
     alone = clone(search.best_estimator_).fit(cells, y)
@@ -151,18 +154,20 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
 
 def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
     frame, y = people(ROWS)
-    of_frame = SLKLRegressor(50, random_state=0, **MEDIAN).fit(frame, y)
+    of_frame = SLKLRegressor(50, sigma2=5.0, random_state=0, **MEDIAN).fit(frame, y)
     objects, gaps = frame.to_numpy(dtype=object), frame[["age", "zip"]]
-    of_array = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
+    of_array = SLKLRegressor(50, sigma2=5.0, random_state=0, **MEDIAN).fit(objects, y)
     np.testing.assert_array_equal(of_array.predict(objects), of_frame.predict(frame))
     assert not hasattr(of_array, "feature_names_in_")
     objects[:9, list(frame.columns).index("since")] = pandas.NaT
     in_time = frame.assign(since=frame["since"].where(np.arange(ROWS) >= 9))
-    late = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
+    late = SLKLRegressor(50, sigma2=5.0, random_state=0, **MEDIAN).fit(objects, y)
     np.testing.assert_array_equal(late.predict(objects), clone(late).fit(in_time, y).predict(in_time))
     with pytest.raises(ValueError, match=r"^Input X contains NaN\. missing='median' fills missing cells in$"):
         SLKLRegressor(50).fit(gaps.to_numpy(), y)
-    numbers, named = (SLKLRegressor(50, random_state=0, missing="median").fit(X, y) for X in (gaps.to_numpy(), gaps))
+    numbers, named = (
+        SLKLRegressor(50, sigma2=5.0, random_state=0, missing="median").fit(X, y) for X in (gaps.to_numpy(), gaps)
+    )
     np.testing.assert_array_equal(numbers.predict(gaps.to_numpy()), named.predict(gaps))
     with pytest.raises(ValueError, match=r"^Input X contains NaN\.$"):
         SLKLRegressor(50, random_state=0).fit(gaps.fillna(40).to_numpy(), y).predict(gaps.to_numpy())

@@ -275,7 +275,16 @@ def smooth(n: int) -> Table:
     [(1.0, 1e-6, 0.0, 1e-9), (1.0, 1e6, 0.0, 1e-9), (2.0**20, 1.0, 0.0, 1e-6), (1.0, 1.0, 1e9, 1e-3)],
 )
 @pytest.mark.parametrize(
-    "asked", [{}, {"penalty": "max:1e-3"}, {"refit": "ridge"}, {"select": "greedy:40"}, {"penalty": "auto"}], ids=str
+    "asked",
+    [
+        pytest.param({}, marks=pytest.mark.ci),
+        {"sigma2": "median"},
+        {"penalty": "max:1e-3"},
+        {"refit": "ridge"},
+        {"select": "greedy:40"},
+        {"penalty": "auto"},
+    ],
+    ids=str,
 )
 def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: float, asked: dict[str, Any]) -> None:
     X, y = smooth(220)
