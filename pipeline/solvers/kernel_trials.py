@@ -216,10 +216,11 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     except (InvalidDataError, LinAlgError):
         return replace(trial, error=float("inf"), weights=None)
     f = np.concatenate([of_fold.decide(columns[span]) for of_fold, span in zip(found, spans, strict=True)])
-    ridge = round(np.log10(fraction))
-    return replace(
-        trial, error=_error(f, rows), ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f
-    )
+    d, ridge = sample.X.shape[1], round(np.log10(fraction))
+    # Scales are learned from all folds: their numbers are charged for as in generalised cross-validation.
+    free = {DIAGONAL: d, METRIC: d * (d + 1) / 2}.get(trial.kind, 0) if sample.n_folds > 1 else 0
+    error = _error(f, rows) / max(1 - free / sample.n_held_out, 0.1) ** 2
+    return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
 
 
 class _HeldOut:
