@@ -179,7 +179,6 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     drawn = (draw_held_out(run.config.seed, limit, groups) for _, groups in key_blocks(run))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
-        "fraction": run.config.statistics.hold_out,
         "n_rows": sum(np.count_nonzero(block) for block in drawn),
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],

@@ -74,7 +74,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
     assert count is not None  # filled in
     first, _ = units_of(all_keys(work))
     if len(first) < n:
-        work.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
+        work.events.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":
         return np.arange(n)
     drawn = draw_rows(first, int(count), work.config.seed)

@@ -238,7 +238,7 @@ class Run(Workspace):
         waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
         for name in waiting:
             if self.path(name).exists():
-                self.warn(f"{self.path(name)}: damaged; it is made again")
+                self.events.warn(f"{self.path(name)}: damaged; it is made again")
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
             make_folder(folder)
@@ -283,7 +283,7 @@ class Run(Workspace):
         """Count the wall and CPU seconds of this process into a stage, and commit the state at both ends."""
         stopping.check()
         cost = self.costs[name]
-        self.record("stage", stage=name, status="started")
+        self.events.record("stage", stage=name, status="started")
         with self.timed_as(name), self.events.stage(name):
             self.save_state(name)
             try:
@@ -293,7 +293,7 @@ class Run(Workspace):
                     self.save_state(name, self._told.get(name))
                 raise
             self.save_state(name)
-        self.record("stage", stage=name, status="done", **asdict(cost))
+        self.events.record("stage", stage=name, status="done", **asdict(cost))
 
     @contextmanager
     def timed_as(self, stage: str) -> Iterator[None]:

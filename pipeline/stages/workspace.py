@@ -195,29 +195,13 @@ class Workspace(RowData):
         """Return a context whose time counts as that of another stage than the one under way."""
         return nullcontext()
 
-    def metric(self, **facts: Any) -> None:
-        """Add a record of what is computed."""
-        self.events.metric(**facts)
-
-    def log(self, message: str, **facts: Any) -> None:
-        """Log a line for people."""
-        self.events.log(message, **facts)
-
-    def warn(self, message: str) -> None:
-        """Warn."""
-        self.events.warn(message)
-
-    def record(self, event: str, **facts: Any) -> None:
-        """Log an event for programs."""
-        self.events.record(event, **facts)
-
     def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
         """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
         found = None
         try:
             found = self.committed(name, mapped=mapped)
         except CorruptDataError as error:
-            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
+            self.events.warn(f"{str(error).partition('; ')[0]}; it is made again")
         if found is None:
             self.commit(name, make())
             found = self.committed(name, mapped=mapped)

@@ -201,7 +201,7 @@ class _Mover:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         checkpoint = self._checkpoints.load()
         for warning in checkpoint.warnings if checkpoint else ():
-            self._work.warn(warning)
+            self._work.events.warn(warning)
         state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
         try:
             while state.step < self._most:
@@ -290,7 +290,7 @@ class _Mover:
             return None
         points, fit, none = found.reshape(shape) / self._of_points, last[0], np.empty(0)
         error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
-        self._work.record("moves", step=number, objective=fit.objective, held_out_error=error)
+        self._work.events.record("moves", step=number, objective=fit.objective, held_out_error=error)
         self._work.drop(TRIALS)
         moved = replace(
             state,

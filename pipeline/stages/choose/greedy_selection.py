@@ -218,8 +218,8 @@ def _finalists(
             "kernel_entries": n_sampled * len(members),
         }
         records.append(record)
-        work.metric(stage=SOLVE, **record)
-        work.log(
+        work.events.metric(stage=SOLVE, **record)
+        work.events.log(
             "batch {round}: {n_active} finalists of {working_set} candidates, squared error of the sample "
             "{sample_error:.6g}; {kernel_entries:.3g} kernel entries".format(**record)
         )

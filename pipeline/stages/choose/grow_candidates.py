@@ -104,7 +104,7 @@ class _Growth:
         if not np.isfinite(kept.loss):
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
         if kept.size < size:
-            self._work.log(
+            self._work.events.log(
                 f"{kept.size} of {sizes[-1]} candidates are kept: more lower the loss by no more than chance explains"
             )
         return kept
@@ -157,7 +157,7 @@ class _Growth:
             self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
         loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
         words = f"{size} candidates, sigma2 {sigma2:.4g}: held-out {loss}"
-        self._work.log(words, candidates=size, sigma2=sigma2, hold_out_error=found.loss)
+        self._work.events.log(words, candidates=size, sigma2=sigma2, hold_out_error=found.loss)
         return found
 
     @property

@@ -297,13 +297,13 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
         "kernel_entries": found.kernel_entries + run.shape.n_train * len(current.columns.last_group),
     }
     write_marker(run.layout.markers(ROUNDS), current.name, record)
-    run.metric(stage=SOLVE, **record)
+    run.events.metric(stage=SOLVE, **record)
     words = (
         "round {round}: gap {gap:.1e} over {n} candidates; {working_set} in the working set, {n_active} active, "
         "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
         "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
     )
-    run.log(words.format(gap=max(record["relative_gaps"]), n=len(priced.candidates), **record))
+    run.events.log(words.format(gap=max(record["relative_gaps"]), n=len(priced.candidates), **record))
     return record
 
 
@@ -366,7 +366,7 @@ def search_penalty_on_subset(run: Run) -> FollowedPath:
         penalty, weights, points = search_penalty(run, members)
         run.commit(start_name(first), {"weights": weights})
         of_fit = Weights.of_support(weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
-        run.log(
+        run.events.log(
             f"penalty {penalty:.4g} chosen on {len(drawn)} of the {run.n_candidates} candidates, then solved over all"
         )
         facts = json.dumps(points)

@@ -281,10 +281,10 @@ def search_penalty(
 
     best, warning = search(largest_penalty_of(work, FIT), attempt)
     if warning is not None:
-        work.warn(f"`solver.penalty=auto`: {warning}")
+        work.events.warn(f"`solver.penalty=auto`: {warning}")
     last = points[-1]
     if last["n_centers"] > most:
-        work.warn(
+        work.events.warn(
             f"`solver.penalty=auto`: ended at {last['penalty']:.3g}, where {last['n_centers']} of the "
             f"{n_columns} candidates that it tries have a weight; of all candidates more would than the working set "
             "holds"
