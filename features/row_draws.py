@@ -98,11 +98,15 @@ def draw_held_out(seed: int, limit: float, keys: RowKeys) -> NDArray[np.bool_]:
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
 
 
-def draw_folds(seed: int, count: int, keys: RowKeys) -> NDArray[np.int64]:
-    """Return the fold, from 0 to `count` - 1, of rows with keys (n,): equal ones are in one, and folds are alike."""
-    different, of_rows = np.unique(keys, return_inverse=True)
-    ranks = np.argsort(np.argsort(_coins(seed, _HELD_OUT, different)))
-    return np.asarray(ranks * min(count, len(different)) // len(different))[of_rows]
+def draw_folds(seed: int, count: int, keys: RowKeys, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the fold, from 0 to `count` - 1, of rows with keys (n,) and classes (n,).
+
+    Equal keys are in one fold; each fold has its share of the keys, and of those of each class.
+    """
+    order = np.lexsort((_coins(seed, _HELD_OUT, keys), classes))
+    folds = np.empty(len(keys), np.int64)
+    folds[order] = units_of(keys[order])[1] % count
+    return folds
 
 
 def draw_sample(seed: int, share: float, keys: RowKeys) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ Time is counted in operations at a nominal rate: a budget is a number of candida
 memory for them, so that it gives the same model wherever it is spent. A core of today is as fast as that or faster.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
@@ -38,21 +38,24 @@ VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choi
 
 @dataclass(frozen=True)
 class TrialSizes:
-    """On how many fit rows kernels are tried, and on how many candidates: all, finalists, and the width of the best."""
+    """On how many fit rows kernels are tried, and on how many candidates: all, finalists, and the width of the best.
+
+    most: 0 where a fit that grows tries widths itself.
+    """
 
     n_rows: int
     few: int
     more: int
-    most: int
+    most: int = 0
 
 
 # The smallest first; held-out rows come on top of the rows, half as many at most.
 TRIAL_SIZES = (
-    TrialSizes(1000, 100, 200, 200),
-    TrialSizes(2000, 150, 300, 300),
-    TrialSizes(4000, 250, 500, 500),
-    TrialSizes(6000, 350, 700, 700),
-    TrialSizes(8000, 400, 800, 800),
+    TrialSizes(1000, 100, 200),
+    TrialSizes(2000, 150, 300),
+    TrialSizes(4000, 250, 500),
+    TrialSizes(6000, 350, 700),
+    TrialSizes(8000, 400, 800),
 )
 
 
@@ -61,8 +64,8 @@ class Fit:
     """The size of a fit, and how its weights are found.
 
     penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 where it finds their
-    number, None without such a choice; kernels: how many are tried; scaled: scales of the features are learned;
-    of_classes: the outputs are classes, whose probabilities few rows are left out for one by one.
+    number, None without such a choice; kernels: how many are tried; widths: the width is chosen; scaled: scales of the
+    features are learned; of_classes: the outputs are classes, whose probabilities few rows are left out for one by one.
     """
 
     n_rows: int
@@ -71,6 +74,7 @@ class Fit:
     penalised: bool = False
     chosen: int | None = None
     kernels: int = 1
+    widths: bool = False
     scaled: bool = False
     of_classes: bool = False
 
@@ -80,7 +84,7 @@ class Fit:
         for size in steps_to(m):
             of_row = size * (2.0 * self.n_features + 2 * t + VALUE_OPERATIONS)
             of_row += GRAM_SLOWNESS * (size**2 - before**2)
-            fits = WIDTHS_TRIED if self.kernels > 1 and tries_widths(size, m) else 1
+            fits = WIDTHS_TRIED if self.widths and tries_widths(size, m) else 1
             operations += fits * (self.n_rows * of_row + self._solves(size))
             before = size if is_joined(size, m) else 0
         if self.of_classes and self.n_rows < FEW_ROWS:
@@ -98,7 +102,7 @@ class Fit:
         return fitting[-1] if fitting else TRIAL_SIZES[0]
 
     def _trials(self, sizes: TrialSizes) -> float:
-        rows, few, more, most = (min(size, self.n_rows) for size in astuple(sizes))
+        rows, few, more = (min(size, self.n_rows) for size in (sizes.n_rows, sizes.few, sizes.more))
         searches = min(self.kernels, SEARCHES)
         slopes = ROUNDS * 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
         trials = TRIALS_OF_SCALES if self.scaled else WIDTHS_TRIED
@@ -106,8 +110,7 @@ class Fit:
         operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
         operations += searches * self.scaled * LARGER_STARTS * self._trial(rows, min(START_CENTERS * few, self.n_rows))
         finalists = min(FINALISTS, self.kernels + 2 * self.scaled) + 2 * self.scaled  # and the best in a round more
-        operations += finalists * WIDTHS_TRIED * self._trial(rows, more)
-        return operations + (WIDTHS_TRIED * self._trial(rows, most) if most > more else 0.0)
+        return operations + finalists * WIDTHS_TRIED * self._trial(rows, more)
 
     def _trial(self, n_fit: int, m: int) -> float:
         """Return the operations of one fit to so many rows, with half as many held-out ones."""

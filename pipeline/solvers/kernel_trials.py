@@ -25,7 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.held_out_losses import log_losses
-from pipeline.solvers.prediction_limits import clipped, limits_of
+from pipeline.solvers.prediction_limits import clipped
 from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
@@ -50,24 +50,28 @@ _LEAST = float(np.finfo(np.float64).tiny)
 class Sample:
     """Training rows on which kernels are tried.
 
-    X (rows, d), targets (rows, T) f8, folds (rows,) i8: the fold that a row is held out with, -1 for none; points
-    (m, d): candidates; common (d,) f4: the scales that put the inputs on one common scale; n_held_out: how many of the
-    held-out rows differ; of_classes: the targets are 1 and -1; weights (rows,) f8, None: 1 each.
+    X (rows, d), keys (rows,) u8, equal for equal ones, targets (rows, T) f8, folds (rows,) i8: the fold that a row is
+    held out with, -1 for none; points (m, d): candidates; common (d,) f4: the scales that put the inputs on one common
+    scale; n_held_out: how many of the held-out rows differ; of_classes: the targets are 1 and -1; limits (2,) f8 of
+    predictions, (0,) for none; weights (rows,) f8, None: 1 each.
     """
 
     X: NDArray[np.floating]
+    keys: NDArray[np.uint64]
     targets: NDArray[np.float64]
     folds: NDArray[np.int64]
     points: NDArray[np.floating]
     common: NDArray[np.float32]
     n_held_out: float
     of_classes: bool
+    limits: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
         """Return some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
-        return replace(self, X=self.X[rows], targets=self.targets[rows], folds=self.folds[rows], weights=weights)
+        arrays = {name: getattr(self, name)[rows] for name in ("X", "keys", "targets", "folds")}
+        return replace(self, **arrays, weights=weights)
 
     @property
     def fitted(self) -> NDArray[np.bool_]:
@@ -236,7 +240,7 @@ class _HeldOut:
 
 
 def _error(f: NDArray[np.float64], rows: Sample) -> float:
-    """Return the mean squared error of predictions f (rows, T) near the range of the targets; of classes the log loss.
+    """Return the mean squared error of predictions f (rows, T) within the limits; of classes the log loss.
 
     The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
     whose machines made more errors.
@@ -244,8 +248,7 @@ def _error(f: NDArray[np.float64], rows: Sample) -> float:
     if rows.of_classes:
         losses = log_losses(f, rows.truth, rows.counts, rows.n_held_out)
     else:
-        limits = limits_of(float(rows.targets.min()), float(rows.targets.max()))
-        losses = np.square(clipped(f, limits) - rows.targets).sum(axis=1)
+        losses = np.square(clipped(f, tuple(rows.limits)) - rows.targets).sum(axis=1)
     return float(np.average(losses, weights=rows.counts))
 
 

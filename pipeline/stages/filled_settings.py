@@ -209,6 +209,7 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         penalised=solver.is_penalised,
         chosen=(selection_size(solver.select) or 0) if solver.selects else None,
         kernels=len(kernels_of(config.kernel)),
+        widths=config.kernel.sigma2 == "auto",
         scaled=learns_scales(config.kernel.scale),
         of_classes=shape.task != "regression",
     )

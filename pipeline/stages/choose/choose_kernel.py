@@ -162,7 +162,10 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
     assert found.held_out is not None
     if not sample.of_classes:
         return {RIDGE_ERRORS: found.ridges}
-    calibrating = found.held_out, rows.truth, rows.counts, np.array(sample.n_held_out)
+    pairs = np.stack([rows.keys, rows.truth.astype(np.uint64)])  # equal rows of a class are one
+    _, one, of_rows = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+    counts = np.bincount(of_rows.ravel(), rows.counts)
+    calibrating = found.held_out[one], rows.truth[one], counts, np.array(sample.n_held_out)
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
@@ -173,7 +176,8 @@ def trials_bytes(run: RunSize) -> int:
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    few, n_candidates = shape.n_train < FOLDED_ROWS, count_candidates(config, shape.n_train)
+    n_candidates = count_candidates(config, shape.n_train)
+    few = n_candidates < FOLDED_ROWS  # as they are of few different rows
     most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
     m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
@@ -213,7 +217,7 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
         )
     words = WORDS.get(best.kind, "a scale for each feature")
     error = "log loss" if sample["of_classes"] else "mean squared error"
-    work.log(
+    work.events.log(
         f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out {error} is {best.error:.6g} on "
         f"{best.n_centers} candidates, fitted to a sample of the rows"
     )
@@ -255,7 +259,8 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
     folds = np.where(held_out, 0, -1)
     if has_few_rows(work):
-        folds = draw_folds(seed, N_FOLDS, np.concatenate([groups for _, groups in key_blocks(work)]))
+        y, groups = (np.concatenate([of[name] for _, of in label_blocks(work)]) for name in ("y", "groups"))
+        folds = draw_folds(seed, N_FOLDS, groups, np.zeros(n, np.int64) if work.shape.task == "regression" else y)
     elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
@@ -270,12 +275,14 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
     arrays = {
         "X": store.take(rows),
+        "keys": keys,
         "targets": targets,
         "folds": folds[rows],
         "points": store.take(points),
         "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
         "n_held_out": np.array(float(len(np.unique(keys[folds[rows] >= 0])))),
         "of_classes": np.array(work.shape.task != "regression"),
+        "limits": np.array(facts.limits),
     }
     return arrays if weights is None else arrays | {"weights": weights}
 

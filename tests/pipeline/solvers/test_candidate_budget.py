@@ -25,8 +25,10 @@ FITS = st.builds(
     penalised=st.booleans(),
     chosen=st.sampled_from([None, 0, 300]),
     kernels=st.integers(1, 3),
+    widths=st.booleans(),
     scaled=st.booleans(),
 )
+OF_TABLE = Fit(n_rows=3000, n_features=10, n_outputs=1, kernels=3, widths=True, scaled=True)
 
 
 @given(FITS, st.floats(0.1, 1e6), st.integers(GIB, 2**40))
@@ -55,7 +57,7 @@ def test_trials_are_the_largest_that_a_share_of_the_budget_pays_for(fit: Fit, bu
 
 def test_trials_cost_no_more_with_more_rows_and_are_counted() -> None:
     """Scales are learned on a sample: no number of rows rules them out."""
-    few, many = (Fit(n_rows=n, n_features=28, n_outputs=1, kernels=3, scaled=True) for n in (20_000, 10**7))
+    few, many = (replace(OF_TABLE, n_rows=n, n_features=28) for n in (20_000, 10**7))
     assert few.trial_sizes(60.0) == many.trial_sizes(60.0)
     assert few.trial_sizes(60.0).more >= 500
     without = replace(many, kernels=1, scaled=False)
@@ -66,6 +68,6 @@ def test_trials_cost_no_more_with_more_rows_and_are_counted() -> None:
 
 def test_the_default_has_room_for_a_few_thousand() -> None:
     """The kernels are tried for a part of the minute, and still it pays for every row of small tables."""
-    tables = [Fit(n_rows=n, n_features=10, n_outputs=1, kernels=3, scaled=True) for n in (3000, 10_000, 40_000)]
+    tables = [replace(OF_TABLE, n_rows=n) for n in (3000, 10_000, 40_000)]
     assert candidates_within(tables[0], 60, 16 * GIB) == 3000
     assert 4000 < candidates_within(tables[2], 60, 16 * GIB) < candidates_within(tables[1], 60, 16 * GIB) < 10_000
