@@ -101,7 +101,7 @@ def draw_held_out(seed: int, limit: float, keys: RowKeys) -> NDArray[np.bool_]:
 def draw_folds(seed: int, count: int, keys: RowKeys, classes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the fold, from 0 to `count` - 1, of rows with keys (n,) and classes (n,).
 
-    Equal keys are in one fold; each fold has its share of the keys, and of those of each class.
+    Equal keys are in one fold; each fold has its share of the keys of each class, a key of several being of its first.
     """
     order = np.lexsort((_coins(seed, _HELD_OUT, keys), classes))
     folds = np.empty(len(keys), np.int64)

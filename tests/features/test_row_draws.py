@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.row_draws import draw_held_out, draw_sample, group_keys, held_out_limit, row_keys, units_of
+from features.row_draws import draw_folds, draw_held_out, draw_sample, group_keys, held_out_limit, row_keys, units_of
 
 KEYS = row_keys(np.arange(20_000.0)[:, None])
 
@@ -20,6 +20,18 @@ def test_hold_out_and_sample_are_shares_of_the_rows_drawn_apart(seed: int, fract
     assert abs(sampled.mean() - fraction) < 0.02
     assert abs(sampled[draw_held_out(seed, 0.1, KEYS)].mean() - fraction) < 0.06
     assert draw_sample(seed, 1.0, KEYS).all()
+
+
+@given(seed=st.integers(0, 9), copies=st.lists(st.integers(1, 4), min_size=5, max_size=60))
+def test_each_fold_has_its_share_of_the_keys_of_each_class(seed: int, copies: list[int]) -> None:
+    one, classes = KEYS[: len(copies)], np.arange(len(copies)) % 3
+    order = np.random.default_rng(seed).permutation(sum(copies))
+    folds = draw_folds(seed, 5, np.repeat(one, copies)[order], np.repeat(classes, copies)[order])
+    pairs = set(zip(np.repeat(np.arange(len(one)), copies)[order].tolist(), folds.tolist(), strict=True))
+    assert len(pairs) == len(one), "copies of a key are in one fold"
+    for k in range(3):
+        assert np.ptp(np.bincount([fold for row, fold in pairs if row % 3 == k], minlength=5)) <= 1
+    assert np.ptp(np.bincount([fold for _, fold in pairs], minlength=5)) <= 1
 
 
 @given(st.lists(st.sampled_from([-0.0, 0.0, 1.0, -1.5, 2.0**-1074, 1e308]), min_size=4, max_size=16), st.integers(0, 9))

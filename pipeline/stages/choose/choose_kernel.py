@@ -177,7 +177,7 @@ def trials_bytes(run: RunSize) -> int:
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
     n_candidates = count_candidates(config, shape.n_train)
-    few = n_candidates < FOLDED_ROWS  # as they are of few different rows
+    few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
     most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
     m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
