@@ -332,13 +332,11 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
     """Return the best trial of each kind of learned scales, from rounds that begin with the scales of `base`."""
     best = list[Trial]()
     for kind in search.kinds:
-        if kind == METRIC:
-            start = min([base, *best], key=lambda trial: trial.error)
-            line = [start, *_rounds(sample, start, kind, JUDGED_AFTER, search)]
-        else:
-            starts = _starts(sample, base, search)
-            lines = [[base, *_rounds(sample, start, kind, JUDGED_AFTER, search, SHARP)] for start in starts]
-            line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
+        start, power = min([base, *best], key=lambda trial: trial.error), SHARP if kind == DIAGONAL else 1.0
+        starts = _starts(sample, start, search)
+        lines = [[start, *_rounds(sample, one, kind, JUDGED_AFTER, search, power)] for one in starts]
+        line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
+        if kind == DIAGONAL:
             line = _while_gaining(sample, line, kind, search, SHARP)
             last = min(line[1:], key=lambda trial: trial.error)
             line = _while_gaining(sample, [*line, *_rounds(sample, last, kind, 1, search)], kind, search)

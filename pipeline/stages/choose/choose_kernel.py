@@ -50,7 +50,7 @@ from pipeline.stages.training_rows import (
 from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
-SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
+SMALL_SAMPLE, LARGEST_SHARE = 4000, 1 / 3  # held-out rows of a sample, where these are no more than that share
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
