@@ -62,7 +62,7 @@ KINDS = {
     "duration": "time",
     "name_list": "names",
     "penalty": "number, `max:F`, `auto`, `none`",
-    "selection": "`none`, `greedy:K`, `greedy:auto`",
+    "selection": "`none`, `greedy:K`",
     "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",
 }
 

@@ -40,7 +40,6 @@ TRAININGS = {
     "laplace": "{data}/classes.npz --centers 40 --penalty 1 --kernel laplace --sigma2 4",
     "product-laplace": "{data}/values.npz --centers 60 --kernel product-laplace --sigma2 auto",
     "greedy": "{data}/classes.npz --centers 150 --sigma2 0.3 --select greedy:20",
-    "greedy-as-many-as-help": "{data}/values.npz --centers 100 --select greedy:auto --set data.weights=w",
     "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
     "greedy-moved": "{data}/values.npz --centers 100 --select greedy:12 --move-centers 4",
     "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --move-centers 4",
@@ -64,7 +63,7 @@ ESTIMATORS: dict[str, tuple[Any, str]] = {
     "classifier-refit": (SLKLClassifier(80, penalty=1.0, refit="ridge", class_weight="balanced"), "weights groups"),
     "classifier-search": (SLKLClassifier(60, penalty="auto", fit_intercept=False), ""),
     "classifier-uniform": (SLKLClassifier(40, sigma2=2.0, penalty=1.0, schedule="uniform", tol=1e-3), ""),
-    "classifier-greedy": (SLKLClassifier(150, select="greedy:auto", standardise=False), "weights"),
+    "classifier-greedy": (SLKLClassifier(150, select="greedy:40", standardise=False), "weights"),
     "classifier-learned": (SLKLClassifier(60, feature_scale="learned", penalty=1.0), "float32"),
 }
 

@@ -32,7 +32,7 @@ from storage.records import read_record, write_json
 # Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
 PAPER_WAY = ("--schedule", "paper")
 CERTIFIED = ("--tol", "1e-4")
-METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted", "greedy")
+METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted")
 MNIST = Path(__file__).with_name("mnist.toml")  # the paper's settings, which the named run goes beyond
 NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
 
@@ -115,14 +115,13 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
 def all_ways(
     asked: argparse.Namespace, dataset: str, *arguments: str, penalty: float, store: bool = False
 ) -> dict[str, Trained]:
-    """Return a run of the paper's way, of the certified optimum, of that refitted, and of a greedy selection."""
+    """Return a run of the paper's way, of the certified optimum, and of that refitted."""
     solved = [*arguments, "--penalty", f"{penalty:g}"]
     ours = trained(asked, dataset, *solved, *CERTIFIED, "--refit", "ridge", store=store)
     return {
         "SLKL": trained(asked, dataset, *solved, *PAPER_WAY, store=store),
         "SLKL, certified": replace(ours, report={**ours.report, **ours.report["penalised"]}),
         "SLKL, refitted": ours,
-        "greedy": trained(asked, dataset, *arguments, "--select", "greedy:auto", store=store),
     }
 
 

@@ -2,8 +2,7 @@
 
 COMMAND: python jobs/paper/table_regression.py [--out runs/paper] [--runs 20] [--datasets sinc,boston,abalone]
 
-Beside the paper's KRRn, KRRM, Unif and SLKL: SLKL at the certified optimum of the same problem, that refitted, and
-a greedy selection of as many centers as lower the held-out error.
+Beside the paper's KRRn, KRRM, Unif and SLKL: SLKL at the certified optimum of the same problem, and that refitted.
 All methods see the same split and the same M points of each seed. Writes DIR/table_regression.json.
 """
 
@@ -68,7 +67,7 @@ def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> I
         for method, error in baselines(split, runs["SLKL"].centers, sigma2).items():
             errors[method].append(error)
     for method in METHODS:
-        facts = {"m0": m0[method], "penalty": None if method == "greedy" else penalty} if method in m0 else {}
+        facts = {"m0": m0[method], "penalty": penalty} if method in m0 else {}
         yield cells.row(TABLE, label, method, size, errors[method], command=commands[method], **facts)
 
 

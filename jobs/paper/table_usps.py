@@ -2,8 +2,8 @@
 
 COMMAND: python jobs/paper/table_usps.py [--out runs/paper] [--runs 20]
 
-Beside the paper's stopping rule: the certified optimum of the same problem, that refitted, and a greedy selection of
-as many centers as lower the held-out error. Writes DIR/table_usps.json.
+Beside the paper's stopping rule: the certified optimum of the same problem, and that refitted. Writes
+DIR/table_usps.json.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def cell(asked: argparse.Namespace, size: int) -> Iterator[cells.Row]:
     for method in cells.METHODS:
         reports = [run[method].report for run in runs]
         errors, m0 = ([report[key] for report in reports] for key in ("n_errors", "model_n_centers"))
-        facts = {"command": runs[0][method].command, "penalty": None if method == "greedy" else penalty}
+        facts = {"command": runs[0][method].command, "penalty": penalty}
         yield cells.row(TABLE, "usps", method, size, errors, m0=m0, **facts)
 
 

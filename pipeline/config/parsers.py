@@ -160,19 +160,18 @@ def penalty_fraction(value: str) -> float:
 
 
 def selection(value: object) -> str:
-    """Accept `none`, `greedy:K` with a number of centers K, or `greedy:auto`."""
-    if value in ("none", "greedy:auto"):
-        return str(value)
+    """Accept `none`, or `greedy:K` with a number of centers K."""
+    if value == "none":
+        return "none"
     kind, _, size = str(value).partition(":")
     if kind != "greedy" or not size.isascii() or not size.isdigit() or int(size) < 1:
-        raise ValueError("must be none, greedy:K with a number of centers K such as greedy:400, or greedy:auto")
+        raise ValueError("must be none, or greedy:K with a number of centers K such as greedy:400")
     return f"greedy:{int(size)}"
 
 
-def selection_size(value: str) -> int | None:
-    """Return the K of `greedy:K`, None for `greedy:auto`."""
-    size = value.partition(":")[2]
-    return None if size == "auto" else int(size)
+def selection_size(value: str) -> int:
+    """Return the K of `greedy:K`, 0 of `none`."""
+    return int(value.partition(":")[2] or 0)
 
 
 BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

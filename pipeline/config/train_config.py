@@ -226,8 +226,7 @@ class SolverConfig:
     select: str = option(
         "none",
         selection,
-        "choose K centers for all classes without a penalty, each by how much it lowers the squared error "
-        "(greedy:K); greedy:auto: as many as lower the held-out error",
+        "choose K centers for all classes without a penalty, each by how much it lowers the squared error (greedy:K)",
         "--select",
     )
     refit: str = option(

@@ -159,9 +159,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         error. None: "none", least squares on all candidates, or "max:1e-7" (see the notes).
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
-    select : None, "greedy:K" or "greedy:auto"
-        Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
-        of by a penalty. The weights are least squares. `penalty`, `refit` and `tol` are not used then.
+    select : None or "greedy:K"
+        Choose K centers by how much each lowers the squared error, instead of by a penalty. The weights are least
+        squares. `penalty`, `refit` and `tol` are not used then.
     move_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian kernel.

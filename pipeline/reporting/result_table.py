@@ -130,7 +130,7 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
     refused = f", {selection['refused']} candidates refused as spanned by the chosen" if selection["refused"] else ""
     lines.append(f"{selection['n_centers']} centers chosen in {selection['wall_seconds']:.2f} s{refused}")
     asked = selection_size(select)
-    if asked is not None and selection["n_centers"] < asked:
+    if selection["n_centers"] < asked:
         lines.append(f"{selection['n_centers']} centers instead of {asked}: no other candidate adds anything")
     return lines
 

@@ -63,16 +63,16 @@ TRIAL_SIZES = (
 class Fit:
     """The size of a fit, and how its weights are found.
 
-    penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 where it finds their
-    number, None without such a choice; kernels: how many are tried; widths: the width is chosen; scaled: scales of the
-    features are learned; of_classes: the outputs are classes, whose probabilities few rows are left out for one by one.
+    penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 without one; kernels:
+    how many are tried; widths: the width is chosen; scaled: scales of the features are learned; of_classes: the outputs
+    are classes, whose probabilities few rows are left out for one by one.
     """
 
     n_rows: int
     n_features: int
     n_outputs: int
     penalised: bool = False
-    chosen: int | None = None
+    chosen: int = 0
     kernels: int = 1
     widths: bool = False
     scaled: bool = False
@@ -91,7 +91,7 @@ class Fit:
             operations += 2.0 * self.n_rows * m**2
         if self.penalised:
             operations += t * NEWTON_ROUNDS * m**3 / 3.0
-        if self.chosen is not None:
+        if self.chosen:
             operations += 2 * VECTOR_SLOWNESS * 2.0 * max(self.chosen, forward_size(m)) ** 2 * m
         return operations + self._solves(m) / 2
 
@@ -124,7 +124,7 @@ class Fit:
 
     def memory_bytes(self, m: int) -> int:
         """Return the memory of a fit with m candidates, beside the process."""
-        grams = GRAMS if self.chosen is None else GRAMS_OF_A_CHOICE
+        grams = GRAMS_OF_A_CHOICE if self.chosen else GRAMS
         return 8 * (grams * m * m + 2 * m * self.n_features)
 
 

@@ -74,27 +74,19 @@ def select(
     *,
     intercept: bool,
     first: NDArray[np.int64] | None = None,
-    enough: Callable[[list[int]], bool] = lambda chosen: False,
+    after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
 ) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
-    Parameters as in `forward`; `enough` ends the way forward, though not before there are as many as are dropped again.
-    Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations, no pass over the rows. Raises
-    ValueError where `size` is not between 1 and the number of candidates.
+    Parameters as in `forward`. Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations,
+    no pass over the rows. Raises ValueError where `size` is not between 1 and the number of candidates.
     """
     if not 1 <= size <= statistics.n_centers:
         raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
     n_back = forward_size(statistics.n_centers)
-    found = forward(
-        statistics,
-        max(size, n_back),
-        intercept=intercept,
-        first=first,
-        enough=enough,
-        least=n_back,
-        n_threads=n_threads,
-    )
+    most = max(size, n_back)
+    found = forward(statistics, most, intercept=intercept, first=first, after=after, n_threads=n_threads)
     back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
     return replace(found, chosen=found.chosen[back.chosen], reductions=back.reductions)
 
@@ -130,8 +122,7 @@ def forward(
     *,
     intercept: bool,
     first: NDArray[np.int64] | None = None,
-    enough: Callable[[list[int]], bool] = lambda chosen: False,
-    least: int = 0,
+    after: Callable[[list[int]], None] = lambda chosen: None,
     n_threads: int = 1,
 ) -> Selection:
     """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
@@ -140,29 +131,27 @@ def forward(
     intercept : an unpenalised one is fitted beside the weights.
     first (f,) i8 : what an earlier call with these statistics had chosen; whole slabs of it are taken over, and the
         choice goes on as if it had not been interrupted.
-    enough : called with the columns chosen so far, after each; True ends it, though not before there are `least`.
+    after : called with the columns chosen so far, after each.
     n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
     """
-    drift, ended = 0.0, False
+    drift = 0.0
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         factor = _Factor(statistics, threads, intercept=intercept)
         factor.restore([] if first is None else [int(m) for m in first])
-        while len(factor.chosen) < size and not ended:
+        while len(factor.chosen) < size:
             before, block = len(factor.chosen), list[int]()
             for m in factor.best(min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS), least_gain):
                 block.append(m)
-                ended = enough(factor.chosen + block) and before + len(block) >= least
-                if ended:
-                    break
+                after(factor.chosen + block)
             if not block:
                 break
             factor.append(block)
             if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
                 drift = max(drift, factor.renew())
             if len(factor.chosen) < before + len(block):
-                ended, factor.copies[:] = False, False
+                factor.copies[:] = False
                 for m in factor.chosen:
                     factor.mark_copies(m)
     refused = factor.refused()

@@ -1,8 +1,8 @@
-"""Which centers a greedy choice takes, and how many: tried on the fit rows, then chosen again on all rows.
+"""Which centers a greedy choice takes: tried on the fit rows, then chosen again on all rows.
 
-The held-out rows say how many are enough (`greedy:auto`), which ridge the weights want (`ridge.refit`), and what error
-to expect. The Gram of M candidates over n rows costs n·M², most of what a selection takes: finalists are chosen first,
-on a sample of the fit rows, in batches where the Gram of all does not fit (mathematics.md, eq. 67).
+The held-out rows say which ridge the weights want (`ridge.refit`), and what error to expect. The Gram of M candidates
+over n rows costs n·M², most of what a selection takes: finalists are chosen first, on a sample of the fit rows, in
+batches where the Gram of all does not fit (mathematics.md, eq. 67).
 """
 
 from collections.abc import Callable
@@ -18,19 +18,15 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import Selection, forward_size
 from pipeline.solvers.ridge import RIDGES, bracketed
 
-AUTO_GROWTH = 1.25  # of the size, between two looks whether the held-out error still falls
-AUTO_GAIN = 1e-2  # of the held-out error: centers that lower it by less are not worth having
-AUTO_MOST = 4000  # centers where their number is found
 ROWS_EACH = 4  # sampled fit rows for each finalist
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
 SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
 RowSet = Literal["fit", "all"]
 ROWS: dict[RowSet, str] = {"fit": "the fit rows", "all": "all rows"}  # in messages
-Enough = Callable[[list[int]], bool]
-# (part of the rows, its statistics, size, enough): `forward_backward_selection.select`, which `enough` may end early,
-# and what a caller wants beside it: checkpoints, progress, a stop.
-Select = Callable[[RowSet, GramStatistics, int, Enough], Selection]
+# (part of the rows, its statistics): `forward_backward_selection.select`, and what a caller wants beside it:
+# checkpoints, progress, a stop.
+Select = Callable[[RowSet, GramStatistics], Selection]
 
 
 @dataclass(frozen=True)
@@ -54,65 +50,33 @@ def choose_greedily(
     fit: GramStatistics,
     held_out: GramStatistics,
     everything: GramStatistics,
-    size: int | None,
     select: Select,
     *,
     intercept: bool,
 ) -> GreedyChoice:
-    """Choose `size` of the columns, or (None) as many as lower the error of the held-out rows.
+    """Choose some of the columns, on the fit rows and on all rows.
 
     Each of the two choices costs what `select` does, the curve of held-out errors a few factors of the chosen's Gram.
     """
-    enough = _never if size is not None else _auto_end(fit, held_out, intercept=intercept)
-    first = select("fit", fit, most_centers(size, fit.n_centers), enough)
+    first = select("fit", fit)
     tried = first.chosen
     if not len(tried):
         return GreedyChoice(tried, tried, first.reductions, tried, np.empty(0), first.refused, first.drift)
     sizes = prefix_sizes(len(tried))
     errors = held_out_curve(fit.cut(tried), held_out.cut(tried), sizes, intercept=intercept)
-    if size is None:
-        best = np.flatnonzero(errors <= errors.min() * (1 + AUTO_GAIN))[0]
-        sizes, errors = sizes[: best + 1], errors[: best + 1]
-    final = select("all", everything, int(sizes[-1]), _never)
-    return GreedyChoice(final.chosen, tried[: sizes[-1]], final.reductions, sizes, errors, final.refused, final.drift)
+    final = select("all", everything)
+    return GreedyChoice(final.chosen, tried, final.reductions, sizes, errors, final.refused, final.drift)
 
 
-def most_centers(size: int | None, n_candidates: int) -> int:
-    """Return how many centers a choice has at most, whose size is given or is to be found."""
-    return min(AUTO_MOST, n_candidates) if size is None else size
-
-
-def selection_bytes(size: int | None, n_candidates: int) -> int:
+def selection_bytes(size: int, n_candidates: int) -> int:
     """Return the bytes of a selection: a row over all candidates for each chosen, and Grams of the chosen."""
-    chosen = max(min(most_centers(size, n_candidates), n_candidates), forward_size(n_candidates))
+    chosen = min(forward_most(size, n_candidates), n_candidates)
     return 8 * chosen * n_candidates + 10 * 8 * chosen * chosen  # ten, measured with what the allocator keeps
 
 
-def forward_most(size: int | None, n_candidates: int) -> int:
-    """Return how many centers a choice takes on its way forward, if it is not ended before."""
-    return max(most_centers(size, n_candidates), forward_size(n_candidates))
-
-
-def _never(chosen: list[int]) -> bool:
-    return False
-
-
-def _auto_end(fit: GramStatistics, held_out: GramStatistics, *, intercept: bool) -> Enough:
-    """Return what ends a choice once, at fixed sizes, the last fifth of its centers gained next to nothing."""
-    size, looks = forward_size(fit.n_centers), set[int]()
-    while size < fit.n_centers:
-        looks.add(size)
-        size = int(size * AUTO_GROWTH) + 1
-
-    def enough(chosen: list[int]) -> bool:
-        if len(chosen) not in looks:
-            return False
-        columns, sizes = np.array(chosen), prefix_sizes(len(chosen))
-        errors = held_out_curve(fit.cut(columns), held_out.cut(columns), sizes, intercept=intercept)
-        before = sizes <= len(columns) / AUTO_GROWTH
-        return bool(errors[~before].min() > (1 - AUTO_GAIN) * errors[before].min())
-
-    return enough
+def forward_most(size: int, n_candidates: int) -> int:
+    """Return how many centers a choice of `size` takes on its way forward, where so many add something."""
+    return max(size, forward_size(n_candidates))
 
 
 def prefix_sizes(size: int) -> NDArray[np.int64]:
@@ -174,8 +138,8 @@ class Preselection(NamedTuple):
     share: float
 
 
-def preselection(n_fit: float, n_candidates: int, at_once: int, size: int | None) -> Preselection | None:
-    """Return how the finalists of `size` centers (None: of as many as are found) are chosen; None: there are none.
+def preselection(n_fit: float, n_candidates: int, at_once: int, size: int) -> Preselection | None:
+    """Return how the finalists of `size` centers are chosen; None: there are none.
 
     n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 67.
     """

@@ -207,7 +207,7 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         n_features=shape.n_features,
         n_outputs=shape.n_outputs,
         penalised=solver.is_penalised,
-        chosen=(selection_size(solver.select) or 0) if solver.selects else None,
+        chosen=selection_size(solver.select),
         kernels=len(kernels_of(config.kernel)),
         widths=config.kernel.sigma2 == "auto",
         scaled=learns_scales(config.kernel.scale),
@@ -220,9 +220,8 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
     if config.centers.budget is not None:
         return _fit_of(config, shape).trial_sizes(config.centers.budget)
     sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
-    chosen = selection_size(config.solver.select) if config.solver.selects else None
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
-    used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
+    used = min(most, max(selection_size(config.solver.select) or most, TRIAL_SIZES[-1].few), MOST_TRIED)
     return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
 
 
@@ -302,7 +301,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
     if solver.move_centers:
         yield from _without_moves(config)
-    if solver.selects and (selection_size(solver.select) or 0) > n_candidates:
+    if selection_size(solver.select) > n_candidates:
         yield (
             f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
             "candidates with `centers.count`"
@@ -338,11 +337,10 @@ def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
             "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
             "it out"
         )
-    size = selection_size(solver.select) if solver.selects else 0
-    if size is None or working_set < SELECTION_ROOM * size:
+    if working_set < SELECTION_ROOM * selection_size(solver.select):
         yield (
             f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
-            f"{int(working_set / SELECTION_ROOM)} centers by number, or raise `resources.memory_limit`"
+            f"{int(working_set / SELECTION_ROOM)} centers, or raise `resources.memory_limit`"
         )
     if solver.is_least_squares:
         yield (

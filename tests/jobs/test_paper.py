@@ -31,8 +31,6 @@ def test_sinc_chooses_as_many_centers_as_the_paper(table: Callable[..., Rows]) -
         assert slkl["mean"] < unif["mean"] / 2
     quiet = rows["sinc (noise 10 dB below the signal)", "SLKL", 256]
     assert quiet["mean"] < rows["sinc", "SLKL", 256]["mean"] / 4
-    assert rows["sinc", "greedy", 256]["mean"] < rows["sinc", "Unif", 256]["mean"]
-    assert rows["sinc", "greedy", 256]["penalty"] is None
 
 
 def test_abalone_errors_are_the_papers(table: Callable[..., Rows]) -> None:
@@ -52,7 +50,6 @@ def test_boston_has_its_order_of_methods(table: Callable[..., Rows]) -> None:
     rows = {method: row for (_, method, _), row in found.items()}
     assert rows["SLKL"]["mean"] < rows["KRRM"]["mean"] < rows["Unif"]["mean"]
     assert rows["SLKL"]["m0_mean"] == pytest.approx(108, rel=0.15)
-    assert rows["greedy"]["m0_mean"] <= 128
 
 
 def test_usps_errors_are_the_papers(table: Callable[..., Rows]) -> None:

@@ -28,7 +28,6 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
@@ -404,7 +403,7 @@ def n_moving(run: RunSize) -> int:
     solver, n_columns = run.config.solver, run.n_columns
     if not solver.move_centers or not solver.selects:
         return n_columns if solver.move_centers else 0
-    return min(most_centers(selection_size(solver.select), n_columns), n_columns)
+    return min(selection_size(solver.select), n_columns)
 
 
 def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:

@@ -22,7 +22,6 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_datacla
 from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, drop, dropping_bytes, forward, select
 from pipeline.solvers.greedy_choice import (
     ROWS,
-    Enough,
     GreedyChoice,
     Preselection,
     RowSet,
@@ -117,9 +116,9 @@ def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) ->
 
 
 def choose(
-    size: int | None, n_back: int | None, intercept: bool, stored: tuple[Stored, ...], checkpoints: TaskCheckpoints
+    size: int, n_back: int | None, intercept: bool, stored: tuple[Stored, ...], checkpoints: TaskCheckpoints
 ) -> Arrays:
-    """Choose `size` centers (None: by error) on the statistics of fit rows, held-out rows and all rows.
+    """Choose `size` centers on the statistics of fit rows, held-out rows and all rows.
 
     May raise StoppedError, up to 255 centers after the last checkpoint.
 
@@ -128,38 +127,32 @@ def choose(
     fit, held_out, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)
     started = time.perf_counter()
 
-    def select_part(part: RowSet, statistics: GramStatistics, size_of_part: int, enough: Enough) -> Selection:
+    def select_part(part: RowSet, statistics: GramStatistics) -> Selection:
         """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
         most = forward_most(size, statistics.n_centers)
         if n_back is not None:
             progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
-            selection = drop(statistics, size_of_part, n_back, intercept=intercept)
+            selection = drop(statistics, size, n_back, intercept=intercept)
             progress.advance(most**2)
         else:
-            n_threads = available_processors()
-            way = partial(select, statistics, size_of_part, intercept=intercept, n_threads=n_threads)
-            selection = checkpointed(checkpoints, part, ROWS[part], most, way, enough)
+            way = partial(select, statistics, size, intercept=intercept, n_threads=available_processors())
+            selection = checkpointed(checkpoints, part, ROWS[part], most, way)
         if part == "fit":
             progress.status("held-out errors of what was chosen")
         return selection
 
-    choice = choose_greedily(fit, held_out, everything, size, select_part, intercept=intercept)
+    choice = choose_greedily(fit, held_out, everything, select_part, intercept=intercept)
     if not len(choice.tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
     return as_arrays(choice) | {"seconds": np.array(time.perf_counter() - started)}
 
 
 def checkpointed(
-    checkpoints: TaskCheckpoints,
-    part: str,
-    rows: str,
-    most: int,
-    choose: Callable[..., Selection],
-    enough: Enough | None = None,
+    checkpoints: TaskCheckpoints, part: str, rows: str, most: int, choose: Callable[..., Selection]
 ) -> Selection:
     """Choose from the last checkpoint on; a checkpoint is made after each slab.
 
-    choose : a way forward, called with the columns chosen `first` and an optional `enough` that ends it, after which a
+    choose : a way forward, called with the columns chosen `first` and what follows `after` each; but for a sample, a
     way back follows
     part, rows, most : for messages: the choice, its rows, the number of centers
     """
@@ -172,22 +165,20 @@ def checkpointed(
         progress.advance(n**2 - n_chosen**2, words)
         n_chosen = n
 
-    def after(chosen: list[int]) -> bool:
+    def after(chosen: list[int]) -> None:
         count(len(chosen), f"{len(chosen)} of {most} centers chosen on {rows}")
         checkpoints.report_selection(part, rows, len(chosen), most)
         if len(chosen) % SLAB_ROWS == 0:
             step = len(chosen) + sum(map(len, chosen_before.values()))
             checkpoints.save(step, {**chosen_before, part: np.array(chosen, np.int64)}, {})
         stopping.check()
-        ended = enough is not None and enough(chosen)
-        if enough is not None and (ended or len(chosen) == most):
-            progress.status(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
-        return ended
+        if part != SAMPLE and len(chosen) == most:
+            progress.status(f"{most} centers chosen on {rows}, dropping those that are missed least")
 
     if first is not None:
         progress.status(f"taking the first {len(first)} centers chosen on {rows} up again")
-    selection = choose(first=first, enough=after)
-    count(most)  # of which there may have been enough earlier
+    selection = choose(first=first, after=after)
+    count(most)  # of which there may be fewer that add anything
     return selection
 
 

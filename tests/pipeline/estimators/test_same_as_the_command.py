@@ -80,7 +80,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "laplace": (thirds, {"kernel": "laplace", "sigma2": 64.0, "penalty": "max:1e-3", "refit": "ridge"}),
     "product-laplace": (waves, {"kernel": "product-laplace", "sigma2": "auto"}),
     "metric": (sums, {"sigma2": "median", "feature_scale": "metric", "select": "greedy:20"}),
-    "greedy auto, weighted": (waves, {"sigma2": 0.5, "select": "greedy:auto"}),
     "greedy, laplace, weighted": (waves, {"kernel": "laplace", "sigma2": "auto", "select": "greedy:20"}),
     "greedy in a metric, weighted": (sums, {"sigma2": "auto", "feature_scale": "learned", "select": "greedy:25"}),
     "rounds, weighted": (waves, {**ROUNDS, "working_set": 120}),
@@ -138,37 +137,22 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
         assert (model.feature_scales.ndim == 2) == ("metric" in case), "a metric where only sums matter"
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param((600, 250, "greedy:auto", False), id="as many as are enough"),
-        pytest.param((700, 200, "greedy:30", True), id="finalists, weighted"),
-    ],
-)
-def test_choices_in_two_steps_are_the_same(
-    case: tuple[int, int, str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many as are enough end early on the fit rows, and are chosen again on all. Finalists are those of a sample."""
-    n, n_centers, choice, weighted = case
+def test_finalists_of_weighted_rows_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward_backward_selection, "BACK_LEAST", 60)
     monkeypatch.setattr(forward_backward_selection, "BACK_MOST", 60)
-    X, y = waves(n)
-    weights = np.where(np.arange(n) % 9 == 4, 0.0, 1.0 + np.arange(n) % 3) if weighted else None
-    counted, seen = np.arange(n) if weights is None else np.flatnonzero(weights), dict[str, int]()
-    asked = {"n_centers": n_centers, "sigma2": 2.0, "select": choice, "standardise": False}
+    X, y = waves(700)
+    weights = np.where(np.arange(700) % 9 == 4, 0.0, 1.0 + np.arange(700) % 3)
+    counted, seen = np.flatnonzero(weights), set[str]()
+    asked = {"n_centers": 200, "sigma2": 2.0, "select": "greedy:30", "standardise": False}
     _, model = trained_model(tmp_path, line_of(asked), X, y, weights)
 
     def count(record: dict[str, Any]) -> None:
-        seen[record["rows"]] = record["iteration"]
+        seen.add(record["rows"])
 
     machine = SLKLRegressor(**asked, random_state=0, callback=count).fit(X, y, sample_weight=weights)
     assert counted[model.center_index].tolist() == machine.center_index_.tolist()
     np.testing.assert_array_equal(machine.to_model().weights, model.weights)
-    if choice == "greedy:auto":
-        assert 60 <= seen["fit"] < n_centers, "not ended early"
-        assert seen["all"] >= len(machine.centers_) > 10
-    else:
-        assert set(seen) == {"sample"}, "both ways back begin with the finalists"
+    assert seen == {"sample"}, "both ways back begin with the finalists"
 
 
 def test_verbose_says_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp
 def test_candidates_that_were_counted_do_not_grow(tmp_path):
     data = table(tmp_path, 700)
     assert not grows(filled(data, centers__count=300)[0])
-    assert not grows(filled(data, solver__select="greedy:auto", centers__budget="4s")[0])
+    assert not grows(filled(data, solver__select="greedy:50", centers__budget="4s")[0])
     assert not grows(filled(data, solver__penalty="max:1e-7", centers__budget="4s")[0])
 
 
@@ -113,7 +113,7 @@ def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
     assert any("budget of 4 core seconds" in note for note in notes)
     assert filled(data, centers__count=321)[0].centers.count == 321
     assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
-    assert filled(data, centers__budget="8s", solver__select="greedy:auto")[0].centers.count < larger.centers.count
+    assert filled(data, centers__budget="8s", solver__select="greedy:50")[0].centers.count < larger.centers.count
 
 
 def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):

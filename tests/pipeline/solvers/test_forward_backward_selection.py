@@ -12,14 +12,12 @@ from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.forward_backward_selection import Selection, drop, forward, select
 from pipeline.solvers.greedy_choice import (
-    Enough,
     GreedyChoice,
     Preselection,
     RowSet,
     candidate_batches,
     choose_greedily,
     held_out_curve,
-    prefix_sizes,
     prefix_weights,
     preselection,
 )
@@ -94,7 +92,7 @@ def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) 
         K = np.asarray(GaussianKernel(points, width, np.float64).block(X))
         Y = np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * draw.standard_normal((600, 1))
         statistics, seen = statistics_of(K, Y), list[list[int]]()
-        whole = forward(statistics, 120, intercept=False, enough=lambda c, s=seen: s.append([*c]) or False)
+        whole = forward(statistics, 120, intercept=False, after=seen.append)
         chosen = whole.chosen.tolist()
         assert len(chosen) == len(set(chosen)) >= 8
         for first in (told for told in seen if len(told) % 16 == 0):  # as checkpoints are, before the factor is made
@@ -103,15 +101,6 @@ def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) 
             assert np.array_equal(again.chosen, whole.chosen)
             assert np.array_equal(again.reductions, whole.reductions)
     assert left_out
-
-
-def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
-    monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
-    statistics = statistics_of(*selection_data(7, n=300, m=60))
-    found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 5)
-    assert len(found.chosen) == 20
-    found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 33)
-    assert len(found.chosen) == 33
 
 
 def test_copies_are_refused() -> None:
@@ -251,33 +240,23 @@ def parts() -> Parts:
     return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
 
 
-def chosen(parts: Parts, size: int | None) -> tuple[GreedyChoice, list[tuple[RowSet, int]]]:
-    asked: list[tuple[RowSet, int]] = []
+def chosen(parts: Parts, size: int) -> tuple[GreedyChoice, list[RowSet]]:
+    asked: list[RowSet] = []
 
-    def on(part: RowSet, statistics: GramStatistics, most: int, enough: Enough) -> Selection:
-        asked.append((part, most))
-        return select(statistics, most, intercept=True, enough=enough)
+    def on(part: RowSet, statistics: GramStatistics) -> Selection:
+        asked.append(part)
+        return select(statistics, size, intercept=True)
 
-    return choose_greedily(*parts, parts[0] + parts[1], size, on, intercept=True), asked
+    return choose_greedily(*parts, parts[0] + parts[1], on, intercept=True), asked
 
 
-def test_a_size_that_is_given_is_chosen_twice(parts: Parts) -> None:
+def test_centers_are_chosen_on_the_fit_rows_and_on_all_rows(parts: Parts) -> None:
     choice, asked = chosen(parts, 30)
-    assert asked == [("fit", 30), ("all", 30)]
+    assert asked == ["fit", "all"]
     np.testing.assert_array_equal(choice.tried, select(parts[0], 30, intercept=True).chosen)
     np.testing.assert_array_equal(choice.chosen, select(parts[0] + parts[1], 30, intercept=True).chosen)
     assert choice.sizes[-1] == 30
     assert len(choice.sizes) == len(choice.hold_out_errors)
-
-
-def test_a_size_that_is_found_is_the_first_whose_error_is_near_the_lowest(parts: Parts) -> None:
-    choice, asked = chosen(parts, None)
-    order = select(parts[0], 120, intercept=True).chosen
-    errors = held_out_curve(parts[0].cut(order), parts[1].cut(order), prefix_sizes(len(order)), intercept=True)
-    size = prefix_sizes(len(order))[np.flatnonzero(errors <= 1.01 * errors.min())[0]]
-    assert asked == [("fit", 120), ("all", size)]
-    assert len(choice.chosen) == len(choice.tried) == size < 120
-    np.testing.assert_array_equal(choice.hold_out_errors, errors[: len(choice.sizes)])
 
 
 def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
@@ -285,7 +264,7 @@ def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
         GramStatistics(p.gram, 0 * p.kty, 0 * p.yty, p.column_sums, 0 * p.target_sums, p.weight_sum) for p in parts
     )
     choice, asked = chosen(silent, 5)  # type: ignore[arg-type]
-    assert asked == [("fit", 5)]
+    assert asked == ["fit"]
     assert not len(choice.chosen) + len(choice.tried) + len(choice.sizes)
 
 
@@ -294,7 +273,6 @@ def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_t
     assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 20_000 / 54_000)
     assert preselection(54_000, 3500, 3500, 1200) is None, "2000 finalists of 3500 candidates"
     assert preselection(9000, 6000, 6000, 1000) is None, "8000 of 9000 rows"
-    assert preselection(54_000, 8000, 8000, None) == Preselection(4000, 2666, 16_000 / 54_000)
     assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 8000 / 54_000)
     assert preselection(1000, 1000, 300, 60) == Preselection(200, 200, 0.8)
     assert preselection(500, 1000, 300, 60) == Preselection(200, 200, 1.0)
