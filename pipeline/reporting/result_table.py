@@ -127,8 +127,7 @@ def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[
         line = f"{point['size']:>8}{point['hold_out_error']:>14.6g}{scale * error:>16.4g}"
         line += f"{math.sqrt(error):>12.4g}" if values else ""
         lines.append(line + ("" if r2 is None else f"{r2:>9.4f}"))
-    refused = f", {selection['refused']} candidates refused as spanned by the chosen" if selection["refused"] else ""
-    lines.append(f"{selection['n_centers']} centers chosen in {selection['wall_seconds']:.2f} s{refused}")
+    lines.append(f"{selection['n_centers']} centers chosen in {selection['wall_seconds']:.2f} s")
     asked = selection_size(select)
     if selection["n_centers"] < asked:
         lines.append(f"{selection['n_centers']} centers instead of {asked}: no other candidate adds anything")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +58,10 @@ class Selection:
 
     chosen (k,) i8 : columns in the order of the model; any prefix is what a selection of that size chooses.
     reductions (k,) f8 : by how much each lowers the squared error, summed over the outputs, beside those before it.
-    refused : candidates that the chosen columns span, or that are copies of one.
-    drift : largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
     """
 
     chosen: NDArray[np.int64]
     reductions: NDArray[np.float64]
-    refused: int
-    drift: float
 
 
 def select(
@@ -88,7 +84,7 @@ def select(
     most = max(size, n_back)
     found = forward(statistics, most, intercept=intercept, first=first, after=after, n_threads=n_threads)
     back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
-    return replace(found, chosen=found.chosen[back.chosen], reductions=back.reductions)
+    return Selection(found.chosen[back.chosen], back.reductions)
 
 
 def drop(
@@ -113,7 +109,7 @@ def drop(
     plain, settled = (_reductions(used, way, added) for way in ways)
     # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
     is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
-    return Selection(ways[int(not is_plain)], plain if is_plain else settled, 0, 0.0)
+    return Selection(ways[int(not is_plain)], plain if is_plain else settled)
 
 
 def forward(
@@ -135,7 +131,6 @@ def forward(
     n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
     """
-    drift = 0.0
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         factor = _Factor(statistics, threads, intercept=intercept)
@@ -149,15 +144,12 @@ def forward(
                 break
             factor.append(block)
             if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
-                drift = max(drift, factor.renew())
+                factor.renew()
             if len(factor.chosen) < before + len(block):
                 factor.copies[:] = False
                 for m in factor.chosen:
                     factor.mark_copies(m)
-    refused = factor.refused()
-    refused[factor.chosen] = False
-    chosen = np.array(factor.chosen, np.int64)
-    return Selection(chosen, factor.reductions(), int(np.count_nonzero(refused)), drift)
+        return Selection(np.array(factor.chosen, np.int64), factor.reductions())
 
 
 def damping(statistics: GramStatistics) -> float:
@@ -288,16 +280,12 @@ class _Factor:
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
-    def refused(self) -> NDArray[np.bool_]:
-        """Return which candidates the chosen ones span, or are copies of them, (M,); chosen ones may be too."""
-        return (self.s <= self.damping) | self.spanned | self.copies
-
     def gains(self, least: float) -> NDArray[np.float64]:
         """Return by how much each candidate lowers the error (mathematics.md, eq. 61), (M,).
 
-        -1 where by no more than `least`, and for candidates that are chosen or refused.
+        -1 where by no more than `least`, and for candidates that are chosen, that the chosen span or are copies of.
         """
-        left = ~self.refused()
+        left = ~((self.s <= self.damping) | self.spanned | self.copies)
         left[self.chosen] = False
         gains = _gains(self.q, self.s, left)
         return np.where(gains > least, gains, -1.0)
@@ -383,22 +371,20 @@ class _Factor:
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
-    def renew(self) -> float:
-        """Recompute the last slab, which is full, from the Gram, and s and q from V; return the drift.
+    def renew(self) -> None:
+        """Recompute the last slab, which is full, from the Gram, and s and q from V.
 
         What follows depends on the chosen alone, as after `restore`. Centers from one on that the others span to
         rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
-        scale, n = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny)), len(fresh)
-        drift = float(np.max(np.abs(fresh - self._slabs[index][:n]) / scale, initial=0.0))
+        n = len(fresh)
         self._slabs[index][:n] = fresh
         del self.chosen[index * SLAB_ROWS + n :]
         if n == SLAB_ROWS:
             self.spanned[:] = False
         self._refresh()
-        return drift
 
     def restore(self, chosen: list[int]) -> None:
         """Take over what was chosen before, whole slabs of it. Costs j²·M operations.

@@ -42,8 +42,6 @@ class GreedyChoice:
     reductions: NDArray[np.float64]
     sizes: NDArray[np.int64]
     hold_out_errors: NDArray[np.float64]
-    refused: int
-    drift: float
 
 
 def choose_greedily(
@@ -61,11 +59,11 @@ def choose_greedily(
     first = select("fit", fit)
     tried = first.chosen
     if not len(tried):
-        return GreedyChoice(tried, tried, first.reductions, tried, np.empty(0), first.refused, first.drift)
+        return GreedyChoice(tried, tried, first.reductions, tried, np.empty(0))
     sizes = prefix_sizes(len(tried))
     errors = held_out_curve(fit.cut(tried), held_out.cut(tried), sizes, intercept=intercept)
     final = select("all", everything)
-    return GreedyChoice(final.chosen, tried, final.reductions, sizes, errors, final.refused, final.drift)
+    return GreedyChoice(final.chosen, tried, final.reductions, sizes, errors)
 
 
 def selection_bytes(size: int, n_candidates: int) -> int:

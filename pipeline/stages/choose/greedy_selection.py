@@ -6,7 +6,6 @@ not all candidates have a Gram at once, they come in batches, each together with
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,8 +68,6 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
         names = FINALISTS
         _accumulate_finalists(work, columns)
         chosen, seconds = _chosen(work, names, asked.n_back)
-        drift = max(float(one["drift"]) for one in batches)
-        chosen = replace(chosen, refused=int(batches[-1]["refused"]), drift=drift)
         seconds += sum(float(one["seconds"]) for one in batches)
     fit, held_out, everything = (statistics_of(work, name_of(name)) for name in names)
     everything = everything.cut(chosen.chosen)
@@ -93,8 +90,6 @@ def _selection_summary(chosen: GreedyChoice, seconds: float) -> dict[str, Any]:
     curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
     return {
         "n_centers": len(chosen.chosen),
-        "refused": chosen.refused,
-        "drift": chosen.drift,
         "wall_seconds": seconds,
         "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
     }
@@ -251,8 +246,7 @@ def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None
 def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: TaskCheckpoints) -> Arrays:
     """Choose finalists on the statistics of a batch; may raise StoppedError, likewise.
 
-    chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; refused, drift: as of a
-    `Selection`; seconds: of the choice.
+    chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; seconds: of the choice.
     """
     statistics = as_dataclass(stored.read(mapped=True), GramStatistics)
     started = time.perf_counter()
@@ -261,9 +255,7 @@ def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: Ta
     found = checkpointed(checkpoints, SAMPLE, "a sample of the fit rows", most, way)
     squares = (statistics.centred_targets()[1] if intercept else statistics.yty).sum()
     error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
-    numbers = {"error": error, "refused": found.refused, "drift": found.drift}
-    numbers["seconds"] = time.perf_counter() - started
-    return {"chosen": found.chosen} | {name: np.asarray(value) for name, value in numbers.items()}
+    return {"chosen": found.chosen, "error": np.array(error), "seconds": np.array(time.perf_counter() - started)}
 
 
 def finalists_bytes(run: RunSize, asked: Preselection) -> PassBytes:

@@ -111,7 +111,6 @@ def test_copies_are_refused() -> None:
     K = np.hstack([K, K, K * np.float32(1 + 1e-7)])
     found = select(statistics_of(K, np.sin(rows).astype(np.float64)), 120, intercept=False)
     assert len(found.chosen) == len(set(found.chosen % 40)) <= 40
-    assert found.refused == 120 - len(found.chosen)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,6 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
 
     fit, hold_out, test = sample(800), sample(300), sample(1000)
     found = select(fit, 160, intercept=False)
-    assert found.drift < 1e-3
     assert np.isfinite(found.reductions).all()
     assert (found.reductions >= 0).all()
 
@@ -142,22 +140,20 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
 
 
 def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
-    """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
+    """New rows of a slab that is full are made anew, whatever their error."""
     statistics = statistics_of(*selection_data(8, n=300, m=120))
     monkeypatch.setattr(greedy, "SLAB_ROWS", 16)
-    usual = select(statistics, 120, intercept=True)
-    assert usual.drift < 1e-12
+    usual = forward(statistics, 112, intercept=True)
     append = greedy._Factor.append
 
     def inexact(self, columns) -> None:
         append(self, columns)
-        self._slabs[-1] *= 1 + 1e-10
+        self._slabs[-1] *= 1 + 1e-4
 
     monkeypatch.setattr(greedy._Factor, "append", inexact)
-    mended = select(statistics, 120, intercept=True)
-    assert 1e-12 < mended.drift < 1e-8
+    mended = forward(statistics, 112, intercept=True)
     assert np.array_equal(mended.chosen, usual.chosen)
-    np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-6)
+    np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-8)
 
 
 def test_what_cannot_be_chosen() -> None:
