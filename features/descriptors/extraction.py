@@ -9,16 +9,14 @@ import numpy as np
 from features.descriptors import deskew, soft_hog, sphog
 from features.errors import UsageError
 
-HOG_CELLS, HOG_ORIENTATIONS = (14, 7, 4), 12  # pixels, those of the paper that fit an image; bins
-VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "hog": 1, "raw": 1}
+VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "raw": 1}
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
     """Which features to compute; picklable.
 
-    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172), ``hog`` (scikit-image) or ``raw`` (the values,
-        flattened)
+    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172) or ``raw`` (the values, flattened)
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
     """
@@ -50,10 +48,7 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
         raise UsageError(f"{spec.name} {needs}; use features = raw")
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
-    if spec.name == "soft-hog":
-        return soft_hog.SoftHog.of(*input_shape).length(*input_shape)
-    cells = _hog_cells(*input_shape)
-    return sum((input_shape[0] // cell) * (input_shape[1] // cell) for cell in cells) * HOG_ORIENTATIONS
+    return soft_hog.SoftHog.of(*input_shape).length(*input_shape)
 
 
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
@@ -70,7 +65,7 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
             flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
         return flat / np.float32(255.0) if is_bytes else flat
     with np.errstate(over="ignore", invalid="ignore"):
-        histograms = _histograms(spec, inputs)
+        histograms = sphog.sphog(inputs) if spec.name == "sphog" else soft_hog.soft_hog(inputs)
         if spec.power == 0.5:
             np.sqrt(histograms, out=histograms)  # exactly rounded
         elif spec.power != 1.0:
@@ -87,25 +82,3 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
     if spec.power != 1.0:
         described |= {"power": float(spec.power)}
     return described
-
-
-def _histograms(spec: FeatureSpec, images: np.ndarray) -> np.ndarray:
-    if spec.name == "soft-hog":
-        return soft_hog.soft_hog(images)
-    return sphog.sphog(images) if spec.name == "sphog" else _hog(images)
-
-
-def _hog_cells(height: int, width: int) -> list[int]:
-    cells = [cell for cell in HOG_CELLS if cell <= min(height, width)]
-    if not cells:
-        raise UsageError(f"hog: no cell fits images of {height} x {width}; use features = raw")
-    return cells
-
-
-def _hog(images: np.ndarray) -> np.ndarray:
-    """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side."""
-    from skimage.feature import hog  # slow to import, and no other descriptor needs it
-
-    cells = _hog_cells(*images.shape[1:])
-    parts = ([hog(image, HOG_ORIENTATIONS, (cell, cell), (1, 1)) for cell in cells] for image in images)
-    return np.array([np.concatenate(of_image) for of_image in parts], np.float32)

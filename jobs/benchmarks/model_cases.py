@@ -19,7 +19,7 @@ TRAININGS = {
     "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
     "images-soft": f"{DIGITS} --centers 100 --features soft-hog --sigma2 0.25 --set features.deskew=1",
     "images-the-papers-algorithm": f"{DIGITS} --centers 60 --schedule paper",
-    "images-hog-greedy": f"{DIGITS} --centers 150 --features hog --sigma2 auto --select greedy:30",
+    "images-greedy": f"{DIGITS} --centers 150 --features sphog --sigma2 auto --select greedy:30",
     "images-raw": f"{DIGITS} --centers 80 --features raw --sigma2 64 --penalty 1",
     "images-rounds": f"{DIGITS} --centers 500 --set centers.working_set=200 --penalty 1 --refit ridge",
     "table": "{data}/values.npz",

@@ -29,7 +29,7 @@ from pipeline.config.parsers import (
 AUTO_KERNEL = "auto"
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
-FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
+FEATURES = ("auto", "soft-hog", "sphog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 
 
@@ -117,8 +117,8 @@ class FeaturesConfig:
     name: str = option(
         "auto",
         OneOf(FEATURES),
-        "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), hog "
-        "(scikit-image), or raw for the pixels; tables are raw",
+        "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), "
+        "or raw for the pixels; tables are raw",
         "--features",
     )
     deskew: float = option(
@@ -182,7 +182,7 @@ class KernelConfig:
         OneOf(("median", "auto"), real(0, above=True)),
         "default",
         "width σ² of the kernel: a number; median of the squared distances; auto for the lowest held-out error "
-        "(default: 0.25 for soft-hog, 4 for sphog and hog, 8 with a power, median with a Laplace kernel; for tables "
+        "(default: 0.25 for soft-hog, 4 for sphog, 8 with a power, median with a Laplace kernel; for tables "
         "auto, or median with a penalty or a selection)",
         "--sigma2",
     )

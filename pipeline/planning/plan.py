@@ -58,7 +58,6 @@ READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
-IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-image, which computes features named hog
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 
@@ -338,12 +337,11 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
     With the compiler, what is known of the rows and, where features are not stored, what reads them.
     """
     config, shape, processes = run.config, bounds.shape, run.workers.processes
-    each = bounds.data.held + (IMAGE_LIBRARY_BYTES if config.features.name == "hog" else 0)
-    common = bounds.compiling + each + rows_bytes(shape.n_train + shape.n_test)
+    common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
     common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
     if config.resources.scheduler != "processes":
         return STREAMING_BYTES + common, DRIVER_BYTES + common
-    leading = LEADING_BYTES + common + processes * (WORKER_BYTES + each)
+    leading = LEADING_BYTES + common + processes * (WORKER_BYTES + bounds.data.held)
     return leading, leading
 
 

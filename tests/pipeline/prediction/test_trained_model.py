@@ -28,7 +28,6 @@ TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
     "raw": (FeatureSpec("raw"), (6,)),
     "sphog": (FeatureSpec("sphog"), (9, 8)),
-    "hog": (FeatureSpec("hog"), (9, 8)),
     "soft-hog": (FeatureSpec("soft-hog", power=0.5), (9, 8)),
     "upright": (FeatureSpec("sphog", deskew=0.25, power=0.5), (9, 8)),
 }
@@ -61,7 +60,8 @@ def parts(model: SparseKernelModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.parametrize(("m", "scaled"), [(0, False), (4, False), (4, True)])
 @pytest.mark.parametrize(
-    ("task", "name"), [("multiclass", "raw"), ("binary", "sphog"), ("regression", "hog"), ("multiclass", "upright")]
+    ("task", "name"),
+    [("multiclass", "raw"), ("binary", "sphog"), ("regression", "soft-hog"), ("multiclass", "upright")],
 )
 def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
     plain = make(task, name, m)
@@ -132,7 +132,6 @@ WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
     "features": (
         {"name": "sphog"} | VERSION,  # images for a table
         {"name": "sift"} | VERSION,
-        {"name": "hog", "cells": [14, 7, 4]} | VERSION,
         {"name": "soft-hog", "cells": [5.0]} | VERSION,
         {"name": "raw", "deskew": 0.5, "deskew_version": 1} | VERSION,
     ),
