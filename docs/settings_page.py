@@ -63,7 +63,7 @@ KINDS = {
     "name_list": "names",
     "penalty": "number, `max:F`, `auto`, `none`",
     "selection": "`none`, `greedy:K`",
-    "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",
+    "categories": "`onehot`, `auto`, `onehot:A,B`",
 }
 
 

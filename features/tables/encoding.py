@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from features.cell_text import MOST_ONEHOT, UNKNOWN, drop_setting, names_in, places_in, shown
 from features.errors import DataError, UsageError
 
-KINDS = ("auto", "onehot", "ordinal")
+KINDS = ("auto", "onehot")
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
 MOST_WORD_CHARACTERS = 200
 
@@ -45,7 +45,8 @@ class ColumnEncoding:
     """How the codes of one column become inputs.
 
     words: the sorted categories, None for a column of numbers; onehot: whether each is an input; fill: the value of a
-    missing cell, or of an unknown word of an ordinal column; indicator: whether one more input marks missing cells.
+    missing cell, or of an unknown word that is no input of its own; indicator: whether one more input marks missing
+    cells.
     """
 
     name: str
@@ -124,7 +125,9 @@ class TableEncoding:
         words, gaps = [], []
         for column in self.columns:
             if column.words is not None:
-                words.append(f"{column.name} ({len(column.words)}{'' if column.onehot else ', ordinal'})")
+                words.append(
+                    f"{column.name} ({len(column.words)}{'' if column.onehot else ', by place in the alphabet'})"
+                )
             if column.indicator:
                 gaps.append(column.name)
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []

@@ -131,10 +131,10 @@ def name_list(value: Any) -> tuple[str, ...]:
 
 
 def categories(value: object) -> str:
-    """Accept auto, onehot or ordinal, alone or with columns after a colon."""
+    """Accept auto or onehot, alone or with columns after a colon."""
     kind, colon, names = text(value).partition(":")
-    if kind not in ("auto", "onehot", "ordinal") or (colon and not names_in(names)):
-        raise ValueError("must be auto, onehot or ordinal, or such with columns that hold codes: onehot:zip,month")
+    if kind not in ("auto", "onehot") or (colon and not names_in(names)):
+        raise ValueError("must be auto or onehot, or one of them with columns that hold codes: onehot:zip,month")
     return text(value)
 
 

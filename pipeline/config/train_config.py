@@ -83,8 +83,8 @@ class DataConfig:
     categorical: str | None = optional(
         categories,
         "none",
-        "encode words of a table: onehot (an input for each category), ordinal (the place in the alphabet) or "
-        "auto (onehot up to 32 categories); onehot:A,B also encodes the columns A and B, which hold numbers",
+        "encode words of a table: onehot (an input for each category), or auto (the same up to 32 categories, else "
+        "their place in the alphabet); onehot:A,B also encodes the columns A and B, which hold numbers",
     )
     missing: str | None = optional(
         OneOf(("median", "empty")),

@@ -135,9 +135,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         `n_centers`. None: 60, where `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
-    categorical : None, "auto", "onehot" or "ordinal"
-        Words are categories: "onehot": an input for each; "ordinal": their place in the alphabet; "auto": one-hot up to
-        32. "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
+    categorical : None, "auto" or "onehot"
+        Words are categories: "onehot": an input for each; "auto": the same up to 32, else their place in the alphabet.
+        "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
     kernel : None, "gaussian", "laplace", "product-laplace" or "auto"

@@ -32,7 +32,7 @@ MEDIAN = {"categorical": "auto", "missing": "median"}
 CASES: dict[str, tuple[type, dict[str, Any], list[str]]] = {
     "one-hot": (SLKLClassifier, {"categorical": "onehot", "missing": "median"}, []),
     "codes": (SLKLRegressor, {"categorical": "auto:zip", "missing": "median"}, []),
-    "weighted": (SLKLRegressor, {"categorical": "ordinal", "missing": "median"}, ["w"]),
+    "weighted": (SLKLRegressor, {"categorical": "auto", "missing": "median"}, ["w"]),
     "nothing asked": (SLKLRegressor, {}, ["color", "size", "age"]),
 }
 
@@ -123,7 +123,7 @@ def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
         KINDS[kind](frame),
         SLKLRegressor(60, kernel="gaussian", sigma2="auto", random_state=0, missing="median"),
     )
-    search = GridSearchCV(machine, {"categorical": ["onehot", "ordinal"]}, cv=2, error_score="raise").fit(cells, y)
+    search = GridSearchCV(machine, {"categorical": ["onehot", "auto"]}, cv=2, error_score="raise").fit(cells, y)
     assert search.best_score_ > 0.9
     alone = clone(search.best_estimator_).fit(cells, y)
     np.testing.assert_array_equal(search.predict(cells), alone.predict(cells))
