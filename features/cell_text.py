@@ -1,4 +1,4 @@
-"""Cells and names of columns as text: which are missing or numbers, how values are spelled, and lists of names.
+"""Cells and names of columns as text: which are missing or numbers, what they may be mistaken for, and lists of names.
 
 A number is what Arrow takes for one; one that begins with a needless 0, such as the code 007, is a word. Dates are days
 since 1970, true and false are 1 and 0.
@@ -8,7 +8,6 @@ import csv
 import io
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -33,44 +32,27 @@ _QUANTITY = rf"(?![+-]?[0-9]+$)[<>≤≥~]?\s?[+−-]?[$€£¥%]?\s?[+−-]?({_
 COMMAS = "numbers with a comma"
 # What words may be that are none, and what to do about it.
 _LOOKS = {
-    COMMAS: (r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", "write thousands without one, or give `data.decimal=,`"),
-    "numbers with a point": (r"[+-]?[0-9]*\.[0-9]+", "write decimals as `data.decimal` says, without needless zeros"),
+    COMMAS: (r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", "write decimals with points, and thousands without commas"),
+    "numbers with a point": (r"[+-]?[0-9]*\.[0-9]+", "write decimals without needless zeros"),
     "dates of a country": (_DAY, "write ISO dates (2020-01-31)"),
     "numbers with a unit, or signs in them": (_QUANTITY, "write plain numbers (1234.5)"),
 }
-_SWAPPED = str.maketrans({",": ".", ".": ","})
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """How a table writes its cells: the sign of decimals, and whether only empty cells are missing."""
-
-    decimal: str = "."
-    only_empty: bool = False
-
-    @property
-    def nulls(self) -> tuple[str, ...]:
-        """Words for a missing cell."""
-        return ("",) if self.only_empty else NULL_WORDS
-
-    def read(self, text: str) -> tuple[int, float]:
-        """Return what kind a text is, and its number, days since 1970, or truth value; NaN for a word."""
-        number = text.translate(_SWAPPED) if self.decimal == "," else text
-        if _NUMBER.fullmatch(number):
-            return NUMBER, float(number)
-        if text.lower() in _TRUTH:
-            return TRUTH, _TRUTH[text.lower()]
-        try:
-            moment = datetime.fromisoformat(text if _DATE.fullmatch(text) else "")
-        except ValueError:
-            return WORD, float("nan")
-        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return DATE, since // timedelta(microseconds=1) / MICROSECONDS_A_DAY
-
-
-POINTS = Spelling()
+def read_cell(text: str) -> tuple[int, float]:
+    """Return what kind a text is, and its number, days since 1970, or truth value; NaN for a word."""
+    if _NUMBER.fullmatch(text):
+        return NUMBER, float(text)
+    if text.lower() in _TRUTH:
+        return TRUTH, _TRUTH[text.lower()]
+    try:
+        moment = datetime.fromisoformat(text if _DATE.fullmatch(text) else "")
+    except ValueError:
+        return WORD, float("nan")
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return DATE, since // timedelta(microseconds=1) / MICROSECONDS_A_DAY
 
 
 def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
@@ -91,12 +73,10 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
 
 
 def value_of(text: str) -> object:
-    """Return what is equal for texts of one value, such as 2, 2.0 and 2,0, or True and true; whole ones stay exact."""
+    """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole ones stay exact."""
     if re.fullmatch("-?(0|[1-9][0-9]*)", text):
         return int(text)
-    kind, value = POINTS.read(text)
-    if kind == WORD:
-        kind, value = Spelling(",").read(text)
+    kind, value = read_cell(text)
     return text if kind == WORD else (kind, value) if kind == DATE else value
 
 
@@ -132,12 +112,12 @@ def counted(number: int, noun: str) -> str:
 
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with a point or a comma."""
-    return POINTS.read(cell.strip().replace(",", "."))[0] == NUMBER
+    return read_cell(cell.strip().replace(",", "."))[0] == NUMBER
 
 
 def looks_like_cell(name: str) -> bool:
     """Return whether the name of a column is a number, a date, a truth value or a word for a missing cell."""
-    return is_number(name) or POINTS.read(name)[0] != WORD or name in NULL_WORDS[1:]
+    return is_number(name) or read_cell(name)[0] != WORD or name in NULL_WORDS[1:]
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import POINTS, Spelling, text_of
+from features.cell_text import NULL_WORDS, text_of
 from features.errors import DataError
 
 RowKeys = NDArray[np.uint64]
@@ -36,7 +36,7 @@ def row_keys(inputs: np.ndarray) -> RowKeys:
     return _mixed(keys)
 
 
-def group_keys(groups: np.ndarray, how: Spelling = POINTS) -> RowKeys:
+def group_keys(groups: np.ndarray) -> RowKeys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
     Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
@@ -46,7 +46,7 @@ def group_keys(groups: np.ndarray, how: Spelling = POINTS) -> RowKeys:
     digests = list[bytes]()
     for name, row in zip(names.tolist(), rows.tolist(), strict=True):
         text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else text_of(name) or ""
-        if text.strip() in how.nulls:
+        if text.strip() in NULL_WORDS:
             raise DataError(f"row {row} has no group ({text!r}); name one for each row")
         if _WHOLE.fullmatch(text) and float(text).is_integer():
             text = str(int(float(text) if "e" in text else text.partition(".")[0]))

@@ -1,18 +1,17 @@
 """Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from features.cell_text import DATE, KINDS, POINTS, WORD, Spelling
+from features.cell_text import DATE, KINDS, WORD
 from features.errors import DataError
 from features.tables.encoding import TableEncoding
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
-HOW = [[decimal, only_empty] for decimal in (".", ",") for only_empty in (False, True)]  # see `Spelling`
 NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 
 
@@ -26,7 +25,6 @@ class SourceSpec:
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     header : whether tables of text begin with the names of their columns
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
-    decimal : the sign of decimals in cells of text
     standardise : None: False for images and `sinc`, True for tables
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     kept : the folder of what was found in tables; None: they are read into memory
@@ -46,7 +44,6 @@ class SourceSpec:
     header: bool = True
     categorical: str | None = None
     missing: str | None = None
-    decimal: str = "."
     task: str | None = None
     standardise: bool | None = None
     noise: float | None = None
@@ -76,7 +73,7 @@ class RowArray(Protocol):
 class Columns:
     """The columns of the table that a model was trained on, by their names; () where its inputs have none.
 
-    header: whether texts begin with the names, else these are f0, f1, … . how: how cells are written. kinds: of the
+    header: whether texts begin with the names, else these are f0, f1, … . kinds: of the
     inputs whose cells are dates or truth values; others are numbers or words. encoding: how cells become inputs, None
     for numbers alone.
     """
@@ -86,7 +83,6 @@ class Columns:
     header: bool = True
     weights: str | None = None
     groups: str | None = None
-    how: Spelling = POINTS
     kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
 
@@ -94,24 +90,22 @@ class Columns:
         """Return the columns as JSON-able values."""
         described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
         encoding = None if self.encoding is None else self.encoding.described()
-        described |= {"inputs": list(self.inputs), "kinds": dict(self.kinds), "how": [*astuple(self.how)]}
-        return described | {"encoding": encoding}
+        return described | {"inputs": list(self.inputs), "kinds": dict(self.kinds), "encoding": encoding}
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
         """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
-        inputs, kinds, how, encoding = (described[name] for name in ("inputs", "kinds", "how", "encoding"))
+        inputs, kinds, encoding = (described[name] for name in ("inputs", "kinds", "encoding"))
         names = [described[name] for name in ("target", "weights", "groups")]
         are_lists = isinstance(inputs, list) and isinstance(kinds, dict)
         are_names = are_lists and all(isinstance(name, str) for name in [*inputs, *kinds])
         are_kinds = are_lists and all(kind in KINDS[DATE:WORD] for kind in kinds.values())
         if not are_names or not are_kinds or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
-        if type(described["header"]) is not bool or how not in HOW:
-            raise DataError(f"columns are {described!r:.60}, expected true or false for header, and how cells read")
+        if type(described["header"]) is not bool:
+            raise DataError(f"columns are {described!r:.60}, expected true or false for header")
         known = None if encoding is None else TableEncoding.from_description(encoding)
-        more = {"inputs": tuple(inputs), "how": Spelling(*how)}
-        return cls(**{**described, **more, "encoding": known})
+        return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
 
     @property
     def input_names(self) -> tuple[str, ...]:

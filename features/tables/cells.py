@@ -10,15 +10,15 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATE, MICROSECONDS_A_DAY, NUMBER, POINTS, TRUTH, WORD, Spelling, misread, text_of
+from features.cell_text import DATE, MICROSECONDS_A_DAY, NULL_WORDS, NUMBER, TRUTH, WORD, misread, read_cell, text_of
 from features.errors import DataError
 from features.tables.readers import holds_words
 from features.targets import MOST_TABLE_CLASSES, written
 
+_NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
 
-def numbers(
-    values: "pyarrow.Array", how: Spelling = POINTS, *, are_known: bool = False
-) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+
+def numbers(values: "pyarrow.Array", *, are_known: bool = False) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
     """Return the numbers (n,) that the cells of a column are, NaN for others, and of which kind each is (n,).
 
     A kind is NUMBER, DATE, TRUTH or WORD; that of a missing cell means nothing. are_known: whether the cells were read
@@ -30,27 +30,27 @@ def numbers(
     if types.is_date(of) or types.is_timestamp(of):
         return _days(values), all_of(DATE)
     if types.is_decimal(of) or types.is_null(of):
-        values, how = values.cast(pyarrow.string()), POINTS
+        values = values.cast(pyarrow.string())
     if types.is_integer(of) or types.is_floating(of) or types.is_boolean(of):
         read = _array(values.cast(pyarrow.float64(), safe=False))
         return read, all_of(TRUTH if types.is_boolean(of) else NUMBER)
     if types.is_string(values.type):
         for has_blanks in (False, True):
-            cells = _with_points(_trimmed(values, how) if has_blanks else values, how)
+            cells = _trimmed(values) if has_blanks else values
             if not are_known and _has_needless_zeros(cells):
                 break
             try:
                 found = _array(cells.cast(pyarrow.float64()))
             except pyarrow.ArrowInvalid:
                 continue
-            if are_known or not _has_other_nans(cells, found, how):
+            if are_known or not _has_other_nans(cells, found):
                 return found, all_of(NUMBER)
         try:
             return _days(values.cast(pyarrow.timestamp("us"))), all_of(DATE)
         except pyarrow.ArrowInvalid:
             pass
-    texts, of_rows = distinct(values, how)
-    read_as = [(NUMBER, np.nan) if text is None else how.read(text) for text in texts]
+    texts, of_rows = distinct(values)
+    read_as = [(NUMBER, np.nan) if text is None else read_cell(text) for text in texts]
     kinds, found = (np.array([one[k] for one in read_as]) for k in (0, 1))
     return found[of_rows].astype(np.float64), kinds[of_rows].astype(np.int8)
 
@@ -61,7 +61,7 @@ def without_zeros(values: "pyarrow.Array") -> "pyarrow.Array":
     return compute.replace_substring_regex(_bare(values), "^([+-]?)0+([0-9])", r"\1\2") if holds_words(kind) else values
 
 
-def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str | None], NDArray[np.int64]]:
+def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
     """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
 
     They are those that a csv of the same table holds, without blanks around them; None for a missing cell.
@@ -77,20 +77,18 @@ def distinct(values: "pyarrow.Array", how: Spelling = POINTS) -> tuple[list[str 
     listed = _micros(coded.dictionary)
     if types.is_floating(listed.type):  # in as few digits as its own type needs
         listed = listed.to_numpy(zero_copy_only=False)
-    texts = [None if code < 0 else _text(listed[code], how) for code in used[order].tolist()]
+    texts = [None if code < 0 else _text(listed[code]) for code in used[order].tolist()]
     return texts, rank[of_rows]
 
 
-def missing_cells(values: "pyarrow.Array", how: Spelling = POINTS) -> NDArray[np.bool_]:
+def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
     """Return which cells (n,) of a column are missing."""
     kind = values.type.value_type if types.is_dictionary(values.type) else values.type
-    values = _trimmed(values, how) if holds_words(kind) else values.cast(kind)
+    values = _trimmed(values) if holds_words(kind) else values.cast(kind)
     return compute.is_null(values, nan_is_null=types.is_floating(kind)).to_numpy(zero_copy_only=False)
 
 
-def labels_of(
-    columns: Sequence["pyarrow.Array"], where: str, task: str | None = None, how: Spelling = POINTS
-) -> NDArray[np.generic]:
+def labels_of(columns: Sequence["pyarrow.Array"], where: str, task: str | None = None) -> NDArray[np.generic]:
     """Return the labels (n,) of a column in pieces: int64, uint64 or float64 where all are numbers, else texts.
 
     Texts that are numbers stay texts where they would be classes and one is not written as its number is: a class is
@@ -106,14 +104,14 @@ def labels_of(
     if holds_words(column.type) and task != "words":
         column = column.cast(pyarrow.string())
         texts = pyarrow.chunked_array(map(without_zeros if task == "regression" else _bare, column.chunks))
-        read = _as_numbers(_with_points(texts, how))
-        if read is not None and not (are_texts and _are_words(texts, task, how)):
+        read = _as_numbers(texts)
+        if read is not None and not (are_texts and _are_words(texts, task)):
             return read.to_numpy()
     elif types.is_integer(column.type) or types.is_floating(column.type):
         found = column.to_numpy()
         return written(found) if found.dtype.kind == "f" else found if found.itemsize == 8 else found.astype(np.int64)
-    texts, of_rows = distinct(column.combine_chunks(), how)
-    words = [text for text in texts if text is not None and how.read(text)[0] == WORD]
+    texts, of_rows = distinct(column.combine_chunks())
+    words = [text for text in texts if text is not None and read_cell(text)[0] == WORD]
     if task is None and are_texts and (looks := misread(words)) is not None:
         told = f"holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}"
         raise DataError(f"{where}: {told}; if these are classes, give `data.task=multiclass`")
@@ -134,7 +132,7 @@ def _as_numbers(texts: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray | None":
     return None
 
 
-def _are_words(texts: "pyarrow.ChunkedArray", task: str | None, how: Spelling) -> bool:
+def _are_words(texts: "pyarrow.ChunkedArray", task: str | None) -> bool:
     """Return whether texts of numbers are classes of which one is not written as Python writes its number.
 
     Where nothing is known, they are classes if the numbers would be, or if few texts are fewer numbers: 1.1 and 1.10.
@@ -142,7 +140,7 @@ def _are_words(texts: "pyarrow.ChunkedArray", task: str | None, how: Spelling) -
     words = texts.unique()
     if task == "regression" or (task is None and len(words) > MOST_TABLE_CLASSES):
         return False
-    found = _as_numbers(pyarrow.chunked_array([_with_points(words, how)]))
+    found = _as_numbers(pyarrow.chunked_array([words]))
     assert found is not None
     numbers = found.to_pylist()
     if list(map(str, numbers)) == words.to_pylist():
@@ -181,11 +179,11 @@ def _has_needless_zeros(values: "pyarrow.Array") -> bool:
     return bool((letters[zeros + 1] - np.uint8(ord("0")) < 10).any())
 
 
-def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64], how: Spelling) -> bool:
+def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
     """Return whether a text that Arrow reads as NaN is none of the words for a missing cell, such as nan(1)."""
     are_nans = np.isnan(read)
     nans = values.filter(pyarrow.array(are_nans)).drop_null() if are_nans.any() else []
-    return len(nans) > 0 and not compute.all(compute.is_in(nans, value_set=_nulls(how))).as_py()
+    return len(nans) > 0 and not compute.all(compute.is_in(nans, value_set=_NULLS)).as_py()
 
 
 def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
@@ -204,7 +202,7 @@ def _micros(values: "pyarrow.Array") -> "pyarrow.Array":
     return values.cast(pyarrow.timestamp("us", values.type.tz), safe=False)
 
 
-def _text(cell: Any, how: Spelling) -> str | None:
+def _text(cell: Any) -> str | None:
     """Return a value as a csv would hold it, None for a missing one; a time that no calendar has as its number."""
     try:
         value = cell.as_py() if isinstance(cell, pyarrow.Scalar) else cell
@@ -213,24 +211,13 @@ def _text(cell: Any, how: Spelling) -> str | None:
     text = text_of(value)
     if not isinstance(value, str):
         return text if text is None else text.removesuffix(" 00:00:00")  # a date
-    return None if value.strip() in how.nulls else value.strip()
+    return None if value.strip() in NULL_WORDS else value.strip()
 
 
-def _with_points(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
-    """Return texts with points for decimal commas; those that have points become no numbers."""
-    if how.decimal == ".":
-        return values
-    return compute.replace_substring(compute.replace_substring(values, ".", ";"), ",", ".")
-
-
-def _nulls(how: Spelling) -> "pyarrow.Array":
-    return pyarrow.array(how.nulls, pyarrow.string())
-
-
-def _trimmed(values: "pyarrow.Array", how: Spelling) -> "pyarrow.Array":
+def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":
     """Return texts without blanks around them, null for those that say that a cell is missing."""
     trimmed = _bare(values)
-    missing = compute.is_in(trimmed, value_set=_nulls(how))
+    missing = compute.is_in(trimmed, value_set=_NULLS)
     return compute.if_else(missing, pyarrow.scalar(None, trimmed.type), trimmed)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cell_text import POINTS, Spelling, counted, shown, title_of
+from features.cell_text import counted, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -26,7 +26,6 @@ class TableLayout:
     target: int | None = None
     weights: int | None = None
     groups: int | None = None
-    how: Spelling = POINTS
 
     @property
     def input_names(self) -> list[str]:
@@ -68,9 +67,8 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
         header=spec.header,
         weights=names[others["weights"]] if "weights" in others else None,
         groups=names[others["groups"]] if "groups" in others else None,
-        how=Spelling(spec.decimal, spec.missing == "empty"),
     )
-    return TableLayout(tuple(names), tuple(places), target, **others, how=columns.how), columns
+    return TableLayout(tuple(names), tuple(places), target, **others), columns
 
 
 def _chosen_places(
@@ -154,7 +152,7 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
     if labelled and target is None:
         wanted = "" if columns.target is None else f" {columns.target!r}"
         raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
-    return TableLayout(tuple(names), inputs, target, weights, groups, columns.how)
+    return TableLayout(tuple(names), inputs, target, weights, groups)
 
 
 def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:

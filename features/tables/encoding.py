@@ -32,7 +32,7 @@ class EncodingRequest:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None) -> "EncodingRequest":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME, or UsageError for others; median, empty or None."""
+        """Return what the settings ask for: KIND or KIND:NAME,NAME, or UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)

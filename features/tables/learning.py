@@ -18,15 +18,14 @@ from features.cell_text import (
     KINDS,
     MOST_ONEHOT,
     NUMBER,
-    POINTS,
     UNKNOWN,
     WORD,
-    Spelling,
     counted,
     drop_setting,
     misread,
     names_text,
     places_in,
+    read_cell,
     setting,
     title_of,
 )
@@ -48,7 +47,6 @@ class _Column:
     """
 
     name: str
-    how: Spelling
     words: dict[str, int] | None = None
     named: bool = False
     place: int = 0
@@ -61,7 +59,7 @@ class _Column:
         """Return the codes (rows,) of cells, and count what they are."""
         if self.words is not None:
             return self._places(batch, values)
-        read, kinds = numbers(values, self.how)
+        read, kinds = numbers(values)
         finite = np.isfinite(read)
         for kind, name in enumerate(KINDS[:WORD]):
             if name not in self.first:
@@ -89,14 +87,14 @@ class _Column:
     def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
         assert self.words is not None
-        texts, of_rows = distinct(values, self.how)
+        texts, of_rows = distinct(values)
         counts = np.bincount(of_rows, minlength=len(texts))
         places = np.full(len(texts), np.nan)
         for at, text in enumerate(texts):
             kind = "missing" if text is None else KINDS[WORD]
             if text is not None and text not in self.words:
                 self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
-                if not self.named and (read := self.how.read(text)[0]) != WORD:
+                if not self.named and (read := read_cell(text)[0]) != WORD:
                     kind = KINDS[read]
                     self.numbers |= {text} if len(self.numbers) <= MOST_ONEHOT else set()
                 elif len(self.words) <= MOST_WORDS:
@@ -136,16 +134,14 @@ class Learner:
     UsageError where a column that is asked for as categories is no input.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest, how: Spelling = POINTS) -> None:
-        self.names, self.how, self._path, self._asked = list(names), how, path, asked
+    def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
+        self.names, self._path, self._asked = list(names), path, asked
         absent = next((name for name in asked.columns if name not in names), None)
         if absent is not None:
             known = ", ".join(names)[:400]
             raise UsageError(f"`data.categorical`: {absent!r} is no input of {path}; it has {known}")
         named = [name in asked.columns for name in names]
-        self._columns = [
-            _Column(name, how, {} if is_named else None, is_named) for name, is_named in zip(names, named, strict=True)
-        ]
+        self._columns = [_Column(name, {} if one else None, one) for name, one in zip(names, named, strict=True)]
 
     @property
     def words(self) -> list[dict[str, int] | None]:
@@ -195,9 +191,7 @@ class Learner:
             elif words and self._asked.categorical is None:
                 parts.append(f"{counted(len(words), 'word')}{example('word')}")
                 needs.add("categorical")
-            if looks is not None and looks[0].startswith(COMMAS):
-                needs.add("decimal")
-            elif doubtful:
+            if doubtful and not (looks is not None and looks[0].startswith(COMMAS)):
                 unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT
                 named += [] if unusable else [column.name]
             if column.counts["missing"] == n_rows:
@@ -238,8 +232,7 @@ def _remedies(
         every = (*asked.columns, *named)
         kind = asked.categorical or "auto"
         options.append(setting("data.categorical", f"{kind}:{names_text(every)}" if every else kind))
-    more = {"missing": "median", "decimal": ","}
-    options += [setting(f"data.{key}", value) for key, value in more.items() if key in needs]
+    options += [setting("data.missing", "median")] if "missing" in needs else []
     return " ".join(options)
 
 
@@ -248,7 +241,7 @@ class CellReader:
     """Turns the columns of batches into codes as they were learned.
 
     names: of the columns; words: those of each column in the order of their codes, None for numbers; missing: whether
-    cells may be missing; how: how cells are written; kinds: of the columns of dates or truth values; others are of
+    cells may be missing; kinds: of the columns of dates or truth values; others are of
     numbers; None where any may be. are_known: whether the same cells were read before, by a `Learner` or another
     reader. are_quantities: whether texts with needless zeros in front are numbers too. unknown: how many cells of
     each column had a word that is not known.
@@ -257,7 +250,6 @@ class CellReader:
     names: Sequence[str]
     words: Words
     missing: bool = False
-    how: Spelling = POINTS
     kinds: Mapping[str, str] | None = None
     are_known: bool = False
     are_quantities: bool = False
@@ -288,9 +280,9 @@ class CellReader:
     def _numbers(self, k: int, cells: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
         """Return the numbers of a column, which of them cannot be, and what is needed there."""
         cells = without_zeros(cells) if self.are_quantities else cells
-        read, kinds = numbers(cells, self.how, are_known=self.are_known)
+        read, kinds = numbers(cells, are_known=self.are_known)
         wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
-        wanted = "a finite number" if self.how.decimal == "." else "a finite number with a decimal comma"
+        wanted = "a finite number"
         if not self.are_known:
             wrong |= kinds == WORD
         if self.kinds is not None:
@@ -303,7 +295,7 @@ class CellReader:
         self, k: int, known: Mapping[str, int], cells: "pyarrow.Array"
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
         """Return the places of the words of a column, as `_numbers`."""
-        texts, of_rows = distinct(cells, self.how)
+        texts, of_rows = distinct(cells)
         of_texts = np.array(places_in(known, [text or "" for text in texts]), np.float64)
         places = np.where([text is None for text in texts], np.nan, of_texts)[of_rows]
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))

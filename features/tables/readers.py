@@ -410,17 +410,13 @@ class Frame:
             yield _batch(self.path, start, part.column_names, {place: part.column(place) for place in places})
 
 
-def frame_of_cells(cells: np.ndarray, names: Sequence[str], decimal: str = ".") -> "pyarrow.Table":
-    """Return cells (n, columns) as a table: numbers as they are, objects as texts of a csv with a sign of decimals."""
-
-    def spelled(cell: Any) -> str | None:
-        text = text_of(cell)
-        return text if text is None or isinstance(cell, str) else text.replace(".", decimal)
+def frame_of_cells(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
+    """Return cells (n, columns) as a table: numbers as they are, objects as texts of a csv."""
 
     if cells.dtype.kind in "biuf":
         columns = [pyarrow.array(column) for column in cells.T]
     else:
-        columns = [pyarrow.array(list(map(spelled, column)), pyarrow.string()) for column in cells.T]
+        columns = [pyarrow.array(list(map(text_of, column)), pyarrow.string()) for column in cells.T]
     return pyarrow.Table.from_arrays(columns, list(names))
 
 

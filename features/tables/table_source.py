@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import Spelling, drop_setting, looks_like_cell, setting, shown
+from features.cell_text import drop_setting, looks_like_cell, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -50,7 +50,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None], how=layout.how, kinds={}, are_quantities=True)
+    of_weights = CellReader([layout.names[weights or 0]], [None], kinds={}, are_quantities=True)
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
@@ -64,23 +64,23 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
 def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
     """Return the labels of a batch. Raises DataError for the first row without one."""
     values = batch.columns[place]
-    missing = missing_cells(values, layout.how)
+    missing = missing_cells(values)
     if not missing.any():
         return values
     row = int(np.argmax(missing))
     text = values[row].as_py()
-    found = f" ({text!r:.60}); if that is one, train with {setting('data.missing', 'empty')}" if text else ""
+    found = f" ({text!r:.60}); if that is one, write it otherwise" if text else ""
     raise DataError(f"{batch.where(row)}, column {layout.title(place)} has no label{found}")
 
 
 def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
     """Return the key (rows,) u8 of the group of each row. Raises DataError for a row without one."""
-    texts, of_rows = distinct(batch.columns[place], layout.how)
+    texts, of_rows = distinct(batch.columns[place])
     if None in texts:
         row = int(np.argmax(of_rows == texts.index(None)))
         title = layout.title(place)
         raise DataError(f"{batch.where(row)}, column {title} names no group; name one for each row")
-    return group_keys(np.array(texts, dtype=str), layout.how)[of_rows]
+    return group_keys(np.array(texts, dtype=str))[of_rows]
 
 
 class Sample(NamedTuple):
@@ -211,7 +211,7 @@ class CodesInOrder:
 
     def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
         digest, n_rows = hashlib.sha256(), 0
-        reader = CellReader(self._layout.input_names, self._words, True, self._layout.how, are_known=True)
+        reader = CellReader(self._layout.input_names, self._words, True, are_known=True)
         for rows in rows_of(self._table, self._layout, reader, labelled=False):
             digest.update(rows.codes.tobytes())
             n_rows += len(rows.codes)
@@ -289,7 +289,7 @@ def learning_bytes(spec: SourceSpec) -> int:
 
 def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:
     """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting."""
-    learner = Learner(table.path, layout.input_names, asked, layout.how)
+    learner = Learner(table.path, layout.input_names, asked)
     found = _read(table, layout, learner, tick, spec.seed, spec.task)
     assert found.sample is not None
     drawn, codes = found.sample
@@ -333,7 +333,7 @@ def _read(
     if not n_rows:
         raise DataError(f"{table.path}: has columns but no rows")
     where = f"{table.path}, column {layout.title(layout.target)}"
-    values = labels_of(labels, where, task, layout.how)
+    values = labels_of(labels, where, task)
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
@@ -434,9 +434,9 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names), how=columns.how, kinds=columns.kinds)
+        return CellReader(names, [None] * len(names), kinds=columns.kinds)
     words = [column.words for column in columns.encoding.columns]
-    return CellReader(names, words, columns.encoding.missing, columns.how, columns.kinds)
+    return CellReader(names, words, columns.encoding.missing, columns.kinds)
 
 
 def _sampled(source: Source, found: ReadTable) -> LearnedRows:
@@ -457,11 +457,10 @@ def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.
     `open_table`.
     """
     names, table = frame.names(), Table(frame.path, [frame])
-    how = Spelling(only_empty=asked.missing == "empty")
-    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked, how)
+    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked)
     codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
     learner.check(SourceSpec(str(frame.path)), len(codes), codes)
-    columns = Columns(tuple(names), how=how, kinds=learner.kinds)
+    columns = Columns(tuple(names), kinds=learner.kinds)
     if asked == EncodingRequest():
         return codes, columns
     encoding = learn_encoding(names, learner.words, codes[training], asked)

@@ -87,12 +87,10 @@ class DataConfig:
         "their place in the alphabet); onehot:A,B also encodes the columns A and B, which hold numbers",
     )
     missing: str | None = optional(
-        OneOf(("median", "empty")),
+        OneOf(("median",)),
         "none",
-        "replace missing cells of a table by the median of their column, and add an input that marks them; empty: "
-        "only empty cells are missing, and words such as NA are words",
+        "replace missing cells of a table by the median of their column, and add an input that marks them",
     )
-    decimal: str = option(".", OneOf((".", ",")), "sign before the decimals of numbers in a table of text")
     task: str | None = optional(OneOf(TASKS), "auto", "kind of task; auto finds it from the targets")
     standardise: bool | None = optional(
         truth,

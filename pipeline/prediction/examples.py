@@ -186,7 +186,7 @@ def _table_examples(
     n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
     layout = model_layout(table, target, columns, n_columns, labelled=labelled)
     reader = cell_reader(columns, layout.input_names)
-    of_target = CellReader([table.names[layout.target or 0]], [None], how=reader.how, kinds={}, are_quantities=True)
+    of_target = CellReader([table.names[layout.target or 0]], [None], kinds={}, are_quantities=True)
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
         for rows in rows_of(table, layout, reader, labelled=labelled):
@@ -197,7 +197,7 @@ def _table_examples(
             if model.task == "regression":
                 yield inputs, of_target.codes(rows.batch, [layout.target or 0])[:, 0]
                 continue
-            texts, of_rows = distinct(rows.labels, reader.how)
+            texts, of_rows = distinct(rows.labels)
             yield inputs, np.array(texts, dtype=str)[of_rows]
         raise DataError(f"{table.path}: became shorter while it was read; leave it alone meanwhile")
 
@@ -248,7 +248,7 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
     if not len(cells):
         return Examples("X", None, ())
-    return _table_examples(readers.Table.of(readers.frame_of_cells(cells, names, columns.how.decimal), "X"), model)
+    return _table_examples(readers.Table.of(readers.frame_of_cells(cells, names), "X"), model)
 
 
 def examples_of_source(source: Source, part: str) -> Examples:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.cell_text import POINTS
+from features.cell_text import read_cell
 from features.descriptors.extraction import feature_length
 from features.errors import DataError
 from features.open_source import changed, stamp_of
@@ -273,8 +273,8 @@ def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
     """
     assert block.labels is not None
     if not labels:
-        read, text = POINTS.read, block.labels.dtype.kind == "U"
-        values = np.array([read(label)[1] for label in block.labels.tolist()] if text else block.labels, np.float64)
+        found, text = block.labels, block.labels.dtype.kind == "U"
+        values = np.array([read_cell(label)[1] for label in found.tolist()] if text else found, np.float64)
         bad = first_non_finite_row(values)
         if bad is not None:
             label, row = block.labels[bad].item(), block.piece_start + bad

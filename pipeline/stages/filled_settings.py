@@ -269,7 +269,7 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
     unused = {
         "data.target": not of_table and kind != ".npz",
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
-        **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing", "decimal")},
+        **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing")},
         "data.header": not any(map(is_csv, files)),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from features.cell_text import NULL_WORDS, Spelling, names_in, names_text
+from features.cell_text import NULL_WORDS, names_in, names_text, read_cell
 from features.cell_text import WORD as IS_WORD
 from features.errors import DataError
 from features.tables.cells import distinct, labels_of, missing_cells, numbers
-from features.targets import class_positions
 
 MISSING, WORD = None, "a word"
 CELLS = {
@@ -76,7 +75,7 @@ def test_a_cell_is_the_same_alone_and_in_a_column(cells):
     alone = [kinds_of(of_texts([cell]))[0] for cell in cells]
     assert kinds_of(of_texts(cells)) == kinds_of(of_texts([*cells, "word"]))[:-1] == alone
     for cell, found in zip(cells, alone, strict=True):
-        _, number = Spelling().read(cell.strip())
+        _, number = read_cell(cell.strip())
         assert found == (MISSING if cell.strip() in NULL_WORDS else WORD if math.isnan(number) else number)
 
 
@@ -159,7 +158,10 @@ def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces,
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["-0,5", "1,5", "2"], "t: holds numbers with a comma, such as '-0,5'; .*`data.decimal=,`; .*`data.task="),
+        (
+            ["-0,5", "1,5", "2"],
+            "t: holds numbers with a comma, such as '-0,5'; write decimals with points, .*; .*`data.task=",
+        ),
         (
             ["n.a.", *(f"{k}.04kg" for k in range(33))],
             r"a unit, .*1 other word, such as '0\.04kg'; write plain numbers",
@@ -173,14 +175,6 @@ def test_labels_are_numbers_where_all_are_else_texts_as_they_are_written(pieces,
 def test_labels_that_cannot_be_kept_are_refused(labels, message):
     with pytest.raises(DataError, match=message):
         labels_of([pyarrow.array([label]) for label in labels], "t")
-
-
-@pytest.mark.parametrize(("task", "expected"), [("multiclass", ["1,5", "2,5", "3"]), ("regression", [1.5, 2.5, 3.0])])
-def test_classes_with_commas_are_as_they_are_written_and_have_their_values(task, expected):
-    labels = labels_of([pyarrow.array(["1,5", "2,5", "3"])], "t", task, Spelling(","))
-    assert labels.tolist() == expected
-    if task == "multiclass":
-        assert class_positions(np.array([1.5, 3.0, 2.0]), tuple(expected)).tolist() == [0, 2, -1]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=6), min_size=1, max_size=5))

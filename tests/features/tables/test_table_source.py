@@ -23,7 +23,7 @@ from features.row_draws import draw_sample
 from features.source import Columns, Source, SourceSpec
 from features.tables import readers, table_source
 from features.tables.columns import model_layout
-from features.tables.readers import Table, frame_of_cells
+from features.tables.readers import Table
 from features.tables.table_source import cell_reader, rows_of
 from sources import all_of, everything, people, same, write_idx_folder
 
@@ -151,7 +151,6 @@ LATE = "a (9 of 10 missing, the first in line 3)"
 IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 ONE, DAY, TRUE = "'1' in line 2 is a number", "'2020-01-31' in line 3 is a date", "'True' in line 3 is a truth value"
-COMMAS = "a (numbers with a comma, such as '2,5' in line 2, write thousands without one, or give `data.decimal=,`)"
 UNITS = "a (numbers with a unit, or signs in them, such as {!r} in line 2, write plain numbers (1234.5))"
 DATES = "a (dates of a country, such as '1{}' in line 2, write ISO dates (2020-01-31))"
 BY_NAME, NO_NAME = "`data.categorical=auto:a`", '`data.categorical=auto:""`'
@@ -177,7 +176,6 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, BY_NAME),
     ("a,b,y\n" + "1,3,2\n2020-01-31,1,0\n" * 9, {}, f"a (numbers and dates, {ONE}, {DAY})", BY_NAME),
     (",b,y\n" + "1,3,2\nTrue,1,0\n" * 9, {}, NO_NAMES, NO_NAME),
-    ("a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, {"categorical": "auto", "task": "binary"}, COMMAS, "`data.decimal=,`"),
     *(
         (
             "a;b;y\n" + "".join(f"{k}{end};{k * k};{k % 2}\n" for k in range(1, 50)),
@@ -207,6 +205,14 @@ def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_pa
     told = str(caught.value).partition(": columns that need a setting: ")[2]
     assert told == f"{columns}; mend their cells, or try: {settings}"
     assert table(tmp_path, text, **remedied(told, options)).n_train
+
+
+def test_decimal_commas_are_refused(tmp_path):
+    told = (
+        "a \\(numbers with a comma, such as '2,5' in line 2, write decimals with points, .*commas\\); mend their cells$"
+    )
+    with pytest.raises(DataError, match=told):
+        table(tmp_path, "a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, categorical="auto", task="binary")
 
 
 CELLS = {"numbers": ["1", "2.5", "-3e2"], "words": ["red", "007", "x, y"], "gaps": ["", "NA"], "infinite": ["inf"]}
@@ -326,19 +332,6 @@ def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
     for source in (opened(tmp_path / "t.npz", seed=3), open_source(SourceSpec("t.zarr", seed=3), {"X": X, "y": y})):
         for found, wanted in zip(everything(source), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
-
-
-def test_decimal_commas_are_read_in_all_columns_and_by_the_model(tmp_path):
-    text = "a;w;c;y\n" + "".join(f"{k / 4};1.5;{'rb'[k % 2]};{k / 8}\n" for k in range(40))
-    options = {"weights": "w", "categorical": "onehot"}
-    source = table(tmp_path, text.replace(".", ","), decimal=",", **options)
-    for found, wanted in zip(all_of(source), all_of(table(tmp_path, text, "points.csv", **options)), strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    columns = Columns.from_description(source.columns.described())
-    one = Table.of(frame_of_cells(np.array([[2.5, "r"], ["7,5", "b"]], object), ["a", "c"], columns.how.decimal), "X")
-    layout = model_layout(one, None, columns, 2, labelled=False)
-    (rows,) = rows_of(one, layout, cell_reader(columns, ["a", "c"]), labelled=False)
-    assert columns.encoding.apply(rows.codes).tolist() == [[2.5, 0, 1], [7.5, 1, 0]]
 
 
 VALUES = {

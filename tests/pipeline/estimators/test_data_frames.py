@@ -207,7 +207,7 @@ def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatc
             {"age": [pandas.Timedelta(1)] * ROWS},
             r"hold neither .*: age .*; give seconds, as numbers, or leave them out \(X without age\)$",
         ),
-        ({"missing": "mean"}, {}, "^missing must be .*median, empty; found 'mean'"),
+        ({"missing": "mean"}, {}, "^missing must be .*median; found 'mean'"),
     ],
 )
 def test_errors_name_the_columns_and_the_parameters(parameters: Any, change: dict[str, Any], message: str) -> None:
