@@ -15,7 +15,6 @@ COMMANDS = {
     "export": "a model for other programs, as an ONNX file",
     "report": "one page that shows a run",
     "status": "what a run is doing, or how it ended",
-    "verify": "whether a run and its features are undamaged",
 }
 
 

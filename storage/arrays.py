@@ -121,22 +121,6 @@ def read_npy(path: Path, *, mapped: bool) -> np.ndarray:
         return np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape)
 
 
-def check_npz(path: Path) -> None:
-    """Check every byte of what `write_arrays` wrote: equal arrays have equal bytes. Cost: a second copy in memory.
-
-    Of a file above 64 MiB only the CRCs of the entries are checked, which leaves out times and attributes in its
-    headers. Raises as `read_each_array`.
-    """
-    arrays = read_arrays(path)
-    if path.stat().st_size > _PIECE_BYTES:
-        return
-    again = io.BytesIO()
-    _write_npz(again, arrays)
-    with _damage_of(path):
-        if again.getbuffer() != path.read_bytes():
-            raise ValueError("its headers are not as they were written")
-
-
 @contextlib.contextmanager
 def _damage_of(path: Path) -> Iterator[None]:
     """Turn what readers raise over the content of a file into CorruptDataError; other errors as `read_errors`."""

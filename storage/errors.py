@@ -13,7 +13,6 @@ ANEW = (
 its stages again, to the same bytes"
 )
 LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
-FEATURES_REMEDY = "delete the folder: the features are computed again when a run needs them"
 _RESTORE = "restore it, or start a new run"
 _REMEDIES = {  # by how the name begins; the first that fits
     "config.toml": _RESTORE,
@@ -21,7 +20,6 @@ _REMEDIES = {  # by how the name begins; the first that fits
     "lease": "delete it: the next start makes it again",
     "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
     "report.json": "delete it and resume the run: it is made again",
-    "CONTENTS.json": "delete it and report.json, then resume the run: both are made again",
     "log.jsonl": LINES,
     "metrics.jsonl": LINES,
     "model": "delete the folder model and report.json, then resume the run: they are made again",

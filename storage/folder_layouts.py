@@ -69,7 +69,6 @@ class RunLayout:
     model = _Path("model")  # see `ModelLayout`
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records
-    contents = _Path("CONTENTS.json")  # the list of the files of a finished run, written just before the report
     report = _Path("report.json")
     report_html = _Path("report.html")
 

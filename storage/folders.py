@@ -231,26 +231,6 @@ def _remove_replaced(old: Path, final: Path) -> None:
     disk.low_remove_tree(aside)
 
 
-def committed_files(root: Path) -> Iterator[Path]:
-    """Yield the files below `root` in order; of a folder with a manifest the manifest alone.
-
-    Names that begin with a dot are left out: written aside, or kept by a network file system for whoever has them open.
-    """
-    try:
-        entries = sorted(root.iterdir())
-    except FileNotFoundError:  # removed meanwhile, by a run that is at work
-        return
-    if root / MANIFEST_NAME in entries:
-        entries = [root / MANIFEST_NAME]
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            yield from committed_files(entry)
-        else:
-            yield entry
-
-
 def remove_folder(path: Path, *, durable: bool = True) -> None:
     """Remove a folder so that it is never half there under its name; one that does not exist is fine.
 

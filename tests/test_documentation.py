@@ -29,7 +29,7 @@ from runs import ROOT, TrainedRuns, python
 
 PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", *PAGES)
-COMMANDS = ("train", "predict", "evaluate", "report", "status", "verify", "export")
+COMMANDS = ("train", "predict", "evaluate", "report", "status", "export")
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
 SLURM_OPTIONS = {"--cpus-per-task", "--mem", "--signal", "--time", "--job-name"}
 DASK_OPTIONS = {"--tls-ca-file", "--tls-cert", "--tls-key"}

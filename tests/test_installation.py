@@ -26,7 +26,6 @@ COMMANDS = (
     f"evaluate {RUN} --json",
     f"report {RUN}",
     f"status {RUN}",
-    f"verify {RUN}",
     "train digits --print-config",
     "--version",
 )

@@ -36,7 +36,7 @@ def status(root: Path) -> dict[str, Any]:
     """Return the facts; what is not known is None. Raises MissingRunError where there is no run.
 
     `state`: running (a process holds the lock), finished (has a report), stopped (on request), failed (see
-    `last_error`), or killed. `damaged` lists what could not be read; `pipeline.verify` checks everything.
+    `last_error`), or killed. `damaged` lists what could not be read.
     """
     layout = RunLayout(root)
     damaged: list[str] = []

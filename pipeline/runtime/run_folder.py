@@ -24,9 +24,9 @@ from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
-from storage.files import aside_of, remove_file, write_file
+from storage.files import aside_of, write_file
 from storage.folder_layouts import RunLayout
-from storage.folders import committed_files, digest_file, remove_folder, remove_stale, verify
+from storage.folders import digest_file, remove_folder, remove_stale, verify
 from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
@@ -181,7 +181,6 @@ def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, wor
         write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
     else:
         check_data(layout, data, "started")
-    remove_file(layout.contents)  # it tells of a finished run
 
 
 def check_data(layout: RunLayout, data: str, event: str) -> None:
@@ -196,20 +195,11 @@ def _warn(message: str) -> None:
 
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
-    """Commit the list of the files that make the run whole, then its report, and remove its statistics.
+    """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more.
 
-    These are its largest files, and nothing reads them any more. They are listed nowhere, so that a kill leaves a whole
-    run. Files in a manifest are not listed either. Raises CannotWriteError.
+    Raises CannotWriteError.
     """
     remove_stale(layout.root, recursive=True)
-    left_out = (layout.progress, layout.statistics)
-    names = [
-        path.relative_to(layout.root).as_posix()
-        for path in committed_files(layout.root)
-        if not any(path.is_relative_to(folder) for folder in left_out)
-    ]
-    own = {layout.lock.name, layout.contents.name, layout.report_html.name}
-    write_record(layout.contents, {"files": sorted({*names, layout.report.name} - own)})
     write_record(layout.report, report)
     remove_folder(layout.statistics)
 

@@ -10,7 +10,6 @@ import pytest
 
 from cases import ROUNDS, SERIAL
 from commands import Capture
-from pipeline import verify
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
@@ -31,7 +30,7 @@ LATER = {
     "finalists": ["solutions"],
     "rounds": [f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz", "solutions/final.npz", SOLUTION],
 }
-AFTER_ALL = ["model", "markers/evaluate", "CONTENTS.json", "report.json"]
+AFTER_ALL = ["model", "markers/evaluate", "report.json"]
 
 
 CutOff = Callable[..., tuple[Path, Path]]
@@ -114,7 +113,6 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(
         assert f"{folder}: damaged ({file}" in told.replace(f"({run / folder}/", "(")
     elif name:
         assert f"{name}: damaged" in told
-    assert verify.verify_run(run).damaged == []
 
 
 REFUSED = [
@@ -149,8 +147,6 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     assert {"markers": "rounds", "statistics": Path(name).name}.get(name.split("/")[0], name) in line
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
-    if damage == "flipped":
-        assert [found for found in verify.verify_run(run).damaged if found.endswith(f"; {ANEW}")]
     for folder in ("statistics", "solutions", "correlations", "markers"):
         assert folder in ANEW
         remove(run / folder)

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from commands import Capture
-from pipeline import evaluate, report, status, verify
+from pipeline import evaluate, report, status
 from pipeline.train import main as train
 from runs import NIGHTLY, TrainedRuns
 
 ARGUMENTS = ("--centers", "30", "--penalty", "auto", "--refit", "ridge", "--class-weight", "balanced")
-NAMES = ("STATE.json", "env.json", "report.json", "CONTENTS.json", "log.jsonl", "metrics.jsonl")
+NAMES = ("STATE.json", "env.json", "report.json", "log.jsonl", "metrics.jsonl")
 VALUES = (None, "x", "", -1, 0.5, float("nan"), 10**400, 1e308, True, [], [1], {"a": 1})
 # What is put where, and the key that is told.
 TOLD: dict[str, tuple[str, tuple[str | int, ...], Any, str]] = {
     "a negative number": ("STATE.json", ("stages", "solve", "items"), -1, "stages:"),
     "a text for a number": ("STATE.json", ("peak_rss_bytes",), "x", "peak_rss_bytes:"),
-    "a number for a name": ("CONTENTS.json", ("files", 0), 1, "files:"),
     "a list for a number": ("report.json", ("n_test",), [1], "n_test:"),
     "a number too large": ("report.json", ("solves", 1, "objective"), 10**400, "solves:"),
     "an object for a word": ("log.jsonl", ("event",), {}, "event "),
@@ -61,7 +60,6 @@ def told_by_all(run: Path, data: Path, capsys: Capture) -> dict[str, tuple[int, 
     """Return the exit code of every command, and what it prints."""
     lines = {
         "status": (status.main, [str(run)]),
-        "verify": (verify.main, [str(run), "-q"]),
         "report": (report.main, [str(run), "--out", str(run.with_name("page.html"))]),
         "evaluate": (evaluate.main, [str(run)]),
         "train": (train, [str(data), "--run-dir", str(run), "--resume", "auto", "-q"]),
@@ -81,7 +79,7 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(
 ) -> None:
     (run / name).write_bytes(damage)
     told = told_by_all(run, tables / "classes.npz", capsys)
-    wanted = {"verify", "report", *(["status"] if name != "model/model.json" else [])}
+    wanted = {"report", *(["status"] if name != "model/model.json" else [])}
     assert {command for command in wanted if told[command][0] != 65 or Path(name).name not in told[command][1]} == set()
     assert "Traceback" not in str(told)
 
@@ -90,8 +88,8 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(
 def test_an_edited_record_is_named_with_its_key(run: Path, case: str, capsys: Capture) -> None:
     name, at, new, key = TOLD[case]
     edit(run / name, at, new)
-    assert verify.main([str(run), "-q"]) == 65
-    told = capsys.readouterr().out
+    assert report.main([str(run), "--out", str(run.with_name("page.html"))]) == 65
+    told = str(capsys.readouterr())
     assert name in told
     assert key in told
 
@@ -106,5 +104,5 @@ def test_no_edit_of_a_record_is_a_bug_of_a_command(run: Path, tables: Path, name
         told = told_by_all(run, tables / "classes.npz", capsys)
         codes = {code for code, _ in told.values()}
         assert codes <= {0, 65, 78}, (at, new, told)
-        assert codes == {0} or name in str(told) or 78 in codes or name == "CONTENTS.json", (at, new, told)
+        assert codes == {0} or name in str(told) or 78 in codes, (at, new, told)
         (run / name).write_text(before)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pipeline.prediction.model_folder import load_model
-from pipeline.verify import main as verify
 from runs import ROOT, python, report_of
 
 FOLDER = ROOT / "jobs" / "examples"
@@ -48,7 +47,6 @@ def test_multiclass_digits(tmp_path: Path) -> None:
     assert (run / "report.html").stat().st_size > 10_000
     with (tmp_path / "out" / "labels.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == n_test
-    assert verify([str(run), "-q"]) == 0
 
 
 @pytest.mark.ci

@@ -38,7 +38,7 @@ def test_what_is_no_command_is_refused(words: list[str], capsys: Capture) -> Non
     assert "slkl COMMAND" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "verify", "report"])
+@pytest.mark.parametrize("command", ["status", "report"])
 def test_a_place_without_a_run_is_told(command: str, tmp_path: Path, capsys: Capture) -> None:
     file, folder = tmp_path / "data.npz", tmp_path / "folder"
     file.touch()

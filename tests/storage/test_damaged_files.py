@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage import folders
-from storage.arrays import check_npz, read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
 from storage.records import read_markers, read_record, write_marker, write_record
 
@@ -67,9 +67,6 @@ FORMS = {
         lambda at: as_lists(read_arrays(at / "a.npz")),
         LISTS,
         0.5,
-    ),
-    "each byte of a file of arrays": Form(
-        "a.npz", lambda at: write_arrays(at / "a.npz", ARRAYS), lambda at: check_npz(at / "a.npz"), None
     ),
     "arrays in a folder": Form(
         "g/x.npy", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from features.errors import DataError
-from pipeline import evaluate, export, predict, report, verify
+from pipeline import evaluate, export, predict, report
 from pipeline import train as training
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.onnx_graph import input_name
@@ -238,7 +238,6 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
         assert evaluated(capsys, run, *data)["error_rate"] == found["error_rate"]
     told = [predicted(run, path, tmp_path / "out.csv") for path in (place / "test.csv", fewer)]
     assert told[0] == told[1]
-    assert verify.main([str(run)]) == 0
     assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL, Case
-from pipeline import evaluate, predict, verify
+from pipeline import evaluate, predict
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
@@ -71,7 +71,6 @@ def test_files_are_predicted_as_the_run_scored_them(
     with np.load(tmp_path / "out.npz") as written:
         rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
         np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
-    assert verify.verify_run(learned).damaged == []
 
 
 def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
