@@ -51,7 +51,6 @@ CASES = {
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
     "rounds, learned scales": values(*ROUNDS, "--penalty", "1", "--scale", "learned", "--features-store=none"),
-    "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
     "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
     "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", "--features-store=none", *WEIGHTED),
     "on demand, little room": values(*ON_DEMAND, "--penalty", "1", "--set", "centers.working_set=120"),

@@ -45,8 +45,6 @@ TRAININGS = {
     "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --move-centers 4",
     "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge --features-store none {WEIGHTED}",
     "rounds-learned": f"{{data}}/values.npz {ROUNDS} --penalty 1 --scale learned",
-    "rounds-search-classes": f"{{data}}/classes.npz {ROUNDS} --penalty auto --intercept",
-    "rounds-search": f"{{data}}/values.npz {ROUNDS} --penalty auto --refit ridge",
     "rounds-greedy": f"{{data}}/classes.npz {ROUNDS} --sigma2 0.3 --select greedy:20",
     "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",
     "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",

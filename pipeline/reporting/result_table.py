@@ -98,15 +98,8 @@ def certificate_words(report: dict[str, Any]) -> str:
     return f"certificate: {words} {max(gaps):.1e}{rounded}"
 
 
-def path_words(report: dict[str, Any]) -> str:
-    """Return on how many candidates the penalties of a path were tried, empty where on all."""
-    tried, there = report["path_candidates"], report["n_centers"]
-    return f"penalties tried on {tried} of the {there} candidates" if tried < there else ""
-
-
 def _path_table(report: dict[str, Any]) -> list[str]:
-    lines = ["", *filter(None, [path_words(report)])]
-    lines += [f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"]
+    lines = ["", f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"]
     for point in report["path"]:
         lines.append(
             f"{point['penalty']:>12.4g}{point['objective']:>14.6g}{point['n_centers']:>9}"

@@ -69,7 +69,6 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
         "hold_out": _hold_out(run, summary),
         "path": summary["path"],
-        "path_candidates": summary.get("path_candidates"),
         "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
         "rounds": summary["rounds"],

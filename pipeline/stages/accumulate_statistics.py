@@ -13,7 +13,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
+from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
 from pipeline.stages.training_rows import (
     PassBytes,
     RowBlock,
@@ -52,17 +52,11 @@ def name_of(part: str) -> str:
     return f"statistics/{part}"
 
 
-def commit_parts(
-    work: Workspace,
-    fit: GramStatistics,
-    held_out: GramStatistics,
-    names: tuple[str, str, str],
-    columns: Arrays | None = None,
-) -> None:
+def commit_parts(work: Workspace, fit: GramStatistics, held_out: GramStatistics, names: tuple[str, str, str]) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
 
     A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
-    place. columns: further arrays of the last.
+    place.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
@@ -70,7 +64,7 @@ def commit_parts(
                 work.commit(name_of(name), as_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        work.commit(name_of(names[2]), as_arrays(everything) | (columns or {}))
+        work.commit(name_of(names[2]), as_arrays(everything))
 
 
 def statistics_of(work: Workspace, name: str) -> GramStatistics:

@@ -342,8 +342,8 @@ def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
             f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
             f"{int(working_set / SELECTION_ROOM)} centers, or raise `resources.memory_limit`"
         )
-    if solver.is_least_squares:
+    if not solver.selects and solver.penalty in (NO_PENALTY, "auto"):
         yield (
             f"`solver.penalty={solver.penalty}` needs the Gram of all candidates, which does not fit; give a number or "
-            "auto, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
+            "max:FRACTION, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
         )

@@ -2,11 +2,10 @@
 
 `generate_columns` is the algorithm: solve on a working set; price candidates; admit the violators; until all candidates
 are priced and the duality gap over them is below the tolerance. A round prices all candidates together, or, on demand,
-blocks of them until one violates. A penalty path is followed on the first working set alone, a random draw.
+blocks of them until one violates.
 """
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,27 +14,23 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.regularization_path import penalty_max
-from pipeline.solvers.ridge import Weights
-from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, commit_parts, name_of, statistics_of
 from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
-from pipeline.stages.fit.penalised_solves import REACHED, search_penalty, solve_outputs, start_name
+from pipeline.stages.fit.penalised_solves import REACHED, solve_outputs, start_name
 from pipeline.stages.fit.working_set import (
     NO_COLUMNS,
     NOTHING,
     RESIDUALS,
     WorkingSet,
     active_weights,
-    add_columns,
     compute_residuals,
     drop,
     grow,
     latest,
-    load,
     round_name,
 )
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import row_weights
-from pipeline.stages.workspace import SOLVE, STATISTICS
+from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import write_marker
 
@@ -49,7 +44,6 @@ LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
 AT_ZERO = "at-zero"  # the round before the first: candidates priced at zero weights
 ROUNDS = "rounds"  # the folder of their records
-FOLLOWED = "solutions/path.npz"  # of a penalty path that is done
 NO_ROOM = "the working set has no room for the candidates it lacks; raise --penalty, --memory-limit or its size"
 
 
@@ -76,16 +70,13 @@ class Limits(NamedTuple):
         return Limits(capacity, drawn, max(drawn // run.shape.n_outputs, 1), None)
 
 
-def generate_columns(run: Run, penalty: float | None = None) -> tuple[PricedRound, list[RoundRecord]]:
+def generate_columns(run: Run) -> tuple[PricedRound, list[RoundRecord]]:
     """Solve over all candidates; return the last round, and the records of all.
 
     Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes. Raises
     CorruptDataError where earlier rounds are incomplete.
-
-    penalty : that a path has chosen; None: that of the settings
     """
-    penalty = penalty_of(run) if penalty is None else penalty
-    current = latest(run)
+    penalty, current = penalty_of(run), latest(run)
     records = earlier_records(run, current.index) if current else []
     if current is None:
         current = grow(run, round_name(0), None, NOTHING, first_columns(run, penalty))
@@ -108,7 +99,8 @@ def first_columns(run: Run, penalty: float) -> NDArray[np.int64]:
     """
     limits = Limits.of(run)
     if limits.block is None:
-        return run.candidates[draw_columns(run)]
+        order = np.random.default_rng([run.config.seed, 4]).permutation(run.n_candidates)
+        return run.candidates[np.sort(order[: limits.drawn])]
     found = price_at_zero(run)
     violations = np.abs(found.values) / np.sqrt(penalty)
     entering = violations * (violations > 1.0)
@@ -120,17 +112,10 @@ def first_columns(run: Run, penalty: float) -> NDArray[np.int64]:
     return run.candidates[chosen]
 
 
-def draw_columns(run: Run) -> NDArray[np.int64]:
-    """Return which candidates the first working set draws, sorted; the same for the same seed."""
-    order = np.random.default_rng([run.config.seed, 4]).permutation(run.n_candidates)
-    return np.sort(order[: Limits.of(run).drawn])
-
-
 def solve(run: Run, penalty: float, current: WorkingSet) -> PricedRound:
     """Solve on a working set, from the weights that are committed for it; no candidates are priced yet."""
-    start, inner = start_name(current.name), INNER_TOLERANCE * run.config.solver.tolerance
-    starts_warm = current.index > 0 or run.committed(start) is not None  # by a path, before the first round
-    summaries = solve_outputs(run, current.name, penalty, tolerance=inner, start=start if starts_warm else None)
+    start, inner = start_name(current.name) if current.index else None, INNER_TOLERANCE * run.config.solver.tolerance
+    summaries = solve_outputs(run, current.name, penalty, tolerance=inner, start=start)
     weights, nothing = active_weights(run, current), Correlations.unknown(0, np.empty((0, run.shape.n_outputs)))
     return PricedRound(run, run.candidates, penalty, current, weights, summaries, nothing)
 
@@ -336,53 +321,3 @@ def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, in
         "materialised": records[0]["working_set"] + sum(record["admitted"] for record in records),
         "active": records[-1]["n_active"],
     }
-
-
-@dataclass(frozen=True)
-class FollowedPath:
-    """The penalty that was chosen, the points that were tried, the weights of the fit rows there.
-
-    n_candidates: of the draw
-    """
-
-    penalty: float
-    points: list[dict[str, Any]]
-    of_fit: Weights
-    n_candidates: int
-
-
-def search_penalty_on_subset(run: Run) -> FollowedPath:
-    """Choose the penalty on the first working set; commit this set, and weights that its solve starts from.
-
-    The sums of the fit rows and of the held-out rows are kept apart until the penalty is chosen. The solve at this
-    penalty, on all rows, is over all candidates.
-    """
-    drawn, first = draw_columns(run), round_name(0)
-
-    def make() -> Arrays:
-        members = run.candidates[drawn]
-        if latest(run) is None:
-            _commit_sums(run, members, first)
-        penalty, weights, points = search_penalty(run, members)
-        run.commit(start_name(first), {"weights": weights})
-        of_fit = Weights.of_support(weights, statistics_of(run, name_of(FIT)), intercept=run.intercept)
-        run.events.log(
-            f"penalty {penalty:.4g} chosen on {len(drawn)} of the {run.n_candidates} candidates, then solved over all"
-        )
-        facts = json.dumps(points)
-        told = {"penalty": np.array(penalty), "points": np.frombuffer(facts.encode(), np.uint8)}
-        return told | vars(of_fit.named(drawn))
-
-    found = run.once(FOLLOWED, make)
-    for part in (FIT, HELD_OUT):
-        drop(run, part)
-    of_fit = Weights(found["columns"], found["weights"], found["intercept"])
-    return FollowedPath(float(found["penalty"]), json.loads(found["points"].tobytes()), of_fit, len(drawn))
-
-
-def _commit_sums(run: Run, members: NDArray[np.int64], name: str) -> None:
-    """Commit the sums of fit rows, of held-out rows, and of all as the working set of a name: one pass."""
-    with run.timed_as(STATISTICS):
-        columns, sums = add_columns(run, name, NO_COLUMNS, NOTHING, members, (FIT, HELD_OUT))
-        commit_parts(run, sums.pop(FIT), sums.pop(HELD_OUT), (FIT, HELD_OUT, name), as_arrays(columns))
-    load(run, name)

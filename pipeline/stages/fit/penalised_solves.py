@@ -40,8 +40,6 @@ TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding
 SUMMARY = "summary"  # the array with the summary of a solve, as JSON
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach
 EXHAUSTED = 20  # iterations without half the gap, after which rounding holds it
-# Share of a draw, which is half of the working set; beyond it, more of all candidates would have a weight than fit.
-MOST_OF_DRAW = 0.75
 
 
 @dataclass(frozen=True)
@@ -243,52 +241,37 @@ class SolveProgress:
         return least <= REACHED and len(records) - least_at >= EXHAUSTED
 
 
-def search_penalty(
-    work: Workspace, members: NDArray[np.int64] | None = None
-) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:
+def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:
     """Return the penalty of the lowest held-out error (the largest of equals), the weights (M, T) of the fit rows
     there, and the points of the path: each a penalty, its solves and its held-out error.
-
-    members: a draw of the candidates, by row, whose statistics of fit rows and of held-out rows there are; None: all of
-    the run. The search then ends where more than `MOST_OF_DRAW` of the draw have a weight.
 
     Errors are of refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of
     a regression.
     """
     points, tables = list[dict[str, Any]](), list[NDArray[np.float64]]()
-    n_columns = work.n_candidates if members is None else len(members)
-    most = n_columns if members is None else MOST_OF_DRAW * n_columns
 
     def attempt(number: int, penalty: float) -> tuple[float, bool]:
         start = start_name(FIT, number) if number else None
         if start is not None:
             work.commit(start, {"weights": tables[-1]})
         solves = solve_outputs(work, FIT, penalty, start=start, number=number)
-        tables.append(load_weights(work, FIT, n_columns, number))
+        tables.append(load_weights(work, FIT, work.n_candidates, number))
         point = {
             "penalty": penalty,
             "objective": sum(solved["objective"] for solved in solves),
             "n_active": [solved["n_active"] for solved in solves],
             "n_centers": int(np.count_nonzero(tables[-1].any(axis=1))),
-            # Over the candidates that penalties are tried on.
             "relative_gap": max(solved["relative_gap"] for solved in solves),
-            "hold_out_error": _held_out_error(work, members, tables[-1], number),
+            "hold_out_error": _held_out_error(work, tables[-1], number),
             "wall_seconds": sum(solved["wall_seconds"] for solved in solves),
             "converged": all(solved["converged"] for solved in solves),
         }
         points.append(point)
-        return point["hold_out_error"], point["converged"] and point["n_centers"] <= most
+        return point["hold_out_error"], point["converged"]
 
     best, warning = search(largest_penalty_of(work, FIT), attempt)
     if warning is not None:
         work.events.warn(f"`solver.penalty=auto`: {warning}")
-    last = points[-1]
-    if last["n_centers"] > most:
-        work.events.warn(
-            f"`solver.penalty=auto`: ended at {last['penalty']:.3g}, where {last['n_centers']} of the "
-            f"{n_columns} candidates that it tries have a weight; of all candidates more would than the working set "
-            "holds"
-        )
     return points[best]["penalty"], tables[best], points
 
 
@@ -303,9 +286,7 @@ def largest_penalty_of(work: Workspace, part: str) -> float:
     return largest_penalty(statistics_of(work, name_of(part)), intercept=work.intercept)
 
 
-def _held_out_error(
-    work: Workspace, members: NDArray[np.int64] | None, table: NDArray[np.float64], number: int
-) -> float:
+def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) -> float:
     """Return the held-out error of penalised weights (columns, outputs); `number` names the pass."""
     fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
     support = np.flatnonzero(table.any(axis=1))
@@ -317,8 +298,7 @@ def _held_out_error(
     name = f"path-{number}"
 
     def make() -> Arrays:
-        rows = {} if members is None else {"members": members[support]}
-        weights = work.commit(f"passes/{name}/weights.npz", vars(final) | rows)
+        weights = work.commit(f"passes/{name}/weights.npz", dict(vars(final)))
         blocks, task = row_grid("train", work.shape.n_train, len(support)), work.row_task
         counter = partial(_block_of_errors, task, weights)
         counted = block_pass(task, blocks, counter, BlockValues, ("errors",), features="held-out")
@@ -333,7 +313,7 @@ def _held_out_error(
 def _block_of_errors(task: RowTask, given: Stored) -> AddPiece[BlockValues]:
     """Return what counts the held-out rows that some weights misclassify, by weight: "wrong" (1, 1)."""
     arrays, kind = given.read(), task.shape.task
-    kernel = task.kernel_of(arrays["members"]) if "members" in arrays else task.kernel_of_stored(arrays["columns"])
+    kernel = task.kernel_of_stored(arrays["columns"])
     weights = Weights(*(arrays[name] for name in ("columns", "weights", "intercept")))
 
     def count(values: BlockValues, block: RowBlock, each: ForEach) -> None:

@@ -33,7 +33,6 @@ from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.fit.column_generation import (
     count_columns,
     generate_columns,
-    search_penalty_on_subset,
     summaries_over_all,
 )
 from pipeline.stages.fit.penalised_solves import (
@@ -109,28 +108,20 @@ def _solved_at_once(work: Workspace) -> Solved:
     weights = load_weights(work, ALL, work.n_candidates)
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
-    summary = _summary(penalty, solves, path, path_candidates=work.n_candidates if path else None)
+    summary = _summary(penalty, solves, path)
     return Solved(active, weights[active], everything, of_fit, summary)
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
-    """Solve on a working set that grows until no candidate is missing, after a search of the penalty if asked for."""
+    """Solve on a working set that grows until no candidate is missing."""
     assert isinstance(run, Run)
-    path = search_penalty_on_subset(run) if run.config.solver.penalty == "auto" else None
-    last, rounds = generate_columns(run, path.penalty if path else None)
+    last, rounds = generate_columns(run)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
-    summary = _summary(
-        last.penalty,
-        summaries_over_all(last),
-        path.points if path else [],
-        rounds=rounds or None,
-        path_candidates=path.n_candidates if path else None,
-        columns=count_columns(rounds, run.n_candidates) if run.config.centers.on_demand else None,
-    )
+    columns = count_columns(rounds, run.n_candidates) if run.config.centers.on_demand else None
+    summary = _summary(last.penalty, summaries_over_all(last), [], rounds=rounds, columns=columns)
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
-    of_fit = path.of_fit if path else None
-    return Solved(active[ordered], last.weights.weights[ordered], statistics, of_fit, summary)
+    return Solved(active[ordered], last.weights.weights[ordered], statistics, None, summary)
 
 
 def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

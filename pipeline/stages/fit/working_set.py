@@ -28,7 +28,6 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import (
     ALL,
-    HELD_OUT,
     STORING,
     name_of,
     no_sums,
@@ -245,23 +244,18 @@ def grow(
     """
     with run.timed_as(STATISTICS):
         before = previous.columns if previous else NO_COLUMNS
-        columns, new = add_columns(run, name, before, stay, admitted, (ALL,))
+        columns, new = add_columns(run, name, before, stay, admitted)
         with run.status(STATISTICS, STORING):
-            sums = joined(previous.statistics if previous else None, stay, new.pop(ALL))
+            sums = joined(previous.statistics if previous else None, stay, new)
             sums.check_range()
             run.commit(name_of(name), as_arrays(sums) | as_arrays(columns))
     return load(run, name)
 
 
 def add_columns(
-    run: Run,
-    name: str,
-    before: KeptColumns,
-    stay: NDArray[np.int64],
-    admitted: NDArray[np.int64],
-    parts: tuple[str, ...],
-) -> tuple[KeptColumns, dict[str, GramStatistics]]:
-    """Return the columns that stay and those admitted, and the sums of the latter, by part: one pass over the rows.
+    run: Run, name: str, before: KeptColumns, stay: NDArray[np.int64], admitted: NDArray[np.int64]
+) -> tuple[KeptColumns, GramStatistics]:
+    """Return the columns that stay and those admitted, and the sums of the latter: one pass over the rows.
 
     Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
@@ -272,25 +266,21 @@ def add_columns(
     task = block_pass(
         files.rows,
         files.blocks,
-        partial(_open_columns, files, given, parts),
-        partial(no_sums, parts, n_columns, largest, files.blocks, n_stay),
-        (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
-        sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
+        partial(_open_columns, files, given),
+        partial(no_sums, (ALL,), n_columns, largest, files.blocks, n_stay),
+        (n_columns, n_stay, largest, COLUMNS_TILE, GRAM_TILE),
+        sums_bytes=8 * n_columns * (n_columns - n_stay),
         threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
     )
-    return columns, statistics_by_part(run.add_up(STATISTICS, task, name))
+    return columns, statistics_by_part(run.add_up(STATISTICS, task, name))[ALL]
 
 
-def _open_columns(files: ColumnFiles, given: Stored, parts: tuple[str, ...]) -> AddPiece[ExactSums]:
+def _open_columns(files: ColumnFiles, given: Stored) -> AddPiece[ExactSums]:
     """Open the kept columns; return what adds a block to the statistics."""
     read = open_columns(files, KeptColumns.of(given.read()))
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
-        columns = read(block.number, each, block.X)
-        for part in parts:
-            rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
-            weights = None if block.weights is None else block.weights[rows]
-            sums[part].add(columns[rows], block.targets[rows], weights, each)
+        sums[ALL].add(read(block.number, each, block.X), block.targets, block.weights, each)
 
     return add
 

@@ -116,7 +116,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "many columns": ("t.csv", ",".join(f"{k}x" for k in range(101)), "has 101 columns, at most 100 are read"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file .*take \.gz off its name if it is not packed"),
-    "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file \(CRC"),
+    "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file .*incorrect data check"),
     "a bomb": ("t.csv.gz", gzip.compress(ROWS.encode() * 2000), "unpacks to more than 100 times its size"),
     "gzip by another name": (
         "t.csv",

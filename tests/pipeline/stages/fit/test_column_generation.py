@@ -1,6 +1,5 @@
 """Candidates beyond memory, priced at once or on demand: the weights of the Gram of all, from few of its columns."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,9 @@ from hypothesis import strategies as st
 
 import runs
 from cases import SERIAL
-from dense_twins import statistics_of
-from features.targets import outputs
-from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers.duality_gap import certify_problem
-from pipeline.solvers.problem import problem_of
-from pipeline.solvers.regularization_path import largest_penalty
-from pipeline.solvers.ridge import intercept_of
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import SolverOptions
 from pipeline.stages.fit import column_generation as generation
-from pipeline.stages.fit import solve_weights, working_set
+from pipeline.stages.fit import working_set
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -135,120 +125,9 @@ def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -
     assert report["model_n_centers"] == 0
 
 
-@pytest.mark.parametrize("more", [("--penalty", "1"), (*ON_DEMAND, "--penalty", "1"), ("--penalty", "auto")])
+@pytest.mark.parametrize("more", [("--penalty", "1"), (*ON_DEMAND, "--penalty", "1")])
 def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[str, ...]) -> None:
     words = ("--centers", "200", "--sigma2", "2", "--set", "centers.working_set=120", "--tol", "0", *more)
     report = train_classes("zero", *words)
     assert report["converged"]
     assert 0 < max(solve["relative_gap"] for solve in report["solves"]) < 1e-8
-    assert all(point["converged"] for point in (report["path"] or [])[1:])
-
-
-N, DRAWN = 675, 135
-SUBSET = ("--set", f"centers.working_set={2 * DRAWN}")
-ON_SUBSET = ("--centers", "all", "--sigma2", "2", "--tol", "1e-5")
-SETTINGS = {
-    "auto": ("values", "--penalty", "auto"),
-    "refitted": ("values", "--penalty", "auto", "--refit", "ridge", "--set", "seed=4"),
-    "classes": ("classes", "--penalty", "auto"),
-}
-SUBSET_MARKS = dict.fromkeys(("auto", "refitted", "classes"), pytest.mark.ci)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs of this file."""
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture
-def train(place: Path, tables: Path, features: Path) -> Callable[..., dict[str, Any]]:
-    """Train on a table at `place / name`; return the report."""
-
-    def train_at(name: str, data: str, *arguments: str, code: int = 0, quiet: bool = True) -> dict[str, Any]:
-        asked, table = (*ON_SUBSET, *SERIAL, "--resume", "auto", *arguments), tables / f"{data}.npz"
-        return runs.train(place / name, features, *asked, dataset=table, code=code, quiet=quiet)
-
-    return train_at
-
-
-def columns_of(X: np.ndarray) -> np.ndarray:
-    """Return the columns of all rows as candidates, in float64."""
-    return np.asarray(GaussianKernel(X, 2.0, np.float64).block(X))
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=SUBSET_MARKS.get(case, ())) for case in SETTINGS])
-def test_the_certificate_is_over_all_candidates_at_the_penalty_chosen(
-    train: Any, place: Path, rows_of: Any, case: str
-) -> None:
-    """Against the Gram of all candidates, for the same weights and for those of a run that has it."""
-    data, *arguments = SETTINGS[case]
-    report = train(case, data, *arguments, *SUBSET)
-    once = train(f"{case}-once", data, "--penalty", repr(report["penalty"]), *arguments[2:])
-    for one, other in zip(once["solves"], report["solves"], strict=True):
-        assert other["objective"] == pytest.approx(one["objective"], rel=2e-5)
-    final = read_arrays(RunLayout(place / case).solution("final.npz"))
-    W = np.zeros((N, len(report["solves"])))
-    W[final["active"]] = final["penalised_weights"]
-    rows = rows_of(place / f"{case}-once")
-    everything = statistics_of(columns_of(rows.X), outputs(rows.y, report["task"], 3)).centred()
-    for output, solved in enumerate(report["solves"]):
-        problem = problem_of(everything, output, report["penalty"])
-        proof = certify_problem(problem, np.ascontiguousarray(W[:, output]))
-        assert proof.relative_gap == pytest.approx(solved["relative_gap"], rel=1e-2, abs=1e-7)
-        assert proof.relative_gap <= 1e-5
-    assert report["penalty"] in [point["penalty"] for point in report["path"]]
-    assert (report["path_candidates"], report["n_centers"]) == (DRAWN, N)
-    assert report["kernel_entries"] == sum(one["kernel_entries"] for one in report["rounds"])
-
-
-@pytest.mark.ci
-def test_the_path_is_that_of_the_gram_of_the_draw(train: Any, place: Path, rows_of: Any) -> None:
-    data, *arguments = SETTINGS["auto"]
-    report = train("auto", data, *arguments, *SUBSET)
-    once = train("auto-whole", data, *arguments)
-    assert (once["path_candidates"], once["n_centers"]) == (N, N)
-    rows, drawn = rows_of(place / "auto-whole"), np.sort(np.random.default_rng([0, 4]).permutation(N)[:DRAWN])
-    held, y, K = rows.held_out, outputs(rows.y, "regression", 0), columns_of(rows.X)[:, drawn]
-    fit, held_out = (statistics_of(K[part], y[part]) for part in (~held, held))
-    assert report["path"][0]["penalty"] == pytest.approx(largest_penalty(fit, intercept=True), rel=1e-9)
-    for point in report["path"][1:8]:
-        options = SolverOptions(tolerance=1e-8)
-        solution = solve(problem_of(fit.centred(), 0, point["penalty"]), options, np.random.default_rng(0))
-        assert point["objective"] == pytest.approx(solution.objective, rel=1e-4)
-        W = solution.weights[:, None]
-        error = held_out.squared_error(W, intercept_of(fit, W, intercept=True)) / held_out.weight_sum
-        assert point["hold_out_error"] == pytest.approx(float(error[0]), rel=1e-2)
-
-
-def test_a_run_that_stops_when_the_penalty_is_chosen_goes_on_to_the_same_bytes(
-    train: Any, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ("values", "--penalty", "auto", *SUBSET)
-    whole = train("whole", *asked)
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(solve_weights, "generate_columns", interrupted)
-        train("stopped", *asked, code=75, quiet=False)
-    assert " chosen on 135 of the 675 candidates, then solved over all" in capsys.readouterr().err
-    left = [path.name for path in (place / "stopped" / "statistics").glob("[!.]*")]
-    assert left == ["round-000"]
-    monkeypatch.setattr(generation, "search_penalty", interrupted)
-    report = train("stopped", *asked, quiet=False)
-    assert "penalties tried on 135 of the 675 candidates" in capsys.readouterr().out
-    for one, other in zip(report["path"], whole["path"], strict=True):
-        assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
-    assert runs.model_bytes(place / "stopped") == runs.model_bytes(place / "whole")
-
-
-def test_a_search_ends_where_most_of_the_draw_has_a_weight(
-    train: Any, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = train("searched", "values", "--penalty", "auto", "--set", "centers.working_set=80")
-    *tried, last = report["path"]
-    assert max(point["n_centers"] for point in tried) <= 30 < last["n_centers"] <= report["path_candidates"] == 40
-    assert last["penalty"] < report["penalty"]
-    assert "of all candidates more would than the working set holds" in capsys.readouterr().err

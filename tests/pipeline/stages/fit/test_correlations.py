@@ -93,7 +93,6 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float) -> None:
 COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)
 MODES = {
     "rounds": ("--set", "centers.working_set=120", "--penalty", "1"),
-    "a path": ("--set", "centers.working_set=150", "--penalty", "auto"),
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
 ROWS = 400
@@ -122,7 +121,7 @@ def files_of(run: Run) -> list[Path]:
     return sorted((run.layout.passes / FOLDER).glob("*/block-*.npz"))
 
 
-@pytest.mark.parametrize("mode", ["rounds", "a path", "on demand"])
+@pytest.mark.parametrize("mode", ["rounds", "on demand"])
 @pytest.mark.ci
 def test_files_that_are_lost_or_damaged_are_made_again(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
