@@ -23,7 +23,6 @@ SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visited", "skipped", "screened"),
 }
-COUNTS = ("working_set", "n_active", "violators", "admitted", "dropped")  # of a pass
 Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
 Figure = dict[str, Any]  # a plot in pixels
 
@@ -145,7 +144,7 @@ def of_run(
 
     labels: what the outputs are of, () where that is not known yet.
     """
-    drawn = {"solves": _solves(records, labels), "rounds": _rounds(records)} | (_of_report(report) if report else {})
+    drawn = {"solves": _solves(records, labels)} | (_of_report(report) if report else {})
     return {section: figures for section, plots in drawn.items() if (figures := [one for one in plots if one])}
 
 
@@ -185,22 +184,8 @@ def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.
     return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
 
 
-def _rounds(records: Sequence[dict[str, Any]]) -> list[Figure | None]:
-    """Return the rounds of a run whose working set grows."""
-    done = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
-    gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
-    sampled = _points(done, "round", "sample_error")
-    rounds = Axis("batch" if sampled else "round", log=False)
-    return [
-        plot({"": gaps}, rounds, Axis("largest gap, all candidates", log=True)),
-        plot({"": _points(done, "round", "hold_out_error")}, rounds, Axis("held-out error")),
-        plot({"": sampled}, rounds, Axis("squared error of the sample")),
-        plot({name.replace("_", " "): _points(done, "round", name) for name in COUNTS}, rounds, Axis("candidates")),
-    ]
-
-
 def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
-    """Return the path, the rounds of learned scales, the selection, moved centers, and how sure probabilities are."""
+    """Return the path, the selection, moved centers, and how sure probabilities are."""
     values, held_out = report["task"] == "regression", Axis("held-out mean squared error")
     drawn = dict[str, list[Figure | None]]()
     if path := report["path"]:
@@ -208,11 +193,6 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
         drawn["path"] = [
             plot({"": _points(path, "penalty", "hold_out_error")}, penalty, Axis("held-out error")),
             plot({"": _points(path, "penalty", "n_centers")}, penalty, Axis("centers")),
-        ]
-    if scales := report["feature_scales"]:
-        errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
-        drawn["scales"] = [
-            plot({"": errors}, Axis("round", log=False), held_out if values else Axis("held-out log loss"))
         ]
     if selected := report["selection"]:
         size, curve = Axis("centers", log=True), selected["curve"]

@@ -135,7 +135,6 @@ def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tm
 
 SELECTION = ("--centers", "60", "--select", "greedy:25")
 PATH = ("--centers", "40", "--penalty", "auto", "--refit", "ridge")
-ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "2")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,6 @@ ROUNDS = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "
     [
         (SELECTION, "Error against size", "held-out mean squared error against centers", "Error against size"),
         (PATH, "Path of penalties", "held-out error against penalty", "Before the refit:"),
-        pytest.param(ROUNDS, "Working sets", "largest gap", "all candidates", marks=pytest.mark.ci),
     ],
 )
 def test_what_a_run_did_has_its_plots(

@@ -56,7 +56,7 @@ def test_what_has_no_place_is_left_out() -> None:
     many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
     assert len(many) == 400
     assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
-    assert of_run(None, [{"round": 1}, {"iteration": 3}], ()) == {}
+    assert of_run(None, [{"iteration": 3}], ()) == {}
 
 
 def test_bars_and_pictures() -> None:
