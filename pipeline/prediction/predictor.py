@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from pipeline.prediction.examples import (
     open_file,
 )
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.scores import Sums, ranked_rows, ranked_share, score_numbers, score_sums, total_of
+from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
 from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
@@ -254,15 +255,12 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
 
     def scored() -> Iterator[Sums]:
         nonlocal n_far
-        start = 0
         for block in predictions(model, examples):
-            truth, decision, weights = true_targets(block, model.labels), block.decision, block.weights
-            share = ranked_share(examples.n_rows, decision.shape[1])
-            ranked = ranked_rows(decision, truth, weights, start, share) if n_classes else {}
-            yield score_sums(decision, truth, n_classes, model.calibration, weights) | ranked
-            start, n_far = start + len(truth), n_far + block.n_far
+            truth = true_targets(block, model.labels)
+            yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights)
+            n_far += block.n_far
 
-    return score_numbers(total_of(scored()), model.labels), n_far
+    return score_numbers(reduce(add_sums, scored()), model.labels), n_far
 
 
 def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:

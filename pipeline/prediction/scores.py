@@ -1,27 +1,22 @@
-"""Probabilities of classes and their calibration; scores of predictions. All but the area under the ROC curve add up
-over blocks.
+"""Probabilities of classes and their calibration; scores of predictions, which add up over blocks.
 
 Decision values f (rows, T) are those of one machine for each class; two classes have one, that of the second, and the
 first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_sample
 from features.targets import labels_from_decision
 
 Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
 N_BINS = 15  # of the largest probability, of equal width
 LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
-MOST_RANKED = 2**21  # values, 16 MiB, that are kept of all rows for the area under their ROC curve
-RANKED = ("decision", "truth", "weights")
 
 
 @dataclass(frozen=True)
@@ -146,31 +141,6 @@ def add_sums(a: Sums, b: Sums) -> Sums:
     return total
 
 
-def area_under_curve(
-    decision: NDArray[np.floating], truth: NDArray[np.int64], weights: NDArray[np.float64]
-) -> float | None:
-    """Return the area under the ROC curve of decision values (rows, T): for several classes, the mean of one to rest.
-
-    The share of the pairs of a row of the class and another row, by the product of their weights, in which the first
-    has the larger value; equal values count half. Classes that have no such pairs are left out; None where all are.
-    Sorts the rows T times.
-    """
-    first = 1 if decision.shape[1] == 1 else 0
-    areas = [_area(values, truth == first + k, weights) for k, values in enumerate(decision.T)]
-    defined = [area for area in areas if area is not None]
-    return sum(defined) / len(defined) if defined else None
-
-
-def _area(values: NDArray[np.floating], positive: NDArray[np.bool_], weights: NDArray[np.float64]) -> float | None:
-    if not (weights[positive].any() and weights[~positive].any()):
-        return None
-    order = np.argsort(values, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(values[order])), len(order) - 1)  # of runs of equal values
-    s, positive = weights[order], positive[order]
-    found, alarms = (np.append(0.0, np.cumsum(np.where(side, s, 0.0))[ends]) for side in (positive, ~positive))
-    return float(np.diff(found / found[-1]) @ (alarms[:-1] + alarms[1:]) / (2 * alarms[-1]))
-
-
 def r_squared(squared_error: float, spread: float) -> float | None:
     """Return the explained share of a spread Σ (y - mean)², or of a variance; None where there is none to explain."""
     return 1 - squared_error / spread if spread else None
@@ -192,49 +162,14 @@ def score_sums(
     return class_sums(predicted, truth, n_classes, s) | of_probabilities
 
 
-def ranked_share(n_rows: int, n_outputs: int) -> float:
-    """Return the share of rows that are kept to rank them: all, if their numbers are at most MOST_RANKED."""
-    return min(1.0, MOST_RANKED / (n_rows * (n_outputs + 2)))
-
-
-def ranked_rows(
-    decision: NDArray[np.float64],
-    truth: NDArray[np.int64],
-    weights: NDArray[np.float64] | None,
-    start: int,
-    share: float,
-) -> Sums:
-    """Return what the area under the ROC curve needs of a block that starts at a row: a share of its rows, drawn ones.
-
-    They are drawn by their numbers, and not every other one: classes may take turns.
-    """
-    numbers = np.arange(start, start + len(truth), dtype=np.uint64)
-    kept = draw_sample(0, share, numbers)  # a share of 1 draws all
-    counted = np.ones(len(truth)) if weights is None else weights
-    return dict(zip(RANKED, (decision[kept], truth[kept], counted[kept]), strict=True))
-
-
-def total_of(blocks: Iterable[Sums]) -> Sums:
-    """Return the sums of blocks in the order of their rows, with the ranked rows one after the other."""
-    ranked: dict[str, list[NDArray[Any]]] = {}
-
-    def unranked(block: Sums) -> Sums:
-        for name in block.keys() & RANKED:
-            ranked.setdefault(name, []).append(block[name])
-        return {name: value for name, value in block.items() if name not in RANKED}
-
-    total = reduce(add_sums, map(unranked, blocks))
-    return total | {name: np.concatenate(parts) for name, parts in ranked.items()}
-
-
 def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
     """Return what is reported of the sums of all rows; what does not apply is None.
 
-    baseline: the class that most rows are of, and the error of always predicting it; auc, auc_rows: the area under the
-    ROC curve, and of how many rows; by_class: the label of each, its number of rows, recall and precision, None where
-    there is no row of the class, or none that is predicted as it. Where rows have weights, they count by these.
+    baseline: the class that most rows are of, and the error of always predicting it; by_class: the label of each, its
+    number of rows, recall and precision, None where there is no row of the class, or none that is predicted as it.
+    Where rows have weights, they count by these.
     """
-    names = ("baseline", "auc", "auc_rows", "by_class", "probabilities", "confusion")
+    names = ("baseline", "by_class", "probabilities", "confusion")
     if not labels:
         return error_numbers(total) | dict.fromkeys(names)
     confusion, of_class = total["confusion"].tolist(), total["by_class"].tolist()
@@ -250,8 +185,6 @@ def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
     ]
     return error_numbers(total) | {
         "baseline": {"label": labels[most], "error_rate": (n_rows - of_class[most][0]) / n_rows},
-        "auc": area_under_curve(*(total[name] for name in RANKED)),
-        "auc_rows": len(total["truth"]),
         "by_class": by_class,
         "probabilities": calibration_numbers(total) if "log_loss" in total else None,
         "confusion": confusion,

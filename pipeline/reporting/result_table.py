@@ -174,9 +174,7 @@ def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
     baseline, by_class = numbers["baseline"], numbers["by_class"]
     if not by_class:
         return []
-    drawn = f" of {numbers['auc_rows']} rows" if numbers["auc_rows"] < sum(one["rows"] for one in by_class) else ""
-    area = "" if numbers["auc"] is None else f"; AUC {numbers['auc']:.4f}{drawn}"
-    lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']}){area}"]
+    lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']})"]
     shown = list(range(len(by_class)))
     if few:
         low = [k for k in by_recall(by_class) if (by_class[k]["recall"] or 0) < LOW_RECALL and by_class[k]["rows"]]

@@ -62,7 +62,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "seed": config.seed,
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **{name: score[name] for name in (*ERRORS, "baseline", "auc", "auc_rows", "by_class")},
+        **{name: score[name] for name in (*ERRORS, "baseline", "by_class")},
         "notes": _constant_inputs(model),
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),

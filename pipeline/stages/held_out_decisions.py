@@ -5,14 +5,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import draw_sample
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.scores import RANKED, ranked_rows, ranked_share, total_of
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import CalibrationWeights
 from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import Workspace
 
+MOST_KEPT = 2**21  # values, 16 MiB, that are kept of all rows
+NAMES = ("decision", "truth", "weights")
 Values = NDArray[np.float64]
 Rows = tuple[Values, NDArray[np.int64], Values]  # decision values (n, T), true classes (n,) and weights (n,)
 
@@ -28,8 +30,14 @@ def held_out_decisions(
     given = work.commit(f"passes/{name}/weights.npz", arrays)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     rows = block_pass(task, grid, partial(_block, task, given), BlockValues, (name,), features="held-out")
-    found = total_of(work.add_up(stage, rows, name, words).by_block())
-    return tuple(found[name] for name in RANKED)
+    found = work.add_up(stage, rows, name, words)
+    decision, truth, weights = map(found.in_order, NAMES)
+    return decision, truth, weights
+
+
+def kept_share(n_rows: int, n_outputs: int) -> float:
+    """Return the share of rows that are kept: all, if their numbers are at most MOST_KEPT."""
+    return min(1.0, MOST_KEPT / (n_rows * (n_outputs + 2)))
 
 
 def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
@@ -46,8 +54,11 @@ def _block(rows: RowTask, given: Stored) -> AddPiece[BlockValues]:
         decision = np.tile(arrays["intercept"], (len(X), 1))
         if kernel is not None and len(X):
             decision += kernel.block(X, out_dtype=np.float64, each=each) @ weights
-        counts = None if block.weights is None else block.weights[block.held_out]
-        share = ranked_share(rows.shape.n_train, rows.shape.n_outputs)  # the same rows, however many outputs are tried
-        values.put(block.number, ranked_rows(decision, block.y[block.held_out], counts, block.start, share))
+        counts = np.ones(len(X)) if block.weights is None else block.weights[block.held_out]
+        share = kept_share(rows.shape.n_train, rows.shape.n_outputs)  # the same rows, however many outputs are tried
+        # Drawn by their numbers, and not every other one: classes may take turns.
+        kept = draw_sample(0, share, np.arange(block.start, block.start + len(X), dtype=np.uint64))
+        found = decision[kept], block.y[block.held_out][kept], counts[kept]
+        values.put(block.number, dict(zip(NAMES, found, strict=True)))
 
     return decided

@@ -1,7 +1,7 @@
 """Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
 
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,11 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import (
     Calibration,
     Sums,
+    add_sums,
     error_numbers,
     r_squared,
-    ranked_rows,
-    ranked_share,
     score_numbers,
     score_sums,
-    total_of,
 )
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
@@ -71,11 +69,12 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
     )
     task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
-    model = total_of({name: of for name, of in block.items() if not name.startswith(PENALISED)} for block in blocks)
-    penalised = total_of(
+    of_model = ({name: of for name, of in block.items() if not name.startswith(PENALISED)} for block in blocks)
+    of_penalised = (
         {name.removeprefix(PENALISED): of for name, of in block.items() if name.startswith(PENALISED)}
         for block in blocks
     )
+    model, penalised = reduce(add_sums, of_model), reduce(add_sums, of_penalised)
     counted, spread = model["counted"].item(), model.get("spread", np.zeros(1)).item()
     errors = [error / counted for error in model.get(PREFIXES, np.empty(0)).tolist()]
     return {
@@ -86,17 +85,12 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
 
 
 def test_bytes(run: RunSize) -> PassBytes:
-    """Return what the pass needs, beside where centers were before they moved; or then the ranked rows.
-
-    These are joined, and one output of them is sorted at a time.
-    """
+    """Return what the pass needs, beside where centers were before they moved."""
     shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
-    ranked = 0 if shape.task == "regression" else int(8 * ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
-    kept = ranked * (shape.n_outputs + 2)
     in_double = replace(run, shape=replace(shape, dtype="float64"))  # as some models need
-    streaming = block_pass_bytes(in_double, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved + kept
+    streaming = block_pass_bytes(in_double, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved
     pieces = row_grid("test", shape.n_test, run.n_columns).n_blocks
-    return PassBytes(pieces, max(streaming, 2 * kept + 4 * ranked), 4 * run.n_columns * shape.n_features)
+    return PassBytes(pieces, streaming, 4 * run.n_columns * shape.n_features)
 
 
 def assemble_model(
@@ -143,10 +137,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
 
 
 def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, selected: bool) -> AddPiece[BlockValues]:
-    """Return what scores a block by the model, by its penalised weights, and by its first centers alone.
-
-    Of classes, with the rows of the block that are ranked by the model's decision values.
-    """
+    """Return what scores a block by the model, by its penalised weights, and by its first centers alone."""
     model = before = load_model(layout.model)
     final = load_final(layout)
     if final.points is not None:
@@ -157,7 +148,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         limits = () if refitted else model.limits
         before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept, limits=limits)
     prefixes = tuple(load_prefixes(layout)) if selected else ()
-    n_classes, n_test = len(task.shape.classes), task.shape.n_test
+    n_classes = len(task.shape.classes)
 
     def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:
         def score(decision: NDArray[np.float64], calibration: Calibration | None = None) -> Sums:
@@ -171,8 +162,6 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
             columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
             values[PREFIXES] = np.array([score(clipped(of_first, model.limits))[error] for of_first in decided])
-        share = ranked_share(n_test, decision.shape[1])
-        ranked = ranked_rows(decision, block.y, block.weights, block.start, share) if n_classes else {}
-        found.put(block.number, values | ranked)
+        found.put(block.number, values)
 
     return scores

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from pipeline.prediction.scores import Calibration, by_class, ranked_share
+from pipeline.prediction.scores import Calibration, by_class
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
-from pipeline.stages.held_out_decisions import Rows, held_out_decisions
+from pipeline.stages.held_out_decisions import Rows, held_out_decisions, kept_share
 from pipeline.stages.training_rows import (
     RowTask,
     RunSize,
@@ -115,7 +115,7 @@ def temperature_bytes(run: RunSize) -> int:
     n, n_outputs, hold_out = run.shape.n_train, run.shape.n_outputs, run.config.statistics.hold_out
     if run.shape.task == "regression" or not hold_out:
         return 0
-    used = n if n < FEW_ROWS else int(hold_out * ranked_share(n, n_outputs) * n)
+    used = n if n < FEW_ROWS else int(hold_out * kept_share(n, n_outputs) * n)
     return block_pass_bytes(run, run.n_columns) + 64 * used * (n_outputs + 2)
 
 

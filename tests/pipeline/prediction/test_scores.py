@@ -1,5 +1,7 @@
 """Scores and probabilities: against scipy and scikit-learn on dense values, block by block."""
 
+from functools import reduce
+
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
@@ -11,20 +13,15 @@ from sklearn.metrics import (
     mean_squared_error,
     precision_recall_fscore_support,
     r2_score,
-    roc_auc_score,
 )
 
-from pipeline.prediction import scores
 from pipeline.prediction.scores import (
     Calibration,
-    area_under_curve,
+    add_sums,
     error_numbers,
     probabilities,
-    ranked_rows,
-    ranked_share,
     score_numbers,
     score_sums,
-    total_of,
 )
 from pipeline.reporting.result_table import class_lines
 
@@ -54,10 +51,7 @@ def scored(f, truth, labels, calibration=None, weights=None, ends=(0, 40)):
     parts = [slice(*ends), slice(ends[1], len(f))]
     of = [(f[rows], truth[rows], None if weights is None else weights[rows]) for rows in parts]
     sums = (score_sums(f, y, len(labels), calibration, s) for f, y, s in of)
-    if not labels:
-        return score_numbers(total_of(sums), labels)
-    ranked = (ranked_rows(*block, rows.start, 1.0) for block, rows in zip(of, parts, strict=True))
-    return score_numbers(total_of(a | b for a, b in zip(sums, ranked, strict=True)), labels)
+    return score_numbers(reduce(add_sums, sums), labels)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -110,47 +104,9 @@ def test_blocks_of_classes_add_up_to_what_scikit_learn_says(weighted):
     constants = [np.average(truth != k, weights=s) for k in range(5)]
     assert found["baseline"]["error_rate"] == pytest.approx(min(constants), rel=1e-12)
     assert found["baseline"]["label"] == "abcde"[int(np.argmin(constants))]
-    lines = class_lines({**found, "auc": 0.5, "auc_rows": 60}, few=False)
-    assert lines[0].endswith("; AUC 0.5000 of 60 rows")
+    lines = class_lines(found, few=False)
     assert lines[4].startswith("class d: recall   0.00 %, never predicted (")
     assert lines[5] == "class e: no rows"
-
-
-@pytest.mark.parametrize("n_classes", [2, 5])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("digits", [15, 1, 0])
-def test_the_area_under_the_curve_is_that_of_scikit_learn(n_classes, weighted, digits):
-    """With few digits many values are equal."""
-    f, truth = decisions(300, n_classes)
-    f = f.round(digits)
-    s = np.random.default_rng(0).exponential(size=300) if weighted else np.ones(300)
-    sides = truth if n_classes == 2 else np.eye(n_classes)[truth]
-    values = f[:, 0] if n_classes == 2 else f
-    expected = roc_auc_score(sides, values, average="macro", sample_weight=s)
-    assert area_under_curve(f, truth, s) == pytest.approx(expected, rel=1e-12)
-    if n_classes > 2:  # an absent class is left out, and one whose rows weigh nothing
-        expected = roc_auc_score(sides[:, 1:], f[:, 1:], average="macro", sample_weight=np.where(truth, s, 0))
-        assert area_under_curve(f, truth, np.where(truth, s, 0)) == pytest.approx(expected, rel=1e-12)
-        there = truth > 0
-        expected = roc_auc_score(sides[there, 1:], f[there, 1:], average="macro", sample_weight=s[there])
-        assert area_under_curve(f[there], truth[there], s[there]) == pytest.approx(expected, rel=1e-12)
-    assert area_under_curve(f, np.zeros(300, int), s) is None, "there is one class alone"
-
-
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_of_many_rows_few_are_ranked_the_same_from_any_blocks(n_classes, monkeypatch):
-    n = 30_000
-    f, _ = decisions(n, n_classes)
-    truth = np.arange(n) % n_classes  # they take turns
-    whole = ranked_rows(f, truth, None, 0, ranked_share(n, f.shape[1]))
-    assert all(len(values) == n for values in whole.values())
-    monkeypatch.setattr(scores, "MOST_RANKED", 10_000 * (f.shape[1] + 2))
-    share = ranked_share(n, f.shape[1])
-    whole = ranked_rows(f, truth, None, 0, share)
-    parts = [ranked_rows(f[a:b], truth[a:b], None, a, share) for a, b in ((0, 7001), (7001, n))]
-    for name, values in whole.items():
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
-    assert np.bincount(whole["truth"]) == pytest.approx(10_000 / n_classes, rel=0.05)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

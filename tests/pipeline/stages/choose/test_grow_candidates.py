@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.prediction import scores
 from pipeline.solvers import candidate_budget
-from pipeline.stages import training_rows
+from pipeline.stages import held_out_decisions, training_rows
 from pipeline.stages.choose import grow_candidates
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
@@ -138,7 +137,7 @@ def test_fits_are_judged_by_the_same_drawn_rows(
         return errors[: best + 1 + next(calls) % 2], weights
 
     monkeypatch.setattr(grow_candidates, "try_ridges", at_an_edge)
-    monkeypatch.setattr(scores, "MOST_RANKED", 3 * 500)
+    monkeypatch.setattr(held_out_decisions, "MOST_KEPT", 3 * 500)
     train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
     assert next(calls) > 3
 
