@@ -54,8 +54,8 @@ def next_steps(folder: Path) -> list[str]:
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """Return what a user should look at: notes, solves that missed the tolerance, warnings."""
-    return [f"NOTE: {line}" for line in report["notes"]] + not_converged(report) + warnings(report)
+    """Return what a user should look at: solves that missed the tolerance, warnings."""
+    return not_converged(report) + warnings(report)
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:

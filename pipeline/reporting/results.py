@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from features.cell_text import shown
 from features.row_draws import draw_held_out
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.kernel_functions import KERNELS
@@ -63,7 +62,6 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
         **{name: score[name] for name in (*ERRORS, "baseline", "by_class")},
-        "notes": _constant_inputs(model),
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
@@ -157,17 +155,6 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
         label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / sum(counts))
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
     return []
-
-
-def _constant_inputs(model: SparseKernelModel) -> list[str]:
-    """Return a line on inputs that are the same, or almost, in all training rows, of which z-scoring leaves nothing."""
-    if model.standardisation is None:
-        return []
-    constant, columns = np.flatnonzero(np.isinf(model.standardisation.scale)).tolist(), model.table_columns
-    names = () if columns is None else columns.input_names
-    listed = shown(names[k] if names else str(k) for k in constant)
-    told = "inputs that count for nothing, as the training rows do not differ in them, or too little for float64"
-    return [f"{told}: {listed}"] if constant else []
 
 
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
