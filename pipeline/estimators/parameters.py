@@ -24,6 +24,7 @@ PARAMETERS: dict[str, str] = {
     "categorical": "data.categorical",
     "missing": "data.missing",
     "class_weight": "data.class_weight",
+    "clip": "data.clip",
     "kernel": "kernel.name",
     "sigma2": "kernel.sigma2",
     "feature_scale": "kernel.scale",

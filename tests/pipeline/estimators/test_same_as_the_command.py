@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
     "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
-    "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
+    "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned", "clip": False}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
     "fraction refitted": (waves, {"tol": 1e-9, "sigma2": 8.0, "penalty": "max:1e-4", "refit": "ridge"}),
     "laplace": (thirds, {"kernel": "laplace", "sigma2": 64.0, "penalty": "max:1e-3", "refit": "ridge"}),
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "defaults of balanced classes, weighted": (thirds, {**BALANCED, "standardise": True}),
 }
 QUICK = {"penalty", "auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
-QUICK |= {"greedy, laplace, weighted", "rounds of balanced classes, weighted"}
+QUICK |= {"greedy, laplace, weighted", "greedy auto, weighted", "rounds of balanced classes, weighted"}
 
 
 def trained_model(
