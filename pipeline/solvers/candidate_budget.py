@@ -23,9 +23,9 @@ VALUE_OPERATIONS = 120  # that a kernel value costs beside its scalar product, a
 LEAST_CENTERS = 500  # candidates whatever the budget, of as many rows
 MOST_TRIED = 2000  # candidates on which kernels are tried: a fit of more costs more than it tells
 RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
-# Of each setting, about; of a search with scales, in so many rounds; seen were 35 to 95, in 5 to 18 rounds.
-WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 50, 11
-LARGER_STARTS = 5  # of rounds of scales, which begin on more candidates
+# Of each setting, about; of a search with scales, in so many rounds; seen were 33 to 89, in 5 to 16 rounds.
+WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
+LARGER_STARTS = 3  # of rounds of scales, which begin on more candidates
 SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
 FINALISTS = 5  # kernels and scales that more candidates decide between, at most
 SHARE_OF_TRIALS = 0.25  # of a budget

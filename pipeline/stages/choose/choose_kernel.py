@@ -50,7 +50,8 @@ from pipeline.stages.training_rows import (
 from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
-SMALL_SAMPLE, LARGEST_SHARE = 4000, 1 / 3  # held-out rows of a sample, where these are no more than that share
+# Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
+LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
@@ -253,7 +254,8 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     """
     n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
-    share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, SMALL_SAMPLE / n))
+    spared = min(max(n - n_rows, LEAST_HELD_OUT), MOST_HELD_OUT)
+    share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, spared / n))
     limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
     limit = max(limit, facts.held_out_limit)
     held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
