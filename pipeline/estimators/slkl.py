@@ -231,7 +231,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     Parameters mean what the settings of the command mean; the guide has more on penalties, kernels, scales, selections
-    and data frames. penalty=None stands for "max:1e-7" below 50 rows (200 with a `sigma2` of yours), and with
+    and data frames. penalty=None stands for "max:1e-7" below 50 rows, and with
     n_centers="all", `refit`, or a `tol`, `max_sweeps` or `schedule` other than the default.
 
     X is an array, which may be a memory map, or a DataFrame. A DataFrame with words or dates, and any X where

@@ -13,8 +13,7 @@ from pipeline.solvers.ridge import FEW_ROWS
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
-# For a ridge in place of a penalty: where folds choose it, and where a tenth of the rows does.
-LEAST_FOLDED_ROWS, LEAST_ROWS = 50, 200
+LEAST_FOLDED_ROWS = 50  # for a ridge in place of a penalty: of fewer, folds tell nothing
 OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.8e10 to 8e10
 GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted, with room for the blocks
 GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily

@@ -42,13 +42,15 @@ def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different
 def is_better(before: Values, after: Values, weights: Values, n_different: float) -> bool:
     """Return whether losses `after` are lower than those `before`, all (rows,), by more than chance.
 
-    n_different: how many of the rows differ, or of those that they are drawn from (mathematics.md, eq. 75).
+    n_different: how many of the rows differ, or of those that they are drawn from (mathematics.md, eq. 75). A heavy row
+    counts as no more than a large difference does.
     """
-    falls = before - after
+    shares = weights / weights.mean()
+    falls = shares * (before - after)
     most = float(np.quantile(np.abs(falls), CUT))
     falls = np.clip(falls, -most, most)
-    mean = float(np.average(falls, weights=weights))
-    doubt = float(np.average(np.square(falls - mean), weights=weights) / min(n_different, len(falls))) ** 0.5
+    mean, n_rows = float(falls.mean()), min(n_different, len(falls) / float(np.square(shares).mean()))
+    doubt = float(np.square(falls - mean).mean() / n_rows) ** 0.5
     return mean > max(DOUBTS * doubt, LEAST_GAIN * float(np.average(before, weights=weights)))
 
 

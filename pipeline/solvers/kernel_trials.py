@@ -284,8 +284,10 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
         ridge = trials[step].ridge
         return trials[step].error
 
-    least, most = (floor(log2(bound * start.typical / start.sigma2)) for bound in (SMALLEST, LARGEST))
-    search_exponents(error_at, 0, range(1) if search.sigma2 is not None else range(min(least, 0), max(most, 0) + 1))
+    least = most = 0
+    if search.sigma2 is None:
+        least, most = (floor(log2(bound * start.typical / start.sigma2)) for bound in (SMALLEST, LARGEST))
+    search_exponents(error_at, 0, range(min(least, 0), max(most, 0) + 1))
     return sorted(trials.values(), key=lambda trial: trial.error)
 
 

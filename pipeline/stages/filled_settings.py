@@ -23,7 +23,6 @@ from pipeline.solvers.candidate_budget import (
     DEFAULT_BUDGET,
     LEAST_CENTERS,
     LEAST_FOLDED_ROWS,
-    LEAST_ROWS,
     MOST_TRIED,
     TRIAL_SIZES,
     Fit,
@@ -108,9 +107,8 @@ def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: in
 
     Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
     """
-    by_folds = config.kernel.sigma2 in (None, "auto")  # else a tenth of the rows chooses the ridge
     asks_for_a_penalty = (
-        n_different < (LEAST_FOLDED_ROWS if by_folds else LEAST_ROWS)
+        n_different < LEAST_FOLDED_ROWS
         or bool(explicit & (PENALISED | {"solver.refit"}))
         or config.solver.refit != "none"
         or config.centers.count == "all"

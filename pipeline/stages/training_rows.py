@@ -26,7 +26,7 @@ from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.candidate_budget import LEAST_FOLDED_ROWS
 from pipeline.solvers.prediction_limits import Limits, limits_of
-from pipeline.stages.filled_settings import is_chosen, value_dtype
+from pipeline.stages.filled_settings import value_dtype
 
 FOLDED_ROWS = 1000  # different ones; fewer are all held out, in folds: a part of them tells too little
 MOST_ROWS = 2048  # of a block: longer ones are no faster
@@ -120,10 +120,11 @@ def facts_of(arrays: Arrays) -> TargetFacts:
 
 
 def count_held_out(run: RowData, facts: TargetFacts) -> int:
-    """Return how many different rows are held out."""
+    """Return how many different rows are held out, or groups of rows where they are given."""
     seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
     for keys, groups in key_blocks(run) if limit else ():
-        held_out = np.union1d(held_out, keys[draw_held_out(seed, limit, groups)])
+        units = keys if run.config.data.groups is None else groups
+        held_out = np.union1d(held_out, units[draw_held_out(seed, limit, groups)])
     return len(held_out)
 
 
@@ -138,8 +139,8 @@ def has_few_rows(run: RowData) -> bool:
 
 
 def is_by_folds(run: RowData) -> bool:
-    """Return whether folds of all rows choose the ridge of least squares on all candidates, with kernel or width."""
-    return run.config.solver.is_least_squares and is_chosen(run.config.kernel) and has_few_rows(run)
+    """Return whether folds of all rows choose the ridge of least squares on all candidates, and what is not given."""
+    return run.config.solver.is_least_squares and has_few_rows(run)
 
 
 def key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:

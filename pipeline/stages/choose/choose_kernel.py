@@ -98,7 +98,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     where no kernel can be fitted.
     """
     asked = work.config.kernel
-    if is_chosen(asked):
+    if is_chosen(asked) or is_by_folds(work):
         return _chosen(work, index, facts)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
     if isinstance(sigma2, str):  # the median
@@ -173,12 +173,12 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
 def trials_bytes(run: RunSize) -> int:
     """Return the memory of the sample, while it is read, and of the trials of kernels that run beside each other."""
     config, shape = run.config, run.shape
-    if not is_chosen(config.kernel):
+    n_candidates = count_candidates(config, shape.n_train)
+    few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
+    if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    n_candidates = count_candidates(config, shape.n_train)
-    few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
     most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
     m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)

@@ -61,7 +61,7 @@ def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_
 def test_few_rows_are_penalised(tmp_path):
     assert taken(filled(table(tmp_path, 49))[0], PENALISED) == PENALISED
     assert filled(table(tmp_path, 50))[0].solver.is_least_squares
-    given = [filled(table(tmp_path, n), kernel__sigma2=2.0)[0] for n in (199, 200)]
+    given = [filled(table(tmp_path, n), kernel__sigma2=2.0)[0] for n in (49, 50)]
     assert [config.solver.is_least_squares for config in given] == [False, True]
 
 
