@@ -13,7 +13,8 @@ from features.errors import DataError
 RowKeys = NDArray[np.uint64]
 _TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
-_HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
+_HELD_OUT, _SAMPLED, _DEFORMED = 2, 5, 7  # which coins a seed throws
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64
 _MOST_CATEGORIES, _MOST_COPIES = 50, 12  # fewer distinct rows, more of each, are categories rather than copies
 
 
@@ -114,8 +115,19 @@ def draw_sample(seed: int, share: float, keys: RowKeys) -> NDArray[np.bool_]:
     return np.asarray(_coins(seed, _SAMPLED, keys) < share)
 
 
+def copy_keys(rows: NDArray[np.int64], count: int) -> RowKeys:
+    """Return a key of each of rows (n,), those of images with `count` - 1 copies: of image and copy, not of `count`."""
+    images, copies = np.divmod(rows, count)
+    return _mixed(_mixed(images.astype(np.uint64)) + copies.astype(np.uint64))
+
+
+def draw_numbers(seed: int, keys: RowKeys, count: int) -> NDArray[np.float64]:
+    """Return numbers (n, count) in [0, 1) of copies with keys (n,)."""
+    return _coins(seed, _DEFORMED, keys[:, None] + _GOLDEN * np.arange(count, dtype=np.uint64))
+
+
 def _coins(seed: int, purpose: int, keys: RowKeys) -> NDArray[np.float64]:
-    """Return numbers (n,) in [0, 1), evenly spread."""
+    """Return numbers (…) in [0, 1), evenly spread, of keys (…)."""
     salt = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)
     return (_mixed(keys ^ salt) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -110,9 +110,14 @@ def source_of(
     notes += _fact_notes(spec, n_left_out, classes, *parts)
     if parts[0].groups is None and parts[0].keys is not None:
         parts[0] = parts[0]._replace(groups=keys_apart(parts[0].keys))
-    parts = [part._replace(keys=None) for part in parts]  # of 8 bytes a row
+    keys, parts = parts[0].keys, [part._replace(keys=None) for part in parts]  # of 8 bytes a row
     facts = {"name": name, "task": task, "classes": classes, "standardise": zscored, "notes": tuple(notes)}
-    return _of_parts(facts | {"identity": identity}, *parts)
+    source = _of_parts(facts | {"identity": identity}, *parts)
+    if spec.copies == 1:
+        return source
+    from features.deformed_copies import with_copies  # with numba, which data without copies do without
+
+    return with_copies(source, spec, keys)
 
 
 def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> tuple[np.ndarray, np.ndarray | None]:

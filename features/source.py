@@ -8,6 +8,7 @@ import numpy as np
 
 from features.cell_text import DATE, KINDS, WORD
 from features.errors import DataError
+from features.row_draws import RowKeys
 from features.tables.encoding import TableEncoding
 
 Part = Literal["train", "test"]
@@ -27,6 +28,7 @@ class SourceSpec:
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
     standardise : None: False for images and `sinc`, True for tables
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
+    copies, deform : rows that each training image becomes, see `features.deformed_copies`
     kept : the folder of what was found in tables; None: they are read into memory
     """
 
@@ -48,6 +50,8 @@ class SourceSpec:
     standardise: bool | None = None
     noise: float | None = None
     seed: int = 0
+    copies: int = 1
+    deform: str | None = None
     kept: str | None = None
 
 
@@ -146,6 +150,8 @@ class Source:
     weights : part → weights (n,) f8 above 0 of its rows; None where they count 1 each
     file_rows : part → numbers (n,) i8 of its rows in the data as given; None where these are all
     groups : keys (n,) u8 of the groups of the training rows (`features.row_draws`); None where they have none
+    row_keys : returns the keys of training rows (`features.row_draws`) from a first one to before another; None: they
+        are computed from the inputs
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
     learned : returns the rows that moments are fitted to; None: all training rows
@@ -166,6 +172,7 @@ class Source:
     weights: Mapping[Part, np.ndarray | None]
     file_rows: Mapping[Part, np.ndarray | None]
     groups: np.ndarray | None = None
+    row_keys: Callable[[int, int], RowKeys] | None = None
     columns: Columns | None = None
     notes: tuple[str, ...] = ()
     memory: SourceMemory = SourceMemory()

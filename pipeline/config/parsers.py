@@ -138,6 +138,14 @@ def categories(value: object) -> str:
     return text(value)
 
 
+def deformation(value: object) -> str:
+    """Accept strengths such as rotation:12,smooth:0,flip."""
+    from features.deformed_copies import Deformation  # with numba, which only those who ask for strengths wait for
+
+    Deformation.read(text(value))
+    return text(value)
+
+
 def penalty(value: object) -> float | str:
     """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, or `none`."""
     if value in ("auto", NO_PENALTY):

@@ -15,6 +15,7 @@ from pipeline.config.parsers import (
     address,
     byte_size,
     categories,
+    deformation,
     duration,
     learns_scales,
     name_list,
@@ -68,6 +69,16 @@ class DataConfig:
         "none",
         "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
         "stay together, in the fit or the held-out rows, and in the training or the test part",
+    )
+    copies: int = option(
+        1, whole(1), "rows that each training image becomes: itself, and deformed copies of it", "--copies"
+    )
+    deform: str | None = optional(
+        deformation,
+        "default",
+        "how strongly copies are deformed at most, such as rotation:12,smooth:0,flip: rotation (degrees, default 8), "
+        "scale and shear (shares, 0.08), shift and smooth displacement (shares of the side, 0.03); flip mirrors half "
+        "of them (for photographs)",
     )
     class_weight: str | None = optional(
         OneOf(("balanced",)), "none", "give every class the same total weight (balanced)", "--class-weight"

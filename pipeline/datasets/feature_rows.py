@@ -34,6 +34,7 @@ from storage.zarr_arrays import gather_rows, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
+TAKE_COPIES = 16  # of deformed copies, each of which takes its time
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,9 @@ class _LiveRows:
 
     def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
         groups, found = self.source.groups, self._last_keys
-        if found is None or found[0] != (start, stop):
+        if self.source.row_keys is not None:
+            found = (start, stop), self.source.row_keys(start, stop)
+        elif found is None or found[0] != (start, stop):
             self._last_keys = found = (start, stop), read_only(row_keys(self.source.read("train", start, stop)[0]))
         return found[1], found[1] if groups is None else groups[start:stop]
 
@@ -206,7 +209,7 @@ class _LiveRows:
             X[here - start] = self.features("train", here.tolist(), inputs[here - start])
             return X
 
-        gather_rows(rows, TAKE_ROWS, read, out)
+        gather_rows(rows, TAKE_ROWS if self.source.row_keys is None else TAKE_COPIES, read, out)
         return out
 
     def standardisation(self) -> Standardisation:
@@ -232,7 +235,8 @@ def computed_block(
     if weights is not None:
         arrays["weights"] = weights
     if part == "train":
-        arrays["keys"] = row_keys(inputs)
+        known = rows.source.row_keys
+        arrays["keys"] = row_keys(inputs) if known is None else known(start, stop)
         arrays |= {} if groups is None else {"groups": groups[start:stop]}
     return arrays
 

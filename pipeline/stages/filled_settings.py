@@ -306,6 +306,8 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         )
     if config.data.class_weight is not None and shape.task == "regression":
         yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
+    if config.data.deform is not None and config.data.copies == 1:
+        yield "`data.deform` is how copies of images are deformed, and there are none: give `data.copies`"
     if not config.data.clip and shape.task != "regression":
         yield f"`data.clip=false`: {shape.dataset} is no regression; leave it out"
     if config.statistics.hold_out == 0 and needs_rows is not None:

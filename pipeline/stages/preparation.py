@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from features.cell_text import counted
+from features import deformed_copies
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
@@ -111,6 +112,7 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
         loops += loops_in(of_name, *of_name.SIGNATURES) if of_name else []
         loops += loops_in(deskew, *deskew.SIGNATURES) if config.features.deskew else []
+        loops += loops_in(deformed_copies, *deformed_copies.SIGNATURES) if config.data.copies > 1 else []
     kernels, learned = kernels_of(config.kernel), learns_scales(config.kernel.scale)
     names = {name for kernel in kernels for name in kernel.loops}
     dtypes = {value_dtype(config, shape), "float32"}  # of the model; of trials
