@@ -13,7 +13,7 @@ that of the copy: nothing is kept, and a copy does not depend on how many there 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 

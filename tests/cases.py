@@ -12,7 +12,7 @@ SERIAL = ("--scheduler", "serial")
 
 
 class Case(NamedTuple):
-    """A table, classes or values, and what is asked beside it."""
+    """A table, classes, values or images, and what is asked beside it."""
 
     table: str
     arguments: tuple[str, ...]
@@ -32,6 +32,7 @@ def values(*arguments: str) -> Case:
 WEIGHTED = ("--set", "data.weights=w", "--class-weight", "balanced")
 ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
 ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
+COPIES = ("--copies", "3", "--features-store=none", "--features", "raw", "--sigma2", "16", "--penalty", "1")
 CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
     "by a budget": classes("--budget", "1s"),  # it grows, and is cut
@@ -45,7 +46,7 @@ CASES = {
     "a search": classes("--centers", "60", "--penalty", "auto", "--refit", "ridge", "--intercept"),
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
     "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
-    "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--move-centers", "4"),
+    "copies, a refit, moved": Case("images", (*COPIES, "--centers", "40", "--refit", "ridge", "--move-centers", "4")),
     "learned scales": classes("--centers", "60", "--scale", "learned"),
     "a metric": values("--centers", "60", "--select", "greedy:20", "--scale", "metric"),
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import psutil
+from sklearn.datasets import load_digits
 
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import train as training
@@ -87,7 +88,7 @@ def sizes_and_times(folder: Path) -> dict[str, list[int]]:
 
 
 def write_tables(folder: Path) -> None:
-    """Write classes.npz and values.npz, 900 rows with 4 features in [0, 1) and weights, unless they are there."""
+    """Write classes.npz and values.npz, 900 rows with 4 features in [0, 1) and weights, and images.npz; once."""
     rng = np.random.default_rng(0)
     X = rng.random((900, 4))
     values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=900)
@@ -96,6 +97,8 @@ def write_tables(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, y in targets.items():
         save_once(folder / f"{name}.npz", X=X, y=y, w=weights)
+    images, labels = load_digits(return_X_y=True)
+    save_once(folder / "images.npz", X=images[:300].reshape(-1, 8, 8).astype(np.uint8) * 15, y=labels[:300])
 
 
 def save_once(path: Path, **arrays: np.ndarray) -> None:

@@ -5,6 +5,7 @@ They are read by blocks: what is standardised, scaled or encoded is never in mem
 
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
 from features.array_sources import unmasked
+from features.deformed_copies import Copies, ImageReader
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
 from features.source import Columns, Part
@@ -95,6 +97,20 @@ class Rows:
         return values
 
 
+@dataclass(frozen=True)
+class _CopiedRows:
+    """Images and their deformed copies as a matrix, of which `Rows` reads blocks."""
+
+    copies: Copies
+    read: ImageReader
+    shape: tuple[int, int]
+    dtype: np.dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        return self.copies.rows(self.read, start, stop).reshape(-1, self.shape[1])
+
+
 def rows_of_cells(
     X: Any, categorical: str | None, missing: str | None, counted: NDArray[np.int64]
 ) -> tuple[Rows, Columns]:
@@ -136,6 +152,19 @@ class ArrayFeatures:
         self._keys = keys[self.index]
         apart = keys_apart(self._keys) if groups is None else _keys_of_groups(groups, len(keys))[self.index]
         self._groups = self._keys if apart is None else apart
+
+    def copied(self, copies: Copies, image_shape: tuple[int, ...]) -> None:
+        """Have deformed copies after each row, which is an image, from now on. `index` then counts copies as well."""
+        images, given, n_rows = self.index, self._given, len(self.index) * copies.count
+
+        def read(start: int, stop: int) -> NDArray[np.floating]:
+            return given.take(images[start:stop]).reshape(-1, *image_shape)
+
+        self._given = self._rows = Rows(_CopiedRows(copies, read, (n_rows, given.shape[1]), np.dtype(given.dtype)))
+        self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
+        self._targets = np.repeat(self._targets, copies.count)
+        self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)
+        self.index = np.arange(n_rows)
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
         """Return what they hold."""

@@ -23,14 +23,16 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from threadpoolctl import threadpool_limits
 
 from features.array_sources import numeric, unmasked
+from features.deformed_copies import Copies
 from features.descriptors.extraction import FeatureSpec
+from features.row_source import input_shape
 from features.source import Columns
 from features.tables.frames import check_frame, has_numbers_only, is_frame, truth_columns, without_index
 from features.targets import check_printable, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_request import FeatureShape, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, rows_of_cells
@@ -103,13 +105,19 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     config, explicit = parameters.settings_of(machine)
+    config = with_value(config, "seed", _seed(machine.random_state))
     kinds = truth_columns(X) if is_frame(X) else {}
+    copies = Copies.of(source_spec(config))
+    machine._image_shape = _image_shape(X, copies.count)
+    X = _as_rows(machine, X)
     X, y = _validated(machine, X, y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     rows, columns = _rows_and_columns(machine, X, config, weights)
     if columns is not None and isinstance(X, Rows):
         columns = replace(columns, kinds=kinds)
     features = ArrayFeatures(rows, targets, weights, groups)
+    if copies.count > 1:
+        features.copied(copies, machine._image_shape)
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
@@ -123,6 +131,31 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if learns_scales(config.kernel.scale):
         work.features = ScaledFeatures(features, work.stored(SCALES))
     _store(machine, work, features, fit(work), columns)
+
+
+def _seed(state: Any) -> int:
+    random = check_random_state(state)  # which refuses what is none
+    return int(state) if isinstance(state, Integral) else int(random.randint(np.iinfo(np.int32).max))
+
+
+def _image_shape(X: Any, copies: int) -> tuple[int, ...]:
+    """Return (H, W) where X is images that have copies, () of rows. Raises ValueError for other shapes."""
+    if copies == 1:
+        return ()
+    if len(shape := input_shape(np.shape(X), "X")) != 2:
+        raise ValueError(f"copies={copies} is for images, X (n, H, W); found the shape {np.shape(X)}")
+    return shape
+
+
+def _as_rows(machine: Any, X: Any) -> Any:
+    """Return images as rows (n, d), bytes over 255 as a run has pixels; rows as they are. Raises ValueError."""
+    if not machine._image_shape or np.ndim(X) < 3:
+        return X
+    images = np.asarray(X)
+    if (found := input_shape(images.shape, "X")) != machine._image_shape:
+        raise ValueError(f"X holds images of {found}, those of the fit have {machine._image_shape}")
+    flat = images.reshape(len(images), -1)
+    return flat / np.float32(255.0) if images.dtype == np.uint8 else flat
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
@@ -212,10 +245,7 @@ def _filled_in(
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    seed = machine.random_state
-    random = check_random_state(seed)  # which refuses what is none
     values = {
-        "seed": int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max)),
         "centers.count": count,
         "centers.working_set": None if count is None else shape.n_train,  # a Gram of all candidates, or none
     }
@@ -255,7 +285,7 @@ def _store(
         features.index,
         features=FeatureSpec("raw"),
         standardisation=features.standardisation() if config.data.standardise else None,
-        input_shape=(shape.n_features,),
+        input_shape=machine._image_shape or (shape.n_features,),
         table_columns=columns,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
@@ -299,7 +329,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
         check_frame(X, "X")
-        X = numeric(without_index(X), "X")
+        X = _as_rows(machine, numeric(without_index(X), "X"))
         given = None if machine._of_cells else _numbers(machine, X, reset=False)
         if given is None:
             return Predictor(model_of(machine)).decision_function(X)

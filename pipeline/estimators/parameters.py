@@ -23,6 +23,8 @@ PARAMETERS: dict[str, str] = {
     "standardise": "data.standardise",
     "categorical": "data.categorical",
     "missing": "data.missing",
+    "copies": "data.copies",
+    "deform": "data.deform",
     "class_weight": "data.class_weight",
     "clip": "data.clip",
     "kernel": "kernel.name",

@@ -37,6 +37,8 @@ class KernelMachine(BaseEstimator):
     standardise: bool = True
     categorical: str | None = None
     missing: str | None = None
+    copies: int = 1
+    deform: str | None = None
     kernel: str | None = None
     sigma2: float | str | None = None
     feature_scale: str | None = "auto"
@@ -140,6 +142,13 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
+    copies : int
+        Rows that each image of X (n, H, W) becomes: itself, and deformed copies of it, which `random_state` draws.
+        Row r of the fit is copy r % copies of image r // copies (of those of positive weight); copies count, and are
+        held out, as their image is. `centers_` are flat, bytes over 255.
+    deform : str or None
+        How strongly copies are deformed, at most: "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03" (degrees,
+        then shares) is None; "flip" mirrors half of them, too.
     kernel : None, "gaussian", "laplace", "product-laplace" or "auto"
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lowest error on
         held-out rows. None: "auto" where all candidates are fitted by least squares and `sigma2` is no number, else
@@ -195,7 +204,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         The chosen centers, those whose weight is not zero: rows of X, as they are there; once moved, points as the
         kernel sees them, standardised and scaled.
     center_index_ : (m,) int64
-        Their rows in X, -1 for moved ones.
+        Their rows in X (see `copies`), -1 for moved ones.
     dual_coef_ : (m,) float64
         The weights w of the centers, as in KernelRidge; (T, m) in the classifier, with one row for two classes, as in
         SVC.

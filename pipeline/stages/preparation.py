@@ -9,8 +9,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-from features.cell_text import counted
 from features import deformed_copies
+from features.cell_text import counted
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig

@@ -24,6 +24,12 @@ def images(n: int) -> Table:
     return (X[:n] / 16).astype(np.float32), y[:n]
 
 
+def pictures(n: int) -> Table:
+    """The same images as pixels in rows and columns, which may have deformed copies."""
+    X, y = images(n)
+    return X.reshape(n, 8, 8), y
+
+
 def waves(n: int) -> Table:
     """Four inputs, of which three matter, and noise."""
     draw = np.random.default_rng(0)
@@ -63,10 +69,11 @@ def line_of(asked: dict[str, Any]) -> list[str]:
 
 PRECISE = {"tol": 1e-10, "sigma2": 3.0}
 ROUNDS = {**PRECISE, "n_centers": "all", "penalty": 2.0}
+DEFORMED = {"copies": 3, "deform": "rotation:20,flip"}
 BALANCED = {"class_weight": "balanced"}
 # For each case: a table, and what is asked; "weighted": rows count as much as they are drawn to, a fifth not at all.
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "penalty": (images, {**PRECISE, "penalty": 0.5}),
+    "copies, weighted": (pictures, {**PRECISE, "penalty": "auto", "refit": "ridge", **DEFORMED}),
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
     "search": (images, {**PRECISE, "penalty": "auto", "refit": "ridge"}),
     "paper": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
@@ -88,7 +95,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "defaults, weighted": (unlike, {"standardise": True}),
     "defaults of balanced classes, weighted": (thirds, {**BALANCED, "standardise": True}),
 }
-QUICK = {"penalty", "auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
+QUICK = {"copies, weighted", "auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
 QUICK |= {"greedy, laplace, weighted", "greedy auto, weighted", "rounds of balanced classes, weighted"}
 
 
@@ -116,12 +123,13 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
     line = line_of(asked)
     report, model = trained_model(tmp_path, ["--features", "raw", "--seed", "5", *line], X, y, row_weights)
     given = {name: value for name, value in asked.items() if name != "working_set"}
-    kind = SLKLClassifier if make in (images, halves, thirds) else SLKLRegressor
+    kind = SLKLClassifier if make in (images, pictures, halves, thirds) else SLKLRegressor
     machine = kind(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
     assert case != "budget" or 40 < model.n_centers < ROWS, "they grow, and not to all that are paid for"
     index = np.arange(ROWS) if row_weights is None else np.flatnonzero(row_weights)  # others are not trained on
+    index = np.arange(ROWS * 3) if "copies" in asked else index  # a row of copies has a number of its own
     index = np.append(index, -1)  # of moved centers
     assert machine.center_index_.tolist() == index[model.center_index].tolist()
     if "working_set" in asked:  # the same optimum, of another Gram
