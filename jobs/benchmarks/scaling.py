@@ -3,7 +3,7 @@
 COMMAND: python jobs/benchmarks/scaling.py --out DIR [--rows 60000,600000] [--executors threads,processes,cluster]
          [--workers 1,2] [--repeats 1] [--centers 500] [--features-store none]
 
-Images of generated_images.py, which take some 600 bytes a row below DIR; their features are computed on the fly. Every
+Deformed copies of scikit-learn's digits, whose features are computed whenever they are read, as they are. Every
 run is a process of its own, in turns: all executors and numbers of workers (default: 1, 2, 4, ... up to the processors
 here) on the first number of rows, then on the next. The cluster is a dask scheduler in this process and a worker
 process for each worker, on loopback behind TLS with a key of its start; memory is that of the processes of a run and of
@@ -36,13 +36,13 @@ from typing import Any
 
 import psutil
 from amdahl import fit
-from generated_images import write_images
 from loopback_cluster import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTORS = ("threads", "processes", "cluster")
 PREDICTED = (16, 64)
 SAMPLE_SECONDS = 0.2
+MOST_DIGITS = 1347  # of the training part, each with as many copies as make the rows that are asked for
 MOST_COST, MOST_MEMORY, SETTLED_ROWS = 1.10, 1.05, 600_000
 REST = "start and end"  # of a run, outside its stages
 
@@ -110,8 +110,9 @@ def proportional_bytes(process: psutil.Process) -> int:
 def measure(asked: argparse.Namespace, rows: int, executor: str, workers: int) -> Measured:
     """Train once, in a process of its own."""
     folder = asked.out / f"run-{time.time_ns()}"
-    images = write_images(asked.out / f"images-{rows}.zarr", rows, 2000)
-    command = [sys.executable, "-m", "pipeline.train", str(images), "-q", "--run-dir", str(folder)]
+    copies = -(-rows // MOST_DIGITS)
+    command = [sys.executable, "-m", "pipeline.train", "digits", "-q", "--run-dir", str(folder)]
+    command += ["--copies", str(copies), "--set", f"data.n_train={rows // copies}", "--features", "soft-hog"]
     command += ["--features-dir", str(asked.out / "features"), "--features-store", asked.features_store]
     command += ["--centers", str(asked.centers), "--sigma2", "4", "--penalty", "1", "--workers", str(workers)]
     before = cpu_of_children()

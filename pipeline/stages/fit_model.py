@@ -69,7 +69,7 @@ def candidates_bytes(run: RunSize) -> PassBytes:
 
 
 def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
-    """Return the candidates' rows: all in order, or a draw, in which copies of a row come last."""
+    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last."""
     count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
     first, _ = units_of(all_keys(work))
@@ -77,6 +77,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
         work.events.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":
         return np.arange(n)
+    first = first[first % work.config.data.copies == 0]  # as candidates, undeformed images leave less error
     drawn = draw_rows(first, int(count), work.config.seed)
     copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
     return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])

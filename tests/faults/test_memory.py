@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from commands import Patch
-from jobs.benchmarks.generated_images import write_images
+from features.open_source import open_source
+from features.source import SourceSpec
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -185,6 +186,14 @@ def one_chunk(path: Path) -> None:
     write_zarr(path, X=X, y=np.sin(X[:, 0]))
 
 
+def write_images(path: Path, n_train: int, n_test: int) -> None:
+    """Write deformed copies of scikit-learn's digits, which are then read by chunks."""
+    source, arrays = open_source(SourceSpec("digits", copies=7)), dict[str, np.ndarray]()
+    for part, n in (("train", n_train), ("test", n_test)):
+        arrays[f"{part}/X"], arrays[f"{part}/y"] = source.read(part, 0, n)
+    write_zarr(path, 1000, **arrays)
+
+
 WRITTEN: dict[str, Callable[[Path], object]] = {
     "images.zarr": lambda path: write_images(path, 9000, 300),
     "fewer.zarr": lambda path: write_images(path, 3000, 100),
@@ -192,7 +201,7 @@ WRITTEN: dict[str, Callable[[Path], object]] = {
 }
 # What is trained, the limit of its memory in MiB, and variables.
 FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
-    "digits": (["digits"], None, {}),
+    "digits": (["digits", "--copies", "40", "--features-store", "none"], None, {}),
     "abalone": (["abalone"], None, {}),
     "ordinary": (["images.zarr", "--centers", "1500", "--scheduler", "threads"], 900, {}),
     "greedy": (["images.zarr", "--centers", "3000", "--select", "greedy:500"], None, {}),

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from jobs.benchmarks.generated_images import write_images
 from jobs.slurm.dask_cluster import KEY_LOCK, key_of_start
 from runs import ROOT, TrainedRuns, held_python, model_bytes, wait_until
 
@@ -108,9 +107,9 @@ def test_a_stopped_run_puts_its_job_back(
 
 @nightly
 def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
-    images = str(write_images(tmp_path / "images.zarr", 3000, 200))
-    with subprocess.Popen(command(tmp_path / "run", (images, *LONG)), cwd=ROOT) as uninterrupted:
-        job = queue.submit(images, *LONG, options=("--time=1", "--signal=B:USR1@48"))
+    line = ("digits", "--copies", "3", "--features", "soft-hog", "--sigma2", "0.25", *LONG)
+    with subprocess.Popen(command(tmp_path / "run", line), cwd=ROOT) as uninterrupted:
+        job = queue.submit(*line, options=("--time=1", "--signal=B:USR1@48"))
         found = queue.wait_until_done(job, 3600)  # a slow machine starts it many times
         assert uninterrupted.wait(3600) == 0
     assert int(found["Restarts"]) >= 1
