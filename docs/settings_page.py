@@ -57,6 +57,7 @@ KINDS = {
     "whole": "whole number",
     "real": "number",
     "text": "text",
+    "deformation": "names with numbers, `flip`",
     "address": "`tls://HOST:PORT`",
     "byte_size": "size",
     "duration": "time",

@@ -150,8 +150,7 @@ class Source:
     weights : part → weights (n,) f8 above 0 of its rows; None where they count 1 each
     file_rows : part → numbers (n,) i8 of its rows in the data as given; None where these are all
     groups : keys (n,) u8 of the groups of the training rows (`features.row_draws`); None where they have none
-    row_keys : returns the keys of training rows (`features.row_draws`) from a first one to before another; None: they
-        are computed from the inputs
+    row_keys : returns the keys of training rows, from a first one to before another; None: inputs have to be read
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
     learned : returns the rows that moments are fitted to; None: all training rows

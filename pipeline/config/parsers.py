@@ -140,9 +140,9 @@ def categories(value: object) -> str:
 
 def deformation(value: object) -> str:
     """Accept strengths such as rotation:12,smooth:0,flip."""
-    from features.deformed_copies import Deformation  # with numba, which only those who ask for strengths wait for
+    from features.deformed_copies import strengths  # with numba
 
-    Deformation.read(text(value))
+    strengths(text(value))
     return text(value)
 
 

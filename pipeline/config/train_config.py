@@ -76,9 +76,9 @@ class DataConfig:
     deform: str | None = optional(
         deformation,
         "default",
-        "how strongly copies are deformed at most, such as rotation:12,smooth:0,flip: rotation (degrees, default 8), "
-        "scale and shear (shares, 0.08), shift and smooth displacement (shares of the side, 0.03); flip mirrors half "
-        "of them (for photographs)",
+        "how strongly copies are deformed, at most, such as rotation:12,smooth:0, which leaves the rest as it is: "
+        "degrees of rotation, shares of scale and shear, shares of the sides of shift and smooth displacement; flip "
+        "mirrors half of them, for photographs (default: rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03)",
     )
     class_weight: str | None = optional(
         OneOf(("balanced",)), "none", "give every class the same total weight (balanced)", "--class-weight"

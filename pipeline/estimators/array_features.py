@@ -5,7 +5,6 @@ They are read by blocks: what is standardised, scaled or encoded is never in mem
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
 from features.array_sources import unmasked
-from features.deformed_copies import Copies, ImageReader
+from features.deformed_copies import Copies
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
 from features.source import Columns, Part
@@ -97,20 +96,6 @@ class Rows:
         return values
 
 
-@dataclass(frozen=True)
-class _CopiedRows:
-    """Images and their deformed copies as a matrix, of which `Rows` reads blocks."""
-
-    copies: Copies
-    read: ImageReader
-    shape: tuple[int, int]
-    dtype: np.dtype
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(self.shape[0])
-        return self.copies.rows(self.read, start, stop).reshape(-1, self.shape[1])
-
-
 def rows_of_cells(
     X: Any, categorical: str | None, missing: str | None, counted: NDArray[np.int64]
 ) -> tuple[Rows, Columns]:
@@ -145,6 +130,7 @@ class ArrayFeatures:
     ) -> None:
         self._given, self.dtype = rows, rows.feature_dtype
         self._rows = rows if rows.dtype == self.dtype else rows.seen(None)
+        self.input_shape: tuple[int, ...] = rows.shape[1:]
         self._standardisation: Standardisation | None = None
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
@@ -155,12 +141,10 @@ class ArrayFeatures:
 
     def copied(self, copies: Copies, image_shape: tuple[int, ...]) -> None:
         """Have deformed copies after each row, which is an image, from now on. `index` then counts copies as well."""
-        images, given, n_rows = self.index, self._given, len(self.index) * copies.count
-
-        def read(start: int, stop: int) -> NDArray[np.floating]:
-            return given.take(images[start:stop]).reshape(-1, *image_shape)
-
-        self._given = self._rows = Rows(_CopiedRows(copies, read, (n_rows, given.shape[1]), np.dtype(given.dtype)))
+        n_rows, images = len(self.index) * copies.count, self._given.take(self.index).reshape(-1, *image_shape)
+        made = copies.rows(lambda start, stop: images[start:stop], 0, n_rows)
+        self._given = self._rows = Rows(made.reshape(n_rows, -1))
+        self.input_shape = image_shape
         self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
         self._targets = np.repeat(self._targets, copies.count)
         self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)

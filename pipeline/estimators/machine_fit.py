@@ -25,7 +25,6 @@ from threadpoolctl import threadpool_limits
 from features.array_sources import numeric, unmasked
 from features.deformed_copies import Copies
 from features.descriptors.extraction import FeatureSpec
-from features.row_source import input_shape
 from features.source import Columns
 from features.tables.frames import check_frame, has_numbers_only, is_frame, truth_columns, without_index
 from features.targets import check_printable, checked_weights, encode
@@ -105,10 +104,13 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     config, explicit = parameters.settings_of(machine)
-    config = with_value(config, "seed", _seed(machine.random_state))
+    seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
+    seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
+    config = with_value(config, "seed", seed)
     kinds = truth_columns(X) if is_frame(X) else {}
-    copies = Copies.of(source_spec(config))
-    machine._image_shape = _image_shape(X, copies.count)
+    copies, image_shape = Copies.of(source_spec(config)), np.shape(X)[1:]
+    if copies.count > 1 and len(image_shape) != 2:
+        raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
     X = _as_rows(machine, X)
     X, y = _validated(machine, X, y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
@@ -117,7 +119,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         columns = replace(columns, kinds=kinds)
     features = ArrayFeatures(rows, targets, weights, groups)
     if copies.count > 1:
-        features.copied(copies, machine._image_shape)
+        features.copied(copies, image_shape)
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
@@ -133,29 +135,12 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     _store(machine, work, features, fit(work), columns)
 
 
-def _seed(state: Any) -> int:
-    random = check_random_state(state)  # which refuses what is none
-    return int(state) if isinstance(state, Integral) else int(random.randint(np.iinfo(np.int32).max))
-
-
-def _image_shape(X: Any, copies: int) -> tuple[int, ...]:
-    """Return (H, W) where X is images that have copies, () of rows. Raises ValueError for other shapes."""
-    if copies == 1:
-        return ()
-    if len(shape := input_shape(np.shape(X), "X")) != 2:
-        raise ValueError(f"copies={copies} is for images, X (n, H, W); found the shape {np.shape(X)}")
-    return shape
-
-
 def _as_rows(machine: Any, X: Any) -> Any:
-    """Return images as rows (n, d), bytes over 255 as a run has pixels; rows as they are. Raises ValueError."""
-    if not machine._image_shape or np.ndim(X) < 3:
+    """Return images that have copies as rows (n, d), bytes over 255 as a run has pixels; all else as it is."""
+    if machine.copies == 1 or np.ndim(X) != 3:
         return X
-    images = np.asarray(X)
-    if (found := input_shape(images.shape, "X")) != machine._image_shape:
-        raise ValueError(f"X holds images of {found}, those of the fit have {machine._image_shape}")
-    flat = images.reshape(len(images), -1)
-    return flat / np.float32(255.0) if images.dtype == np.uint8 else flat
+    flat = np.asarray(X).reshape(len(X), -1)
+    return flat / np.float32(255.0) if flat.dtype == np.uint8 else flat
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
@@ -285,7 +270,7 @@ def _store(
         features.index,
         features=FeatureSpec("raw"),
         standardisation=features.standardisation() if config.data.standardise else None,
-        input_shape=machine._image_shape or (shape.n_features,),
+        input_shape=features.input_shape,
         table_columns=columns,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values

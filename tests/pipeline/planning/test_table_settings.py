@@ -171,6 +171,10 @@ TOGETHER = [
     (["--penalty", "none", "--set", "statistics.hold_out=0"], "--penalty none needs held-out rows"),
     (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
     (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
+    (
+        ["--set", "data.deform=flip"],
+        "data.deform is how copies of images are deformed, and there are none: give --copie",
+    ),
     (["--set", "data.clip=false"], "data.clip=false: digits is no regression; leave it out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
