@@ -108,7 +108,8 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
     kinds = truth_columns(X) if is_frame(X) else {}
-    copies, image_shape = Copies.of(source_spec(config)), np.shape(X)[1:]
+    copies = Copies.of(source_spec(config))
+    image_shape = np.shape(X)[1:] if copies.count > 1 else ()
     if copies.count > 1 and len(image_shape) != 2:
         raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
     X = _as_rows(machine, X)
