@@ -15,6 +15,7 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.input_files import check_promise, open_plain
+from features.picture_folders import KNOWN_PICTURES
 from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
@@ -45,7 +46,7 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
     missing = [name for name in IDX_FILES if name not in paths]
     if missing:
         raise MissingInputError(
-            f"{folder}: lacks {', '.join(missing)} (raw or .gz); an image folder needs MNIST's four IDX files"
+            f"{folder}: lacks {', '.join(missing)} (raw or .gz); give MNIST's four IDX files, or {KNOWN_PICTURES}"
         )
     return _open_files(spec, folder.resolve().name, paths)
 

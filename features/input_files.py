@@ -1,10 +1,12 @@
 """Opening the files of the user, plain ones only: a device has no end, and a pipe waits for a writer."""
 
 import os
+import re
 import stat
+from collections.abc import Iterable, Iterator
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from features.errors import DataError, UnavailableError
 
@@ -14,6 +16,7 @@ MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
+_SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -55,6 +58,33 @@ def stamp(path: Path) -> tuple[str, int, int, int]:
     """
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield a folder and each below it, by way of links too, with the names of the folders and of the files in it.
+
+    Folders that begin with . or _ are of other programs; the caller may take others off the list. Raises DataError for
+    a link to a folder that is read anyhow, PermissionError for a folder that cannot be listed.
+    """
+    met = set(folder.resolve().parents)
+    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        path = Path(name)
+        if path.resolve() in met:
+            raise DataError(f"{path}: is a link to a folder that is read anyhow, or has it inside; remove the link")
+        met.add(path.resolve())
+        folders[:] = [one for one in folders if not one.startswith((".", "_"))]
+        yield path, folders, files
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
+
+
+def check_text(folder: Path, names: Iterable[str]) -> None:
+    """Raise DataError for a name of a file that is no UTF-8 text."""
+    bad = next(filter(_SURROGATES.search, names), None)
+    if bad is not None:
+        raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
 
 
 def check_promise(path: Path, promised: int) -> None:

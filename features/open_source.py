@@ -6,17 +6,14 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from features import images, paper_tables
 from features.array_sources import ArrayDigests, open_arrays, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.input_files import stamp
-from features.source import NAMED, RowArray, Source, SourceSpec
-from features.tables.table_paths import KNOWN, is_table, table_files
-
-if TYPE_CHECKING:  # imported late, with what reads tables
-    from features.tables.table_source import Keeper
+from features.input_files import stamp, walk
+from features.picture_folders import KNOWN_PICTURES
+from features.source import NAMED, Keeper, RowArray, Source, SourceSpec
+from features.tables.table_paths import KNOWN, is_picture_folder, is_table, table_files
 
 _OPENERS = {
     "mnist": images.open_mnist,
@@ -33,14 +30,14 @@ def open_source(
     spec: SourceSpec,
     arrays: Mapping[str, RowArray] | None = None,
     digests: ArrayDigests | None = None,
-    keeper: "Keeper | None" = None,
+    keeper: Keeper | None = None,
 ) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamps.
 
     arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
         `spec.dataset` names; X is never read whole, and nothing kept open
     digests : what `features.array_sources.digest_arrays` returned for `arrays`, which saves a pass over X
-    keeper : keeps what was found in tables; without one their inputs are in memory
+    keeper : keeps what was found in tables and pictures; without one the inputs of tables are in memory
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
@@ -52,7 +49,7 @@ def open_source(
 
 
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
-def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: "Keeper | None") -> Source:
+def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: Keeper | None) -> Source:
     source = _open(spec, keeper)
     if spec.dataset not in NAMED and stamp_of(spec) != stamps:  # each file of those has its sha256
         raise changed(spec)
@@ -69,12 +66,16 @@ def close_files() -> None:
     _opened.cache_clear()
 
 
-def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
+def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
     if path.is_dir() and is_table(path) and not table_files(path):
         raise UsageError(f"dataset {spec.dataset}: is a folder without files of that type")
+    if is_picture_folder(path):
+        from features.pictures import open_pictures  # with what decodes them
+
+        return open_pictures(spec, path, keeper)
     if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
         return images.open_idx_folder(spec, path)
     if path.suffix == ".npz" or is_table(path):
@@ -91,7 +92,7 @@ def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        known = f".npz, {KNOWN}, .zarr, IDX folder"
+        known = f".npz, {KNOWN}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
         raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
@@ -99,7 +100,10 @@ def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
 
 
 def stamp_of(spec: SourceSpec) -> tuple:
-    """Return sizes and times of the files, so that the same process reads a changed file again."""
+    """Return sizes and times of the files, so that the same process reads a changed file again.
+
+    Of pictures those of their folders: the content of each is compared whenever it is decoded.
+    """
     path, stamps = Path(spec.dataset), []
     if spec.dataset in NAMED:
         place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
@@ -108,6 +112,8 @@ def stamp_of(spec: SourceSpec) -> tuple:
         files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
     elif path.is_dir() and path.suffix == ".zarr":
         files = sorted(path.rglob("*"))
+    elif is_picture_folder(path):
+        files = [folder for top in filter(None, (spec.dataset, spec.test)) for folder, _, _ in walk(Path(top))]
     elif path.is_dir() and not is_table(path):
         files = [file for file in (images.idx_file(path, name) for name in images.IDX_FILES) if file is not None]
     else:

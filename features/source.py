@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -27,9 +28,11 @@ class SourceSpec:
     header : whether tables of text begin with the names of their columns
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
     standardise : None: False for images and `sinc`, True for tables
+    size : HEIGHTxWIDTH that pictures get; None: their median
+    skip_bad : whether pictures that cannot be read are left out
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     copies, deform : rows that each training image becomes, see `features.deformed_copies`
-    kept : the folder of what was found in tables; None: they are read into memory
+    kept : the folder of what was found in tables and pictures; None: tables are read into memory
     """
 
     dataset: str
@@ -49,16 +52,32 @@ class SourceSpec:
     task: str | None = None
     standardise: bool | None = None
     noise: float | None = None
+    size: str | None = None
+    skip_bad: bool = False
     seed: int = 0
     copies: int = 1
     deform: str | None = None
     kept: str | None = None
 
 
+Tick = Callable[[int], None]  # told how many more rows were read
+
+
+class Keeper(Protocol):
+    """Keeps what was found in tables and pictures; see `pipeline.datasets.table_records`."""
+
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
+        """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""
+
+    def __hash__(self) -> int:
+        """Return a hash: sources that are open are found by it."""
+
+
 class RowArray(Protocol):
     """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk.
 
-    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result.
+    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result; one
+    that decodes each row for itself has `take_rows`, which returns those of some numbers.
     """
 
     @property
@@ -153,6 +172,7 @@ class Source:
     row_keys : returns the keys of training rows, from a first one to before another; None: inputs have to be read
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
+    file_names : part → names (n,) text of the files that a row is each, in the order of the data as given; or None
     learned : returns the rows that moments are fitted to; None: all training rows
     in_order : yields (part, first row in it, inputs) of all rows as the files have them; None where rows are read in
         any order, at no cost
@@ -174,6 +194,7 @@ class Source:
     row_keys: Callable[[int, int], RowKeys] | None = None
     columns: Columns | None = None
     notes: tuple[str, ...] = ()
+    file_names: Mapping[Part, np.ndarray] | None = None
     memory: SourceMemory = SourceMemory()
     learned: Callable[[], LearnedRows] | None = None
     in_order: Callable[[], Iterator[tuple[Part, int, np.ndarray]]] | None = None

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "damaged model, 66 missing input, 69 unavailable, 75 stopped, 78 the data of the run have changed.",
     )
     parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="folder of a run, or model folder")
-    parser.add_argument("data", nargs="?", metavar="DATA", help="labelled data, as pipeline.predict takes them")
+    parser.add_argument("data", nargs="*", metavar="DATA", help="labelled data, as pipeline.predict takes them")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, for programs")
     add_data_options(parser)
     arguments = parser.parse_args(argv)
@@ -46,7 +46,8 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     from pipeline.prediction.predictor import load_predictor, open_examples, score_examples, warnings_of
 
     predictor = load_predictor(arguments.model)
-    asked = ExampleRequest(arguments.data, labelled=True, **data_options(arguments))
+    first, *more = arguments.data or [None]
+    asked = ExampleRequest(first, labelled=True, more=tuple(more), **data_options(arguments))
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
 
 EPILOG = """\
 MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .zarr
-(X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, or
-a folder in IDX layout. A named data set, and files that hold parts, give their test part (--part); any other file is
-taken whole. Images (n, H, W) and flat rows (n, H*W) do.
+(X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, a
+folder in IDX layout, a folder of pictures, or pictures one by one. A named data set, and data that hold parts, give
+their test part (--part); all else is taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
 .npz files hold label (n,) and decision (n, outputs); .csv and .parquet the columns row, label, and
-decision, or decision_CLASS for each class. --probabilities adds probability (n, classes), or columns probability_CLASS.
+decision, or decision_CLASS for each class; of pictures all have file, their names. --probabilities adds
+probability (n, classes), or columns probability_CLASS.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
 75 stopped."""
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = command_parser("predict", "Predict labels and decision values with a trained model.", EPILOG)
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder, or folder of a run")
-    parser.add_argument("data", metavar="DATA", help="what to predict, see below")
+    parser.add_argument("data", metavar="DATA", nargs="+", help="what to predict, see below")
     parser.add_argument("--out", required=True, metavar="F", help=".npz, .csv or .parquet; - is csv on standard output")
     parser.add_argument("--probabilities", action="store_true", help="write the probability of each class too")
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
@@ -57,7 +58,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     if out is not None:
         if out.suffix not in SUFFIXES:
             raise UsageError(f"--out {out}: suffix not known; give {', '.join(SUFFIXES)}, or - for csv")
-        data = Path(arguments.data)
+        data = Path(arguments.data[0])
         parts = [file.resolve() for file in (data, *(table_files(data) if is_table(data) else ()))]
         if out.resolve() in parts or (len(parts) > 1 and data.resolve() in out.resolve().parents):
             raise ConfigError(f"--out {out}: is the data, or lies in the folder of the data; choose another name")
@@ -68,7 +69,9 @@ def _predict(arguments: argparse.Namespace) -> None:
     predictor = load_predictor(arguments.model)
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
-    examples = open_examples(ExampleRequest(arguments.data, labelled=False, **data_options(arguments)), predictor)
+    first, *more = arguments.data
+    asked = ExampleRequest(first, labelled=False, more=tuple(more), **data_options(arguments))
+    examples = open_examples(asked, predictor)
     dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0
 
@@ -82,10 +85,11 @@ def _predict(arguments: argparse.Namespace) -> None:
             n_far += block.n_far
 
     if out is None:
-        write_all(csv_writer(sys.stdout.write, (*names, *classes), regression=model.task == "regression"))
+        columns, is_regression = (*names, *classes), model.task == "regression"
+        write_all(csv_writer(sys.stdout.write, columns, examples.file_names, regression=is_regression))
         _warn(warnings_of(model, examples, n_far))
         return
-    spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes)
+    spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes, examples.file_names)
     with stopping.working(), writing(out, spec, replace=arguments.force) as write:
         write_all(write)
         stopping.check()

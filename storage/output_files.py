@@ -89,6 +89,7 @@ class OutputSpec:
     names: tuple[str, ...]  # of the columns of the decision values
     classes: tuple[Any, ...] = ()  # the labels in the order of the outputs, empty for regression
     probability_names: tuple[str, ...] = ()  # of the columns of probabilities, empty where none are wanted
+    file_names: NDArray[Any] | None = None  # (n_rows,) text: of the files that a row is each
 
 
 def check_predictions(path: Path, *, replace: bool) -> None:
@@ -106,8 +107,9 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
 
     The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
 
-    .npz: arrays label, decision and, where there are any, probability and classes. .csv: see `csv_writer`. .parquet:
-    the columns of the .csv, row i8, label i8, f8, bool or string as `spec.label_dtype` says, and the others f8.
+    .npz: arrays label, decision and, where there are any, probability, classes and file. .csv: see `csv_writer`.
+    .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `spec.label_dtype` says, file a string,
+    and the others f8.
 
     Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
     another number of rows was written.
@@ -128,20 +130,29 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
             raise ValueError(f"{path}: wanted {spec.n_rows} rows, {rows} were written")
 
 
-def csv_writer(emit: Callable[[str], object], names: Sequence[str], *, regression: bool = False) -> Write:
+def csv_writer(
+    emit: Callable[[str], object],
+    names: Sequence[str],
+    file_names: NDArray[Any] | None = None,
+    *,
+    regression: bool = False,
+) -> Write:
     """Emit the header line of a csv, and return a function that emits predictions as lines.
 
-    Columns: row (from 0), label, and decision values and probabilities by name; numbers in the fewest digits that read
-    back equal. The label of a regression is its decision value to 9 digits, the precision of kernel values.
+    Columns: row (from 0), file where rows are files, label, and decision values and probabilities by name; numbers in
+    the fewest digits that read back equal. The label of a regression is its decision value to 9 digits, the precision
+    of kernel values.
     """
-    emit(_csv_text([["row", "label", *names]]))
+    emit(_csv_text([["row", *([] if file_names is None else ["file"]), "label", *names]]))
     start = 0
 
     def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
         nonlocal start
         labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
-        rows = zip(range(start, start + len(label)), labels, np.hstack(values).tolist(), strict=True)
-        emit(_csv_text([[row, value, *others] for row, value, others in rows]))
+        numbers = range(start, start + len(label))
+        begun = [[row] if file_names is None else [row, file_names[row]] for row in numbers]
+        rows = zip(begun, labels, np.hstack(values).tolist(), strict=True)
+        emit(_csv_text([[*begin, value, *others] for begin, value, others in rows]))
         start += len(label)
 
     return write
@@ -166,7 +177,7 @@ def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     with _replacing(path, replace) as stream:
         names = (*spec.names, *spec.probability_names)
         regression = spec.label_dtype.kind == "f" and not spec.classes
-        yield csv_writer(lambda text: stream.write(text.encode()), names, regression=regression)
+        yield csv_writer(lambda text: stream.write(text.encode()), names, spec.file_names, regression=regression)
 
 
 @contextlib.contextmanager
@@ -197,6 +208,11 @@ def _npz(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
             content.seek(0)
             with npz_entry(archive, name, dtype, of_shape) as entry:
                 shutil.copyfileobj(content, entry)
+        if spec.file_names is not None:
+            texts = np.dtype(f"<U{max(map(len, spec.file_names))}")
+            with npz_entry(archive, "file", texts, shape[:1]) as entry:
+                for start in range(0, spec.n_rows, 4096):
+                    entry.write(spec.file_names[start : start + 4096].astype(texts).tobytes())
 
 
 @contextlib.contextmanager
@@ -228,10 +244,12 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
 
     of_label = pyarrow.string() if spec.label_dtype.kind == "U" else pyarrow.from_numpy_dtype(spec.label_dtype)
     values = [(name, pyarrow.float64()) for name in (*spec.names, *spec.probability_names)]
-    schema = pyarrow.schema([("row", pyarrow.int64()), ("label", of_label), *values])
+    of_file = [] if spec.file_names is None else [("file", pyarrow.string())]
+    schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
 
     def emit(start: int, label: NDArray[Any], *values: NDArray[np.float64]) -> None:
-        columns = [np.arange(start, start + len(label)), label, *np.hstack(values).T]
+        files = [] if spec.file_names is None else [spec.file_names[start : start + len(label)].tolist()]
+        columns = [np.arange(start, start + len(label)), *files, label, *np.hstack(values).T]
         writer.write_table(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n

@@ -1,19 +1,16 @@
-"""Which files are tables, by their names: a file, or a folder of parts."""
+"""Which paths are tables, by their names: a file, or a folder of parts; and which are folders of pictures."""
 
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from features.errors import DataError, MissingInputError
-from features.input_files import PACKED_SUFFIXES
+from features.input_files import PACKED_SUFFIXES, check_text, walk
+from features.picture_folders import n_picture_folders
 
 CSV_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
 MOST_FILES = 100_000  # of a table
-_SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
 
 
 def suffix_of(path: Path) -> str:
@@ -45,7 +42,9 @@ def is_table(path: Path) -> bool:
         return False
     if is_table_file(path.name):
         return True
-    return path.is_dir() and not _has_images(path) and next(_parts_below(path), None) is not None
+    if not path.is_dir() or _has_idx_files(path) or is_picture_folder(path):
+        return False
+    return next(_parts_below(path), None) is not None
 
 
 def table_name(path: Path) -> str:
@@ -67,9 +66,7 @@ def table_files(path: Path) -> list[Path]:
     files = sorted(_parts_below(path))
     if len({is_parquet(file) for file in files}) > 1:
         raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
-    bad = next((file for file in files if _SURROGATES.search(str(file))), None)
-    if bad is not None:
-        raise DataError(f"{path}: the name of {str(bad)!r:.200} is no UTF-8 text; rename it")
+    check_text(path, map(str, files))
     if len(files) > MOST_FILES:
         raise DataError(f"{path}: has {len(files)} files, at most {MOST_FILES} are read as one table")
     known = dict[tuple[int, int], Path]()
@@ -89,7 +86,14 @@ def existing_files(path: Path) -> list[Path]:
     return files
 
 
-def _has_images(folder: Path) -> bool:
+def is_picture_folder(path: Path) -> bool:
+    """Return whether a path names a folder of pictures. Tables beside a single folder of pictures are meant instead."""
+    if path.suffix == ".zarr" or is_table_file(path.name) or not path.is_dir() or _has_idx_files(path):
+        return False
+    return n_picture_folders(path) > any(is_table_file(entry.name) for entry in path.iterdir())
+
+
+def _has_idx_files(folder: Path) -> bool:
     """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
     return next(folder.glob("*-idx?-ubyte*"), None) is not None
 
@@ -99,13 +103,8 @@ def _parts_below(folder: Path) -> Iterator[Path]:
 
     Whether they can be read is seen when they are opened.
     """
-    met = set(folder.resolve().parents)
-    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
-        path = Path(name)
-        if path.resolve() in met:
-            raise DataError(f"{path}: is a link to a folder that is read anyhow, or has it inside; remove the link")
-        met.add(path.resolve())
-        folders[:], files = ([one for one in names if not one.startswith((".", "_"))] for names in (folders, files))
+    for path, folders, names in walk(folder):
+        files = [one for one in names if not one.startswith((".", "_"))]
         if columns := [one for one in folders if "=" in one]:
             raise DataError(f"{path}: has folders that stand for columns, as {columns[0]}; give its files that column")
         is_bare = not folders and not any(map(is_table_file, files))
@@ -120,7 +119,3 @@ def _existing(path: Path) -> Path:
     if path.is_symlink() and not path.exists():
         raise MissingInputError(f"{path}: is a link to what is not there; restore that, or remove the link")
     return path
-
-
-def _refuse(error: OSError) -> NoReturn:
-    raise error

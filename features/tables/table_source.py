@@ -5,11 +5,12 @@ keeps the codes of a sample of the rows, of all where the table is small.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -19,7 +20,7 @@ from features.cell_text import drop_setting, looks_like_cell, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
-from features.source import PARTS, Columns, LearnedRows, RowArray, Source, SourceSpec
+from features.source import PARTS, Columns, Keeper, LearnedRows, RowArray, Source, SourceSpec, Tick
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
@@ -30,7 +31,6 @@ from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_ta
 
 LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
-Tick = Callable[[int], None]  # told how many more rows were read
 
 
 class ReadRows(NamedTuple):
@@ -122,15 +122,36 @@ class ReadTable:
         """The codes of all rows, None where they are not in memory."""
         return self.sample.codes if self.sample is not None and len(self.sample.rows) == len(self.labels) else None
 
+    def as_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
+        labels, label_words = self.labels, None
+        if labels.dtype.kind == "U":
+            distinct_labels, labels = np.unique(labels, return_inverse=True)
+            label_words = distinct_labels.tolist()
+        record = {name: getattr(self, name) for name in ("words", "codes_sha256", "sha256", "ids", "kinds", "unknown")}
+        record |= {"label_words": label_words, "encoding": self.encoding and self.encoding.described()}
+        facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
+        facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
+        return {name: values for name, values in facts.items() if values is not None}
 
-class Keeper(Protocol):
-    """Keeps what was found in tables; see `pipeline.datasets.table_records`."""
-
-    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], ReadTable], /) -> ReadTable:
-        """Return what was found in a table for a request, or read it now."""
-
-    def __hash__(self) -> int:
-        """Return a hash: sources that are open are found by it."""
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadTable":
+        """Return what was found. Raises DataError, KeyError, TypeError, ... where something in it cannot be."""
+        record = json.loads(arrays["record"].tobytes())
+        labels, encoding, label_words = arrays["labels"], record["encoding"], record["label_words"]
+        return cls(
+            words=tuple(None if known is None else tuple(known) for known in record["words"]),
+            labels=labels if label_words is None else np.array(label_words)[labels],
+            weights=arrays.get("weights"),
+            groups=arrays.get("groups"),
+            keys=arrays["keys"],
+            codes_sha256=record["codes_sha256"],
+            sha256=record["sha256"],
+            ids=tuple(record["ids"]),
+            kinds=record["kinds"],
+            encoding=None if encoding is None else TableEncoding.from_description(encoding),
+            unknown=record["unknown"],
+        )
 
 
 class EncodedRows:
@@ -247,7 +268,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         return _learn(spec, table, layout, asked, tick)
 
     try:
-        found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
+        found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
         rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
         columns, identity = replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
         if found.encoding is not None:
@@ -417,7 +438,7 @@ def _open_test(
     def read_now(tick: Tick) -> ReadTable:
         return _read(table, layout, reader, tick, spec.seed, read_as)
 
-    found = keeper.read(path, request, read_now) if keeper else read_now(lambda n_rows: None)
+    found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
     if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
         raise DataError(
             f"{path}: its column {layout.names[layout.target or 0]} holds words, in the training file numbers"

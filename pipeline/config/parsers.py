@@ -146,6 +146,14 @@ def deformation(value: object) -> str:
     return text(value)
 
 
+def picture_size(value: object) -> str:
+    """Parse a side of pictures in pixels, or their height and width, to HEIGHTxWIDTH."""
+    sides = str(value).split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and 1 <= int(side) <= 4096 for side in sides):
+        raise ValueError("must be a number of pixels, 1 to 4096, or a height and a width such as 28x40")
+    return f"{int(sides[0])}x{int(sides[-1])}"
+
+
 def penalty(value: object) -> float | str:
     """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, or `none`."""
     if value in ("auto", NO_PENALTY):

@@ -20,6 +20,7 @@ from pipeline.config.parsers import (
     learns_scales,
     name_list,
     penalty,
+    picture_size,
     real,
     selection,
     text,
@@ -84,7 +85,10 @@ class DataConfig:
         OneOf(("balanced",)), "none", "give every class the same total weight (balanced)", "--class-weight"
     )
     test: str | None = optional(
-        text, "none", "file with the test part of a table; all rows of DATASET are then trained on", "--test"
+        text,
+        "none",
+        "table, or folder of pictures, with the test part; all rows of DATASET are then trained on",
+        "--test",
     )
     header: bool = option(
         True, truth, "whether a table of text begins with the names of its columns (false: they are f0, f1, ...)"
@@ -114,6 +118,7 @@ class DataConfig:
         "keep the predictions of a regression by least squares (also after a penalty, with a refit) within the range "
         "of the training targets, widened by a tenth of it",
     )
+    skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
     noise: float | None = optional(
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
     )
@@ -129,6 +134,12 @@ class FeaturesConfig:
         "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), "
         "or raw for the pixels; tables are raw",
         "--features",
+    )
+    size: str | None = optional(
+        picture_size,
+        "auto",
+        "height and width that pictures of a folder are resized to, such as 28 or 28x40 (auto: their median, and at "
+        "most 128 pixels)",
     )
     deskew: float = option(
         0.0,

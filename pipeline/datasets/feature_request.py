@@ -1,5 +1,6 @@
 """Which features of which data a run asks for, and what a store of them holds: known before any is computed."""
 
+import math
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from features.descriptors.extraction import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
+from features.tables.table_paths import is_picture_folder
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
@@ -80,7 +82,8 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
     alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
     alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed}
-    if config.resources.stores_features:
+    alike["size"] = config.features.size
+    if config.resources.stores_features or is_picture_folder(Path(config.dataset)):
         alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")
     return SourceSpec(config.dataset, **alike)
 
@@ -101,6 +104,7 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         more = f"`features.name={name}`" if name != "raw" else f"`features.deskew={deskew:g}`"
         raise ConfigError(f"`data.standardise=true` with {more}: inputs are z-scored as they are; leave one out")
     n_features = feature_length(request.features, source.input_shape)
+    read_bytes = math.prod(source.input_shape) // ITEM_CHUNKS if len(source.input_shape) > 1 else 0  # of large images
     description = {
         "format_version": FORMAT_VERSION,
         "source": source.identity,
@@ -116,7 +120,7 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         n_train=source.n_train,
         n_test=source.n_test,
         n_features=n_features,
-        chunk_rows=chunk_rows_for(4 * n_features, source.n_train),
+        chunk_rows=chunk_rows_for(max(4 * n_features, read_bytes), source.n_train),
         description=description,
         weighted=tuple(part for part in PARTS if source.weights[part] is not None),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from features.array_sources import digest_arrays, open_npz
 from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
-from features.tables.table_paths import is_table
+from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.datasets.table_records import TableRecords
 from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.arrays import write_arrays
@@ -61,9 +61,10 @@ def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
         with _opening:  # threads that come together must not each keep chunks of their own
             source = _open_zarr(spec, digests)
     else:
-        kept = spec.kept if is_table(Path(spec.dataset)) else None
-        if kept is not None and not any(Path(kept).glob("*")):
-            close_files()  # of tables that were deleted
+        of_pictures = is_picture_folder(Path(spec.dataset))
+        kept = spec.kept if of_pictures or is_table(Path(spec.dataset)) else None
+        if (of_pictures and data is None) or (kept is not None and not any(Path(kept).glob("*"))):
+            close_files()  # of pictures, each of which may have changed; of tables that were deleted
         source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept)))
     if data is not None and digest_of(source.identity) != data.identity:
         raise changed(spec)

@@ -1,7 +1,7 @@
-"""What reading tables found and took: labels, weights, groups and encoding are kept, seconds and memory counted.
+"""What reading tables and pictures found and took: all but inputs is kept, seconds and memory counted.
 
-What was found stands beside the feature stores, without inputs. A table is found by the paths of its files and by what
-was asked of it. It is read again where a file has another size or other times.
+What was found stands beside the feature stores. Data are found by their path and by what was asked of them. They are
+read again where a file has another size or other times.
 """
 
 import json
@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from features.errors import CHANGED, DataError
 from features.input_files import stamp
-from features.tables.encoding import TableEncoding
-from features.tables.table_paths import table_files
+from features.picture_folders import pictures_below
+from features.source import Tick
+from features.tables.table_paths import is_picture_folder, table_files
 from pipeline.runtime import stopping
 from pipeline.runtime.events import StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
@@ -28,13 +27,10 @@ from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file
 from storage.records import digest_of
 
-if TYPE_CHECKING:  # with pyarrow, which runs on images do without
-    from features.tables.table_source import ReadTable, Tick
-
 
 @dataclass
 class ReadingCost:
-    """What reading tables took since it was taken last; notes: what was seen."""
+    """What reading tables and pictures took since it was taken last; notes: what was seen."""
 
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -73,7 +69,7 @@ def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _counted(path: Path) -> Iterator["Tick"]:
+def _counted(path: Path) -> Iterator[Tick]:
     """Count what the reading of a table takes, and tell how far it is; yield what counts its rows."""
     before, wall, cpu = _cost.n_rows, time.perf_counter(), time.process_time()
 
@@ -96,13 +92,13 @@ def _counted(path: Path) -> Iterator["Tick"]:
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables, a file for each, in a folder; `writes`: whether what is found now is kept there."""
+    """What was found in tables and pictures, a file for each, in a folder; `writes`: whether more is kept there."""
 
     folder: Path
     writes: bool = field(default_factory=lambda: _writes)  # as `preparing` says
 
-    def read(self, path: Path, request: dict[str, Any], read: Callable[["Tick"], "ReadTable"]) -> "ReadTable":
-        """Return what was found in a table for such a request, without codes, or read it now and keep that.
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any) -> Any:
+        """Return what was found at a path for such a request, of a `form` with arrays, or read it now and keep that.
 
         `request` has all that decides what is found.
         """
@@ -110,7 +106,7 @@ class TableRecords:
         key = digest_of({"code": digest_sources("features"), "path": str(path.absolute()), "request": plain})
         stamps = _stamps(path)
         file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
-        known = _known(file)
+        known = _known(file, form)
         if known is not None:
             return known
         earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
@@ -124,49 +120,19 @@ class TableRecords:
             make_folder(self.folder)
             for old in earlier:
                 remove_file(old)
-            write_arrays(file, _as_arrays(found))
+            write_arrays(file, found.as_arrays())
         return found
 
 
-def _known(file: Path) -> "ReadTable | None":
-    """Return what was found in a table, None where nothing is kept, or it is damaged."""
-    from features.tables.table_source import ReadTable  # as above
-
+def _known(file: Path, form: Any) -> Any:
+    """Return what was found, None where nothing is kept, or it is damaged."""
     try:
-        facts = read_arrays(file)
-        record = json.loads(facts["record"].tobytes())
-        encoding = record["encoding"]
-        labels = facts["labels"] if record["label_words"] is None else np.array(record["label_words"])[facts["labels"]]
-        return ReadTable(
-            words=tuple(None if known is None else tuple(known) for known in record["words"]),
-            labels=labels,
-            weights=facts.get("weights"),
-            groups=facts.get("groups"),
-            keys=facts["keys"],
-            codes_sha256=record["codes_sha256"],
-            sha256=record["sha256"],
-            ids=tuple(record["ids"]),
-            kinds=record["kinds"],
-            encoding=None if encoding is None else TableEncoding.from_description(encoding),
-            unknown=record["unknown"],
-        )
+        return form.from_arrays(read_arrays(file))
     except (MissingDataError, StorageError, DataError, KeyError, IndexError, TypeError, ValueError):
         return None
 
 
-def _as_arrays(found: "ReadTable") -> dict[str, np.ndarray]:
-    """Return what was found in a table as named arrays: words as JSON."""
-    labels, label_words = found.labels, None
-    if labels.dtype.kind == "U":
-        distinct, labels = np.unique(labels, return_inverse=True)
-        label_words = distinct.tolist()
-    record = {name: getattr(found, name) for name in ("words", "codes_sha256", "sha256", "ids", "kinds", "unknown")}
-    record |= {"label_words": label_words, "encoding": found.encoding and found.encoding.described()}
-    facts = {"labels": labels, "weights": found.weights, "groups": found.groups, "keys": found.keys}
-    facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
-    return {name: values for name, values in facts.items() if values is not None}
-
-
 def _stamps(path: Path) -> list[list[Any]]:
-    """Return the stamp of each file of a table."""
-    return [list(stamp(file)) for file in table_files(path)]
+    """Return the stamp of each file of a table, or picture of a folder."""
+    files = [path / name for name in pictures_below(path).names] if is_picture_folder(path) else table_files(path)
+    return [list(stamp(file)) for file in files if file.exists()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from features.cell_text import counted
 from features.source import NAMED, Source, SourceMemory, SourceSpec
-from features.tables.table_paths import is_table
+from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -60,6 +60,7 @@ WORKER_BYTES = 100 * 2**20
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
+PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
 
 
 def rows_bytes(n_rows: int) -> int:
@@ -321,7 +322,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         statistics = StagePlan.of("statistics", computing, statistics_bytes(run, run.n_columns))
     tests = test_bytes(run)
     stages = (
-        *_reading_stages(run),
+        *_reading_stages(run, data),
         StagePlan.of("features", computing, _features_bytes(run, data)),
         StagePlan.of("candidates", computing, candidates_bytes(run)),
         statistics,
@@ -351,9 +352,11 @@ def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
     return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
 
 
-def _reading_stages(run: RunSize) -> tuple[StagePlan, ...]:
-    """Return the stage that reads a table; none for other data."""
+def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
+    """Return the stage that reads a table or pictures; none for other data."""
     needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
+    if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
+        needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
     return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 32 * n_rows),) if needed else ()
 
 

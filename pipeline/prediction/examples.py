@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from features import array_sources
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
+from features.picture_folders import SUFFIXES, class_of, is_picture, part_folders, pictures_below
 from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
-from features.tables.table_paths import KNOWN, is_table
+from features.tables.table_paths import KNOWN, is_picture_folder, is_table
 from features.targets import class_array
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -32,7 +33,7 @@ class ExamplePart:
     """Rows of one array, file or part. read(start, stop): inputs as they are stored, and labels or None.
 
     weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
-    of a part in the data as given; None: these are all.
+    of a part in the data as given; None: these are all. file_names (n,): of the files that a row is each, or None.
     """
 
     n_rows: int
@@ -41,6 +42,7 @@ class ExamplePart:
     name: str
     weights: NDArray[np.float64] | None = None
     file_rows: NDArray[np.int64] | None = None
+    file_names: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +64,23 @@ class Examples:
         """Rows of all pieces."""
         return sum(piece.n_rows for piece in self.pieces)
 
+    @property
+    def file_names(self) -> NDArray[Any] | None:
+        """Names of the files of all rows, None where a row is no file."""
+        names = [piece.file_names for piece in self.pieces if piece.file_names is not None]
+        return np.concatenate(names) if names else None
+
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """Which data a command was asked for; settings (`KEY=VALUE`) and data_dir go with named data sets only."""
+    """Which data a command was asked for; settings (`KEY=VALUE`) and data_dir go with named data sets only.
+
+    more : files beside `data`, which are pictures then
+    """
 
     data: str | None
     labelled: bool
+    more: tuple[str, ...] = ()
     part: str | None = None
     target: str | None = None
     data_dir: str | None = None
@@ -84,6 +96,10 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
+    if other := next((file for file in (path, *asked.more) if asked.more and not is_picture(str(file))), None):
+        raise UsageError(f"{other}: several files must all be pictures ({', '.join(SUFFIXES)})")
+    if is_picture_folder(path) or (is_picture(path.name) and path.exists()):
+        return _open_pictures(path, asked, model)
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
     if is_folder and path.suffix == ".zarr":
         arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})
@@ -95,7 +111,9 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr or IDX layout")
+        raise UsageError(
+            f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, or pictures"
+        )
     if path.suffix == ".npz":
         return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
     _refuse_part(path, asked)
@@ -170,6 +188,33 @@ def _idx_file(folder: Path, name: str) -> Path:
     if path is None:
         raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
     return path
+
+
+def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
+    """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
+
+    Labels are the names of the folders in the folder that was named, else of the folders that files are in.
+    """
+    from features.pictures import Decoder, Pictures  # with what decodes them
+
+    if len(model.input_shape) != 2 or model.input_dtype != "uint8":
+        raise DataError(f"{path}: the model is not of images of bytes, so that it takes no pictures")
+    parts = part_folders(path) if path.is_dir() else {}
+    if not parts:
+        _refuse_part(path, asked)
+    pieces = []
+    for folder in [parts[part] for part in parts_asked(asked.part or "test") if part in parts] or [path]:
+        if folder.is_dir():
+            place, names = folder, pictures_below(folder).names
+            labels = [class_of(name) if "/" in name else folder.resolve().name for name in names]
+        else:
+            place, names = Path(), [str(path), *asked.more]
+            labels = [Path(name).absolute().parent.name for name in names]
+        pictures = Pictures(place, names, Decoder(model.input_shape))
+        piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
+        pieces.append(replace(piece, file_names=np.array(names, np.dtypes.StringDType())))
+    name = path.resolve().name if not asked.more else f"{1 + len(asked.more)} files"
+    return Examples(name, (asked.part or "test") if parts else None, tuple(pieces))
 
 
 def _table_examples(
@@ -261,8 +306,10 @@ def examples_of_source(source: Source, part: str) -> Examples:
             return inputs, targets if classes is None else classes[targets]
 
         n_rows = source.n_train if one == "train" else source.n_test
-        name, file_rows = f"{one} part", source.file_rows[one]
-        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows)
+        name, file_rows, names = f"{one} part", source.file_rows[one], None
+        if source.file_names is not None:
+            names = source.file_names[one] if file_rows is None else source.file_names[one][file_rows]
+        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows, names)
 
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
 

@@ -147,6 +147,7 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     shown = [
         {
             "row": _row(piece, row),
+            "name": _name(piece, row),
             "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
             "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
             "excess": float(excess[row]),
@@ -186,6 +187,7 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
             _, label = piece.read(row, row + 1)
             assert label is not None  # they were asked for
             center = {"row": _row(piece, row), "picture": _picture(piece, row), "label": label[0].item()}
+            center["name"] = _name(piece, row)
         center |= {"norm": float(norms[m]), "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}"}
         shown.append(center | {"weights": list(zip(names, weights, strict=True))})
     return shown
@@ -194,6 +196,11 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
 def _row(piece: ExamplePart, row: int) -> int:
     """Return the number of a row in the file that it is from."""
     return row if piece.file_rows is None else int(piece.file_rows[row])
+
+
+def _name(piece: ExamplePart, row: int) -> str:
+    """Return what a row is called: the name of its file, where it is one."""
+    return f"row {_row(piece, row)}" if piece.file_names is None else str(piece.file_names[row])
 
 
 def _picture(piece: ExamplePart, row: int) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from features.source import NAMED, Source
-from features.tables.table_paths import is_csv, is_table, table_files
+from features.tables.table_paths import is_csv, is_picture_folder, is_table, table_files
 from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig, what_needs_held_out_rows
@@ -262,12 +262,14 @@ def refuse(faults: Iterator[str]) -> None:
 def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
     """Yield what is said of settings that were asked for and would have no effect; `path`: of the data."""
     solver, kind = config.solver, path.suffix
-    of_table = config.dataset not in NAMED and is_table(path)
+    of_table, of_pictures = (config.dataset not in NAMED and holds(path) for holds in (is_table, is_picture_folder))
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
         "data.target": not of_table and kind != ".npz",
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
-        **{f"data.{key}": not of_table for key in ("test", "columns", "drop", "categorical", "missing")},
+        "data.test": not (of_table or of_pictures),
+        **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
+        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "missing")},
         "data.header": not any(map(is_csv, files)),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",

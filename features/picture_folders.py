@@ -1,0 +1,80 @@
+"""Which files are pictures, by their names, and whose they are: DIR/CLASS, or DIR/train/CLASS and DIR/test/CLASS."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from features.errors import DataError, MissingInputError
+from features.input_files import check_text, walk
+from features.source import PARTS
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm")
+KNOWN_PICTURES = f"a folder of pictures ({', '.join(SUFFIXES)}) for each class"
+
+
+def class_of(name: str) -> str:
+    """Return the name of the folder that a path in a folder begins with."""
+    return name.partition("/")[0]
+
+
+class PictureList(NamedTuple):
+    """What is below a folder: pictures, the folders in it that have none, and other files; sorted paths in it."""
+
+    names: list[str]
+    empty: list[str]
+    others: list[str]
+
+
+def is_picture(name: str) -> bool:
+    """Return whether a file is a picture, by its name; "._" begins what macOS keeps beside one."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def n_picture_folders(folder: Path, most: int = 2) -> int:
+    """Return how many folders have pictures: itself, those in it and in these; at most `most`."""
+    n_found, deeper = 0, (inner for one in _folders_in(folder) for inner in _folders_in(one))
+    for path in (folder, *_folders_in(folder), *deeper):
+        with os.scandir(path) as entries:
+            n_found += any(is_picture(entry.name) for entry in entries)
+        if n_found >= most:
+            break
+    return n_found
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_")))
+    yield from (folder / name for name in names)
+
+
+def part_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of the parts by their names; {} where the folder has none, but classes, or pictures alone.
+
+    Raises DataError where there are others beside them.
+    """
+    inner = {path.name: path for path in _folders_in(folder)}
+    if "train" not in inner or not any(_folders_in(inner["train"])):
+        return {}
+    if more := sorted(inner.keys() - set(PARTS)):
+        told = f"has the folder {more[0]} beside train; name the folders of the two parts"
+        raise DataError(f"{folder}: {told}, such as {folder}/train `data.test={folder}/{more[0]}`")
+    return inner
+
+
+def pictures_below(folder: Path) -> PictureList:
+    """Return what is below a folder; folders that begin with . or _ and files that begin with . are left out.
+
+    Raises MissingInputError where there is no such folder, DataError for a name that is no UTF-8 text, and a link to a
+    folder that is read anyhow.
+    """
+    if not folder.is_dir():
+        raise MissingInputError(f"{folder}: no such folder")
+    every, inner = list[str](), list[str]()
+    for path, folders, files in walk(folder):
+        inner = folders if path == folder else inner
+        place = "" if path == folder else f"{path.relative_to(folder).as_posix()}/"
+        every += [place + name for name in files if not name.startswith(".")]
+    check_text(folder, every)
+    names = sorted(filter(is_picture, every))
+    return PictureList(names, sorted(set(inner) - set(map(class_of, names))), sorted(set(every) - set(names)))

@@ -1,0 +1,331 @@
+"""Folders of pictures, a folder for each class: read once to check and hash them, then decoded block by block.
+
+Pillow decodes, which scikit-image and imageio read these formats with. It is called directly: that takes a sixth of the
+time for small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that
+were hashed.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from features.errors import CHANGED, DataError, UnavailableError
+from features.input_files import open_plain
+from features.picture_folders import PictureList, class_of, part_folders, pictures_below
+from features.row_draws import RowKeys, row_keys
+from features.row_source import LabelledRows, source_of
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick
+
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")  # of the suffixes that are read
+LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
+LARGEST_SIDE = 128  # pixels, where no size is asked for
+MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
+PIXEL_BYTES = 12  # while it is decoded: in colour, turned, and on white
+BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
+TOGETHER = 32  # pictures that a thread decodes in one go
+THREADS = min(4, len(os.sched_getaffinity(0)))
+MOST_NAMED = 20  # pictures that an error spells out
+TURNED_FORMATS = ("JPEG", "MPO", "TIFF")  # of cameras
+_TURNED = 274  # the tag of Exif that says how a camera was held
+
+
+class Decoded(NamedTuple):
+    """A picture: pixels (H, W) or (H, W, 3) u1, the sha256 (4,) u8 of its file, and what decoding took in bytes."""
+
+    pixels: NDArray[np.uint8]
+    sha256: NDArray[np.uint64]
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How files become pictures of one size, (height, width): stretched, where they have another.
+
+    Grey by luminance unless in `colour`. What is transparent is on white; 16 bits become 8; a picture is turned as its
+    camera says; of an animation the first picture is taken. `known`: the caller knows what files have to hold, so that
+    damage need not be looked for.
+    """
+
+    size: tuple[int, int]
+    colour: bool = False
+    known: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pixels of a picture."""
+        return (*self.size, 3) if self.colour else self.size
+
+    def read(self, path: Path) -> Decoded:
+        """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
+        with open_plain(path) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
+            content = stream.read()
+        picture = _opened(io.BytesIO(content))
+        n_bytes = len(content) + PIXEL_BYTES * picture.width * picture.height
+        if picture.format == "PNG" and not self.known:
+            _opened(io.BytesIO(content)).verify()  # checksums, which decoding does not look at
+        sha256 = np.frombuffer(hashlib.sha256(content).digest(), "<u8")
+        return Decoded(self.pixels(picture), sha256, n_bytes)
+
+    def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
+        """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
+        if picture.format in TURNED_FORMATS:
+            picture = ImageOps.exif_transpose(picture)
+        picture = _of_bytes(picture)
+        if self.colour:
+            picture = picture.convert("RGB")
+        elif picture.mode != "L":
+            picture = picture.convert("RGB").convert("L", matrix=(*LUMINANCE, 0.0))
+        if picture.size != self.size[::-1]:  # a triangle as wide as what a pixel stands for: no aliases
+            picture = picture.resize(self.size[::-1], Image.Resampling.BILINEAR)
+        return np.asarray(picture)
+
+
+def _of_bytes(picture: Image.Image) -> Image.Image:
+    """Return a picture whose channels are bytes, on white where it is transparent."""
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PPM"):
+        values = np.asarray(picture).astype(np.uint32)
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise DataError("has pixels of 32 bits; save it with 8 or 16")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("L") if picture.mode == "1" else picture
+
+
+def _opened(stream: Any) -> Image.Image:
+    """Return a picture of which only the head was read."""
+    picture = Image.open(stream, formats=FORMATS)
+    if picture.width * picture.height > MOST_PIXELS:
+        raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
+    if picture.format == "TIFF" and getattr(picture, "n_frames", 1) > 1:
+        raise DataError("has several pages; save each as a picture")
+    return picture
+
+
+def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
+    """Yield what is made of each file by a few threads, or the reason as text why it cannot be read."""
+
+    def of_piece(begin: int) -> list[Any]:
+        return [_tried(work, path) for path in paths[begin : begin + TOGETHER]]
+
+    for done in _pool(os.getpid()).map(of_piece, range(0, len(paths), TOGETHER)):
+        yield from done
+
+
+def _tried(work: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return work(path)
+    except (UnavailableError, MemoryError):
+        raise
+    except Exception as error:  # decoders raise whatever they like
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return "is no picture of a known format" if "cannot identify" in said else said
+
+
+@lru_cache(maxsize=1)
+def _pool(_: int) -> ThreadPoolExecutor:
+    """Return the threads of a process, which all readers share: so many pictures are decoded at once, at most."""
+    return ThreadPoolExecutor(THREADS, "pictures")
+
+
+class Pictures:
+    """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
+
+    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, or with all of
+    those asked for that cannot be read.
+    """
+
+    dtype, kept_bytes = np.dtype(np.uint8), 0
+
+    def __init__(
+        self, folder: Path, names: Sequence[str] | NDArray[Any], decoder: Decoder, found: "ReadPictures | None" = None
+    ) -> None:
+        self._folder, self._names, self._decoder = folder, names, replace(decoder, known=found is not None)
+        self._checks = None if found is None else found.checks
+        self.shape = (len(names), *decoder.shape)
+        self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
+        self.decoding_bytes = 0 if found is None else THREADS * found.decoding_bytes
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+        """Return some pictures."""
+        return self.take_rows(np.arange(len(self._names))[rows])
+
+    def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the pictures (len(rows), ...) of some files."""
+        pixels, bad = np.empty((len(rows), *self._decoder.shape), np.uint8), list[str]()
+        paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
+        for k, found in enumerate(_each(self._decoder.read, paths)):
+            if self._checks is not None and (isinstance(found, str) or found.sha256[0] != self._checks[rows[k]]):
+                raise DataError(f"{paths[k]}: {CHANGED}")
+            if isinstance(found, str):
+                bad.append(f"{paths[k]} ({found})")
+            else:
+                pixels[k] = found.pixels
+        if bad:
+            raise DataError(f"pictures cannot be read: {_shown(bad)}; mend or remove them")
+        return pixels
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Return names, those of many cut short."""
+    more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPictures:
+    """What the first reading of a folder found.
+
+    names (n,) text: of its pictures, in it; checks (n,) u8: the first number of the sha256 of each
+    keys (n,) u8: of the pixels; size: (height, width) of all; sha256: of names, files and pixels
+    decoding_bytes: of the largest picture
+    notes: what was passed over, and how they were resized
+    """
+
+    names: NDArray[Any]
+    checks: NDArray[np.uint64]
+    keys: RowKeys
+    size: tuple[int, int]
+    sha256: str
+    decoding_bytes: int
+    notes: tuple[str, ...]
+
+    def as_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return arrays that `from_arrays` reads."""
+        record = {name: getattr(self, name) for name in ("size", "sha256", "decoding_bytes", "notes")}
+        record["names"] = self.names.tolist()
+        of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
+        return {"checks": self.checks, "keys": self.keys, "record": of_record}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
+        """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
+        record = json.loads(arrays["record"].tobytes())
+        names, size, notes = _texts(record.pop("names")), tuple(record.pop("size")), tuple(record.pop("notes"))
+        return cls(names, arrays["checks"], arrays["keys"], size, notes=notes, **record)
+
+
+def _texts(names: Sequence[str]) -> NDArray[Any]:
+    return np.array(names, np.dtypes.StringDType())
+
+
+def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) -> Source:
+    """Open a folder of pictures; `spec.test` is the one of the test part, in place of DIR/test.
+
+    The names of the class folders are labels: whole numbers if all are, words otherwise. Sizes that differ become
+    `spec.size`, by default the median height and width of the pictures to train on, at most 128 pixels. What the keeper
+    has saves a reading. Memory is some 100 bytes a picture, and what the threads decode.
+
+    Raises DataError with all pictures that cannot be read, unless `spec.skip_bad`, for class folders without pictures,
+    pictures outside of them, and a class that only the test part has; MissingInputError.
+    """
+    parts = part_folders(folder)
+    folders = [parts.get("train", folder), *(parts[part] for part in parts if part == "test")]
+    folders[1:] = folders[1:] if spec.test is None else [Path(spec.test)]
+    size = None if spec.size is None else tuple(map(int, spec.size.split("x")))
+    read, given = list[ReadPictures](), list[LabelledRows]()
+    for path in folders:
+        found = _found(path, size if not read else read[0].size, keeper, skip_bad=spec.skip_bad)
+        labels = np.array(list(map(class_of, found.names.tolist())))
+        given.append(LabelledRows(Pictures(path, found.names, Decoder(found.size), found), labels, keys=found.keys))
+        read.append(found)
+    classes, unknown = np.unique(given[0].labels), np.setdiff1d(given[-1].labels, given[0].labels)
+    if len(unknown):
+        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
+    if len(classes) == 1:
+        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); give each class a folder with its pictures")
+    if all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in classes.tolist()):
+        given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
+    sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
+    identity = {"source": "pictures", "size": read[0].size, "sha256": sha256s if len(read) > 1 else read[0].sha256}
+    task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
+    source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity)
+    notes = [note for one in read for note in one.notes]
+    return replace(source, notes=(*notes, *source.notes), file_names={"train": read[0].names, "test": read[-1].names})
+
+
+def _found(folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *, skip_bad: bool) -> ReadPictures:
+    """Return what is known of a folder, or read it now."""
+    listed = pictures_below(folder)
+    outside = [name for name in listed.names if "/" not in name]
+    if outside or not listed.names:
+        told = f"pictures that are in no folder of a class: {_shown(outside)}" if outside else "no pictures"
+        raise DataError(f"{folder}: has {told}; put each into a folder with the name of its class")
+    if listed.empty:
+        raise DataError(f"{folder}: has folders without pictures: {_shown(listed.empty)}; remove them")
+
+    def read_now(tick: Tick) -> ReadPictures:
+        return _read(folder, listed, size, tick, skip_bad=skip_bad)
+
+    request = {"pictures": size, "skip_bad": skip_bad}
+    return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
+
+
+def _read(
+    folder: Path, listed: PictureList, asked: tuple[int, ...] | None, tick: Tick, *, skip_bad: bool
+) -> ReadPictures:
+    """Return what the pictures of a folder are, each of which is decoded once."""
+    paths, notes = [folder / name for name in listed.names], list[str]()
+    if listed.others:
+        notes.append(f"{folder.name}: files that are no pictures are passed over: {_shown(listed.others)}")
+    (height, width), sizes = (asked, set()) if asked else _median_size(paths, tick)
+    if sizes - {(height, width)}:
+        told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
+        notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
+    names, read, bad = list[str](), list[tuple[np.uint64, int]](), list[str]()
+    digest, keys, together = hashlib.sha256(), list[RowKeys](), max(1, BLOCK_BYTES // (height * width))
+    for begin in range(0, len(paths), together):
+        block, pixels = paths[begin : begin + together], list[NDArray[np.uint8]]()
+        for k, found in enumerate(_each(Decoder((height, width)).read, block), begin):
+            if isinstance(found, str):
+                bad.append(f"{paths[k]} ({found})")
+                continue
+            names.append(listed.names[k])
+            read.append((found.sha256[0], found.n_bytes))
+            pixels.append(found.pixels)
+            digest.update(f"{names[-1]}\0".encode() + found.sha256.tobytes() + found.pixels.tobytes())
+        keys += [row_keys(np.stack(pixels))] if pixels else []
+        tick(len(block))
+    if bad and not skip_bad:
+        remedy = "mend or remove them, or leave them out with `data.skip_bad=true`"
+        raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {_shown(bad)}; {remedy}")
+    if lacking := set(map(class_of, listed.names)) - set(map(class_of, names)):
+        raise DataError(f"{folder}: no picture of {_shown(sorted(lacking))} can be read; mend or remove them")
+    if bad:
+        notes.append(f"{len(bad)} pictures cannot be read, and are left out: {_shown(bad)}")
+    checks, n_bytes = zip(*read, strict=True)
+    numbers, every = np.array(checks, np.uint64), np.concatenate(keys)
+    return ReadPictures(_texts(names), numbers, every, (height, width), digest.hexdigest(), max(n_bytes), tuple(notes))
+
+
+def _median_size(paths: Sequence[Path], tick: Tick) -> tuple[tuple[int, int], set[tuple[int, int]]]:
+    """Return the median (height, width), shrunk to LARGEST_SIDE at most, and the sizes that there are."""
+    sizes = list[tuple[int, int]]()
+    for begin in range(0, len(paths), together := 64 * TOGETHER):
+        sizes += [size for size in _each(_size_of, paths[begin : begin + together]) if not isinstance(size, str)]
+        tick(0)
+    height, width = np.median(np.array(sizes or [(1, 1)]), axis=0).tolist()
+    shrunk = min(1.0, LARGEST_SIDE / max(height, width))
+    return (max(1, round(shrunk * height)), max(1, round(shrunk * width))), set(sizes)
+
+
+def _size_of(path: Path) -> tuple[int, int]:
+    """Return the (height, width) of a picture by the head of its file."""
+    with open_plain(path) as stream:
+        picture = _opened(stream)
+        is_turned = picture.format in TURNED_FORMATS and picture.getexif().get(_TURNED, 1) > 4
+        return picture.size if is_turned else (picture.height, picture.width)
