@@ -113,7 +113,8 @@ def stamp_of(spec: SourceSpec) -> tuple:
     elif path.is_dir() and path.suffix == ".zarr":
         files = sorted(path.rglob("*"))
     elif is_picture_folder(path):
-        files = [folder for top in filter(None, (spec.dataset, spec.test)) for folder, _, _ in walk(Path(top))]
+        tops = [path, *([Path(spec.test)] if spec.test and Path(spec.test).is_dir() else [])]
+        files = [folder for top in tops for folder, _, _ in walk(top)]
     elif path.is_dir() and not is_table(path):
         files = [file for file in (images.idx_file(path, name) for name in images.IDX_FILES) if file is not None]
     else:

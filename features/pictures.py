@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.input_files import open_plain
 from features.picture_folders import PictureList, class_of, part_folders, pictures_below
@@ -53,13 +55,11 @@ class Decoder:
     """How files become pictures of one size, (height, width): stretched, where they have another.
 
     Grey by luminance unless in `colour`. What is transparent is on white; 16 bits become 8; a picture is turned as its
-    camera says; of an animation the first picture is taken. `known`: the caller knows what files have to hold, so that
-    damage need not be looked for.
+    camera says; of an animation the first picture is taken.
     """
 
     size: tuple[int, int]
     colour: bool = False
-    known: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class Decoder:
             content = stream.read()
         picture = _opened(io.BytesIO(content))
         n_bytes = len(content) + PIXEL_BYTES * picture.width * picture.height
-        if picture.format == "PNG" and not self.known:
+        if picture.format == "PNG":
             _opened(io.BytesIO(content)).verify()  # checksums, which decoding does not look at
         sha256 = np.frombuffer(hashlib.sha256(content).digest(), "<u8")
         return Decoded(self.pixels(picture), sha256, n_bytes)
@@ -119,21 +119,18 @@ def _opened(stream: Any) -> Image.Image:
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
     """Yield what is made of each file by a few threads, or the reason as text why it cannot be read."""
 
-    def of_piece(begin: int) -> list[Any]:
-        return [_tried(work, path) for path in paths[begin : begin + TOGETHER]]
+    def tried(path: Path) -> Any:
+        try:
+            return work(path)
+        except (UnavailableError, MemoryError):
+            raise
+        except Exception as error:  # decoders raise whatever they like
+            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            return "is no picture of a known format" if "cannot identify" in said else said
 
-    for done in _pool(os.getpid()).map(of_piece, range(0, len(paths), TOGETHER)):
+    pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
+    for done in _pool(os.getpid()).map(lambda piece: list(map(tried, piece)), pieces):
         yield from done
-
-
-def _tried(work: Callable[[Path], Any], path: Path) -> Any:
-    try:
-        return work(path)
-    except (UnavailableError, MemoryError):
-        raise
-    except Exception as error:  # decoders raise whatever they like
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return "is no picture of a known format" if "cannot identify" in said else said
 
 
 @lru_cache(maxsize=1)
@@ -154,7 +151,7 @@ class Pictures:
     def __init__(
         self, folder: Path, names: Sequence[str] | NDArray[Any], decoder: Decoder, found: "ReadPictures | None" = None
     ) -> None:
-        self._folder, self._names, self._decoder = folder, names, replace(decoder, known=found is not None)
+        self._folder, self._names, self._decoder = folder, names, decoder
         self._checks = None if found is None else found.checks
         self.shape = (len(names), *decoder.shape)
         self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
@@ -176,14 +173,8 @@ class Pictures:
             else:
                 pixels[k] = found.pixels
         if bad:
-            raise DataError(f"pictures cannot be read: {_shown(bad)}; mend or remove them")
+            raise DataError(f"pictures cannot be read: {shown(bad, MOST_NAMED)}; mend or remove them")
         return pixels
-
-
-def _shown(names: Sequence[str]) -> str:
-    """Return names, those of many cut short."""
-    more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,11 +234,11 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         labels = np.array(list(map(class_of, found.names.tolist())))
         given.append(LabelledRows(Pictures(path, found.names, Decoder(found.size), found), labels, keys=found.keys))
         read.append(found)
-    classes, unknown = np.unique(given[0].labels), np.setdiff1d(given[-1].labels, given[0].labels)
-    if len(unknown):
+    classes = np.unique(given[0].labels)
+    if unknown := np.setdiff1d(given[-1].labels, classes).tolist():
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
     if len(classes) == 1:
-        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); give each class a folder with its pictures")
+        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
     if all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
@@ -263,15 +254,15 @@ def _found(folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *,
     listed = pictures_below(folder)
     outside = [name for name in listed.names if "/" not in name]
     if outside or not listed.names:
-        told = f"pictures that are in no folder of a class: {_shown(outside)}" if outside else "no pictures"
+        told = f"pictures that are in no folder of a class: {shown(outside, MOST_NAMED)}" if outside else "no pictures"
         raise DataError(f"{folder}: has {told}; put each into a folder with the name of its class")
     if listed.empty:
-        raise DataError(f"{folder}: has folders without pictures: {_shown(listed.empty)}; remove them")
+        raise DataError(f"{folder}: has folders without pictures: {shown(listed.empty, MOST_NAMED)}; remove them")
 
     def read_now(tick: Tick) -> ReadPictures:
         return _read(folder, listed, size, tick, skip_bad=skip_bad)
 
-    request = {"pictures": size, "skip_bad": skip_bad}
+    request = {"pictures": size, "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
 
 
@@ -281,7 +272,7 @@ def _read(
     """Return what the pictures of a folder are, each of which is decoded once."""
     paths, notes = [folder / name for name in listed.names], list[str]()
     if listed.others:
-        notes.append(f"{folder.name}: files that are no pictures are passed over: {_shown(listed.others)}")
+        notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
     (height, width), sizes = (asked, set()) if asked else _median_size(paths, tick)
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
@@ -302,11 +293,13 @@ def _read(
         tick(len(block))
     if bad and not skip_bad:
         remedy = "mend or remove them, or leave them out with `data.skip_bad=true`"
-        raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {_shown(bad)}; {remedy}")
+        raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
     if lacking := set(map(class_of, listed.names)) - set(map(class_of, names)):
-        raise DataError(f"{folder}: no picture of {_shown(sorted(lacking))} can be read; mend or remove them")
+        raise DataError(
+            f"{folder}: no picture of {shown(sorted(lacking), MOST_NAMED)} can be read; mend or remove them"
+        )
     if bad:
-        notes.append(f"{len(bad)} pictures cannot be read, and are left out: {_shown(bad)}")
+        notes.append(f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}")
     checks, n_bytes = zip(*read, strict=True)
     numbers, every = np.array(checks, np.uint64), np.concatenate(keys)
     return ReadPictures(_texts(names), numbers, every, (height, width), digest.hexdigest(), max(n_bytes), tuple(notes))

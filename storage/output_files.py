@@ -131,11 +131,7 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
 
 
 def csv_writer(
-    emit: Callable[[str], object],
-    names: Sequence[str],
-    file_names: NDArray[Any] | None = None,
-    *,
-    regression: bool = False,
+    emit: Callable[[str], object], names: Sequence[str], files: NDArray[Any] | None = None, *, regression: bool = False
 ) -> Write:
     """Emit the header line of a csv, and return a function that emits predictions as lines.
 
@@ -143,14 +139,14 @@ def csv_writer(
     the fewest digits that read back equal. The label of a regression is its decision value to 9 digits, the precision
     of kernel values.
     """
-    emit(_csv_text([["row", *([] if file_names is None else ["file"]), "label", *names]]))
+    emit(_csv_text([["row", *([] if files is None else ["file"]), "label", *names]]))
     start = 0
 
     def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
         nonlocal start
         labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
         numbers = range(start, start + len(label))
-        begun = [[row] if file_names is None else [row, file_names[row]] for row in numbers]
+        begun = [[row] if files is None else [row, files[row]] for row in numbers]
         rows = zip(begun, labels, np.hstack(values).tolist(), strict=True)
         emit(_csv_text([[*begin, value, *others] for begin, value, others in rows]))
         start += len(label)

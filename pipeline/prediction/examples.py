@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from features import array_sources
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
-from features.picture_folders import SUFFIXES, class_of, is_picture, part_folders, pictures_below
+from features.picture_folders import class_of, is_picture, part_folders, pictures_below
 from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
 from features.tables.table_paths import KNOWN, is_picture_folder, is_table
@@ -96,8 +96,6 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
-    if other := next((file for file in (path, *asked.more) if asked.more and not is_picture(str(file))), None):
-        raise UsageError(f"{other}: several files must all be pictures ({', '.join(SUFFIXES)})")
     if is_picture_folder(path) or (is_picture(path.name) and path.exists()):
         return _open_pictures(path, asked, model)
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
@@ -111,9 +109,7 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(
-            f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, or pictures"
-        )
+        raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, pictures")
     if path.suffix == ".npz":
         return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
     _refuse_part(path, asked)

@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.cell_text import read_cell
 from features.descriptors.extraction import feature_length
-from features.errors import DataError
+from features.errors import DataError, UsageError
 from features.open_source import changed, stamp_of
+from features.picture_folders import SUFFIXES, is_picture
 from features.row_source import check_finite, input_dtype
 from features.source import NAMED, Source, SourceSpec
 from features.tables.encoding import unknown_words
@@ -110,6 +111,9 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     own data of a run have changed.
     """
     config, data = predictor.config, asked.data
+    others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
+    if asked.more and others:
+        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(SUFFIXES)})")
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED

@@ -12,7 +12,7 @@ import pytest
 from commands import flip
 from features import open_source
 from features.errors import DataError
-from features.source import Source, SourceSpec
+from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
 from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
@@ -156,12 +156,12 @@ def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
     path.write_text(WORDS)
     found = table_source.open_table(SourceSpec(str(path), **ENCODED), path)
 
-    def read(tick: table_source.Tick) -> Any:
+    def read(tick: Tick) -> Any:
         path.write_text(WORDS + "r,1,n\n")  # as another program would
         return found
 
     with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
-        TableRecords(tmp_path / "tables").read(path, {}, read)
+        TableRecords(tmp_path / "tables").read(path, {}, read, table_source.ReadTable)
     assert not list((tmp_path / "tables").glob("*"))
 
 
