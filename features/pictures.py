@@ -81,6 +81,7 @@ class Decoder:
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
+        picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         if picture.format in TURNED_FORMATS:
             picture = ImageOps.exif_transpose(picture)
         picture = _of_bytes(picture)

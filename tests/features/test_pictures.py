@@ -59,6 +59,8 @@ def test_what_is_transparent_is_on_white_and_photographs_are_turned(tmp_path):
     Image.fromarray(SMOOTH).save(tmp_path / "turned.jpg", exif=exif, quality=100)
     size = pictures._size_of(tmp_path / "turned.jpg")
     np.testing.assert_allclose(Decoder(size).read(tmp_path / "turned.jpg").pixels, np.rot90(SMOOTH, -1), atol=2)
+    small = Decoder((10, 7)).read(tmp_path / "turned.jpg").pixels
+    np.testing.assert_allclose(small, resize(np.rot90(SMOOTH, -1) * 1.0, (10, 7), anti_aliasing=True), atol=9)
 
 
 def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
