@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from PIL import Image
 
 from features import open_source
 from features.tables import readers, table_source
@@ -35,6 +36,11 @@ def write_data(folder: Path, kind: str, X: np.ndarray) -> Path:
     elif kind == "idx":
         images = (40 * X + 128).clip(0, 255).reshape(N, 2, 2), np.arange(N) % 3
         write_idx_folder(path := folder / "idx", compressed=False, train=images, t10k=images)
+    elif kind == "pictures":
+        for k, x in enumerate((40 * X + 128).clip(0, 255).astype(np.uint8).reshape(N, 2, 2)):
+            (path := folder / "pictures" / f"{k % 3}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x).save(path / f"{k}.bmp")
+        path = path.parent
     elif kind == "parts":
         (path := folder / "parts").mkdir()
         for k in range(3):
@@ -69,7 +75,7 @@ def forget() -> None:
     ],
 )
 @pytest.mark.parametrize("store", ["zarr", "none"])
-@pytest.mark.parametrize("kind", ["npz", "zarr", "idx", "csv", "parts", "csv in order", "parts in order"])
+@pytest.mark.parametrize("kind", ["npz", "zarr", "idx", "pictures", "csv", "parts", "csv in order", "parts in order"])
 def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, capsys, kind, store, scheduler, times):
     if kind.endswith("in order"):
         for module, name, value in ((table_source, "SAMPLE_CELLS", 30), (readers, "BLOCK_BYTES", 256)):
@@ -112,7 +118,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    "kind", ["npz", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("zarr", "idx", "csv", "parts"))]
+    "kind", ["npz", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("zarr", "idx", "pictures", "csv", "parts"))]
 )
 def test_a_run_is_resumed_with_its_own_data_alone_also_when_it_is_finished(tmp_path, capsys, kind):
     X = np.random.default_rng(0).normal(size=(N, 4))
