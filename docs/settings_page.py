@@ -58,6 +58,7 @@ KINDS = {
     "real": "number",
     "text": "text",
     "deformation": "names with numbers, `flip`",
+    "picture_size": "whole number, `HEIGHTxWIDTH`",
     "address": "`tls://HOST:PORT`",
     "byte_size": "size",
     "duration": "time",
