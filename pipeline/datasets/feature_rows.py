@@ -34,7 +34,7 @@ from storage.zarr_arrays import gather_rows, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
-TAKE_COPIES = 16  # of deformed copies, each of which takes its time
+TAKE_SLOW_ROWS = 16  # the same of rows that are made when they are read: deformed copies, pictures
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _LiveRows:
             X[here - start] = self.features("train", here.tolist(), inputs[here - start])
             return X
 
-        gather_rows(rows, TAKE_ROWS if self.source.row_keys is None else TAKE_COPIES, read, out)
+        gather_rows(rows, TAKE_ROWS if self.source.row_keys is None else TAKE_SLOW_ROWS, read, out)
         return out
 
     def standardisation(self) -> Standardisation:
