@@ -131,7 +131,9 @@ def with_copies(source: Source, spec: SourceSpec, keys: RowKeys | None = None) -
     if len(source.input_shape) < 2:
         raise UsageError(f"`data.copies={spec.copies}` is for images, {source.name} has rows of numbers; leave it out")
     images, file_rows = partial(source.read_rows, "train"), source.file_rows["train"]
-    if keys is None:
+    if keys is None and source.row_keys is not None:
+        keys = source.row_keys(0, n)
+    elif keys is None:
         keys = np.concatenate([row_keys(images(at, min(at + _TOGETHER, n))) for at in range(0, n, _TOGETHER)])
 
     def repeated(values: Mapping[Part, Any]) -> dict[Part, Any]:
