@@ -120,21 +120,19 @@ class Repeated:
         return values[start - first * self._count : stop - first * self._count]
 
 
-def with_copies(source: Source, spec: SourceSpec, keys: RowKeys | None = None) -> Source:
+def with_copies(source: Source, spec: SourceSpec) -> Source:
     """Return a source whose training rows are those of `source` and their deformed copies; tests stay as they are.
 
-    keys (n,) u8: of the training images, where they are known. Each row counts as its image does: as with more images
-    a penalty then weighs less, and weights of 1/K would make every sum one of weighted rows. Copies are in the group
-    of their image, or are one. Raises UsageError where inputs are no images.
+    Each row counts as its image does: as with more images a penalty then weighs less, and weights of 1/K would make
+    every sum one of weighted rows. Copies are in the group of their image, or are one. Raises UsageError where inputs
+    are no images.
     """
     n, copies = source.n_train, Copies.of(spec)
     if len(source.input_shape) < 2:
         raise UsageError(f"`data.copies={spec.copies}` is for images, {source.name} has rows of numbers; leave it out")
-    images, file_rows = partial(source.read_rows, "train"), source.file_rows["train"]
-    if keys is None and source.row_keys is not None:
-        keys = source.row_keys(0, n)
-    elif keys is None:
-        keys = np.concatenate([row_keys(images(at, min(at + _TOGETHER, n))) for at in range(0, n, _TOGETHER)])
+    images, file_rows, known = partial(source.read_rows, "train"), source.file_rows["train"], source.row_keys
+    spans = [(at, min(at + _TOGETHER, n)) for at in range(0, n, _TOGETHER)]
+    keys = np.concatenate([row_keys(images(*span)) if known is None else known(*span) for span in spans])
 
     def repeated(values: Mapping[Part, Any]) -> dict[Part, Any]:
         return {**values, "train": None if values["train"] is None else Repeated(values["train"], copies.count)}
@@ -154,7 +152,7 @@ def with_copies(source: Source, spec: SourceSpec, keys: RowKeys | None = None) -
         row_keys=partial(copies.keys, keys),
         identity={**source.identity, "copies": {"version": ALGORITHM_VERSION, **asdict(copies)}},
         notes=(*source.notes, f"each of {n} training images with {told}: {n * copies.count} rows"),
-        memory=replace(source.memory, held=source.memory.held + 16 * n),
+        memory=replace(source.memory, held=source.memory.held + 24 * n),
     )
 
 

@@ -247,14 +247,7 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity)
     notes = [note for one in read for note in one.notes]
-    rows = source.file_rows["train"]
-    keys = read[0].keys if rows is None else read[0].keys[rows]
-    return replace(
-        source,
-        notes=(*notes, *source.notes),
-        file_names={"train": read[0].names, "test": read[-1].names},
-        row_keys=lambda start, stop: keys[start:stop],
-    )
+    return replace(source, notes=(*notes, *source.notes), file_names={"train": read[0].names, "test": read[-1].names})
 
 
 def _found(folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *, skip_bad: bool) -> ReadPictures:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -115,11 +116,14 @@ def source_of(
     keys, parts = parts[0].keys, [part._replace(keys=None) for part in parts]  # of 8 bytes a row
     facts = {"name": name, "task": task, "classes": classes, "standardise": zscored, "notes": tuple(notes)}
     source = _of_parts(facts | {"identity": identity}, *parts)
+    if keys is not None and not is_table:  # those of tables are of cells
+        held = replace(source.memory, held=source.memory.held + keys.nbytes)
+        source = replace(source, row_keys=lambda start, stop: keys[start:stop], memory=held)
     if spec.copies == 1:
         return source
     from features.deformed_copies import with_copies  # with numba, which data without copies do without
 
-    return with_copies(source, spec, keys)
+    return with_copies(source, spec)
 
 
 def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> tuple[np.ndarray, np.ndarray | None]:

@@ -304,7 +304,7 @@ def examples_of_source(source: Source, part: str) -> Examples:
         n_rows = source.n_train if one == "train" else source.n_test
         name, file_rows, names = f"{one} part", source.file_rows[one], None
         if source.file_names is not None:
-            names = source.file_names[one] if file_rows is None else source.file_names[one][file_rows]
+            names = source.file_names[one] if file_rows is None else source.file_names[one][file_rows[:]]
         return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows, names)
 
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
