@@ -8,6 +8,7 @@ were hashed.
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
 TOGETHER = 32  # pictures that a thread decodes in one go
 THREADS = min(4, len(os.sched_getaffinity(0)))
 MOST_NAMED = 20  # pictures that an error spells out
+GREY_MODES = ("1", "L", "I")  # how the names begin of Pillow's modes that are grey
 TURNED_FORMATS = ("JPEG", "MPO", "TIFF")  # of cameras
 _TURNED = 274  # the tag of Exif that says how a camera was held
 
@@ -60,6 +62,11 @@ class Decoder:
 
     size: tuple[int, int]
     colour: bool = False
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> "Decoder":
+        """Return what makes pictures of a shape, (height, width) or (height, width, 3)."""
+        return cls((shape[0], shape[1]), len(shape) > 2)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -183,22 +190,22 @@ class ReadPictures:
     """What the first reading of a folder found.
 
     names (n,) text: of its pictures, in it; checks (n,) u8: the first number of the sha256 of each
-    keys (n,) u8: of the pixels; size: (height, width) of all; sha256: of names, files and pixels
-    decoding_bytes: of the largest picture
+    keys (n,) u8: of the pixels; shape: of each, (height, width) or (height, width, 3)
+    sha256: of names, files and pixels; decoding_bytes: of the largest picture
     notes: what was passed over, and how they were resized
     """
 
     names: NDArray[Any]
     checks: NDArray[np.uint64]
     keys: RowKeys
-    size: tuple[int, int]
+    shape: tuple[int, ...]
     sha256: str
     decoding_bytes: int
     notes: tuple[str, ...]
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return arrays that `from_arrays` reads."""
-        record = {name: getattr(self, name) for name in ("size", "sha256", "decoding_bytes", "notes")}
+        record = {name: getattr(self, name) for name in ("shape", "sha256", "decoding_bytes", "notes")}
         record["names"] = self.names.tolist()
         of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
         return {"checks": self.checks, "keys": self.keys, "record": of_record}
@@ -207,8 +214,8 @@ class ReadPictures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
         """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
         record = json.loads(arrays["record"].tobytes())
-        names, size, notes = _texts(record.pop("names")), tuple(record.pop("size")), tuple(record.pop("notes"))
-        return cls(names, arrays["checks"], arrays["keys"], size, notes=notes, **record)
+        names, shape, notes = _texts(record.pop("names")), tuple(record.pop("shape")), tuple(record.pop("notes"))
+        return cls(names, arrays["checks"], arrays["keys"], shape, notes=notes, **record)
 
 
 def _texts(names: Sequence[str]) -> NDArray[Any]:
@@ -218,7 +225,8 @@ def _texts(names: Sequence[str]) -> NDArray[Any]:
 def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) -> Source:
     """Open a folder of pictures; `spec.test` is the one of the test part, in place of DIR/test.
 
-    The names of the class folders are labels: whole numbers if all are, words otherwise. Sizes that differ become
+    In colour where one of the training part is. The names of the class folders are labels: whole numbers if all are,
+    words otherwise. Sizes that differ become
     `spec.size`, by default the median height and width of the pictures to train on, at most 128 pixels. What the keeper
     has saves a reading. Memory is some 100 bytes a picture, and what the threads decode.
 
@@ -231,9 +239,11 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     size = None if spec.size is None else tuple(map(int, spec.size.split("x")))
     read, given = list[ReadPictures](), list[LabelledRows]()
     for path in folders:
-        found = _found(path, size if not read else read[0].size, keeper, skip_bad=spec.skip_bad)
+        colour = len(read[0].shape) > 2 if read else None
+        found = _found(path, read[0].shape[:2] if read else size, keeper, colour=colour, skip_bad=spec.skip_bad)
         labels = np.array(list(map(class_of, found.names.tolist())))
-        given.append(LabelledRows(Pictures(path, found.names, Decoder(found.size), found), labels, keys=found.keys))
+        pictures = Pictures(path, found.names, Decoder.of(found.shape), found)
+        given.append(LabelledRows(pictures, labels, keys=found.keys))
         read.append(found)
     classes = np.unique(given[0].labels)
     if unknown := np.setdiff1d(given[-1].labels, classes).tolist():
@@ -243,14 +253,16 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     if all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
-    identity = {"source": "pictures", "size": read[0].size, "sha256": sha256s if len(read) > 1 else read[0].sha256}
+    identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity)
     notes = [note for one in read for note in one.notes]
     return replace(source, notes=(*notes, *source.notes), file_names={"train": read[0].names, "test": read[-1].names})
 
 
-def _found(folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *, skip_bad: bool) -> ReadPictures:
+def _found(
+    folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *, colour: bool | None, skip_bad: bool
+) -> ReadPictures:
     """Return what is known of a folder, or read it now."""
     listed = pictures_below(folder)
     outside = [name for name in listed.names if "/" not in name]
@@ -261,28 +273,37 @@ def _found(folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *,
         raise DataError(f"{folder}: has folders without pictures: {shown(listed.empty, MOST_NAMED)}; remove them")
 
     def read_now(tick: Tick) -> ReadPictures:
-        return _read(folder, listed, size, tick, skip_bad=skip_bad)
+        return _read(folder, listed, size, tick, colour=colour, skip_bad=skip_bad)
 
-    request = {"pictures": size, "skip_bad": skip_bad, "pillow": PIL.__version__}
+    request = {"pictures": size, "colour": colour, "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
 
 
 def _read(
-    folder: Path, listed: PictureList, asked: tuple[int, ...] | None, tick: Tick, *, skip_bad: bool
+    folder: Path,
+    listed: PictureList,
+    asked: tuple[int, ...] | None,
+    tick: Tick,
+    *,
+    colour: bool | None,
+    skip_bad: bool,
 ) -> ReadPictures:
     """Return what the pictures of a folder are, each of which is decoded once."""
     paths, notes = [folder / name for name in listed.names], list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
-    (height, width), sizes = (asked, set()) if asked else _median_size(paths, tick)
+    heads = _heads_of(paths, tick)
+    sizes = {head[:2] for head in heads}
+    height, width = asked[:2] if asked else _median_size(heads)
+    decoder = Decoder((height, width), any(head[2] for head in heads) if colour is None else colour)
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
     names, read, bad = list[str](), list[tuple[np.uint64, int]](), list[str]()
-    digest, keys, together = hashlib.sha256(), list[RowKeys](), max(1, BLOCK_BYTES // (height * width))
+    digest, keys, together = hashlib.sha256(), list[RowKeys](), max(1, BLOCK_BYTES // math.prod(decoder.shape))
     for begin in range(0, len(paths), together):
         block, pixels = paths[begin : begin + together], list[NDArray[np.uint8]]()
-        for k, found in enumerate(_each(Decoder((height, width)).read, block), begin):
+        for k, found in enumerate(_each(decoder.read, block), begin):
             if isinstance(found, str):
                 bad.append(f"{paths[k]} ({found})")
                 continue
@@ -303,23 +324,28 @@ def _read(
         notes.append(f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}")
     checks, n_bytes = zip(*read, strict=True)
     numbers, every = np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(_texts(names), numbers, every, (height, width), digest.hexdigest(), max(n_bytes), tuple(notes))
+    return ReadPictures(_texts(names), numbers, every, decoder.shape, digest.hexdigest(), max(n_bytes), tuple(notes))
 
 
-def _median_size(paths: Sequence[Path], tick: Tick) -> tuple[tuple[int, int], set[tuple[int, int]]]:
-    """Return the median (height, width), shrunk to LARGEST_SIDE at most, and the sizes that there are."""
-    sizes = list[tuple[int, int]]()
+def _heads_of(paths: Sequence[Path], tick: Tick) -> list[tuple[int, int, bool]]:
+    """Return (height, width, whether it is in colour) of each picture that has a head."""
+    heads = list[tuple[int, int, bool]]()
     for begin in range(0, len(paths), together := 64 * TOGETHER):
-        sizes += [size for size in _each(_size_of, paths[begin : begin + together]) if not isinstance(size, str)]
+        heads += [head for head in _each(_head_of, paths[begin : begin + together]) if not isinstance(head, str)]
         tick(0)
-    height, width = np.median(np.array(sizes or [(1, 1)]), axis=0).tolist()
-    shrunk = min(1.0, LARGEST_SIDE / max(height, width))
-    return (max(1, round(shrunk * height)), max(1, round(shrunk * width))), set(sizes)
+    return heads
 
 
-def _size_of(path: Path) -> tuple[int, int]:
-    """Return the (height, width) of a picture by the head of its file."""
+def _head_of(path: Path) -> tuple[int, int, bool]:
     with open_plain(path) as stream:
         picture = _opened(stream)
         is_turned = picture.format in TURNED_FORMATS and picture.getexif().get(_TURNED, 1) > 4
-        return picture.size if is_turned else (picture.height, picture.width)
+        sides = picture.size if is_turned else (picture.height, picture.width)
+        return *sides, not picture.mode.startswith(GREY_MODES)
+
+
+def _median_size(heads: Sequence[tuple[int, int, bool]]) -> tuple[int, int]:
+    """Return the median (height, width), shrunk to LARGEST_SIDE at most."""
+    height, width, _ = np.median(np.array(heads or [(1, 1, False)]), axis=0).tolist()
+    shrunk = min(1.0, LARGEST_SIDE / max(height, width))
+    return max(1, round(shrunk * height)), max(1, round(shrunk * width))

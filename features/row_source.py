@@ -17,7 +17,7 @@ from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceS
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
-MOST_CHANNELS = 4  # of colour images
+N_COLOURS = 3  # red, green and blue
 
 
 class LabelledRows(NamedTuple):
@@ -312,19 +312,19 @@ def input_dtype(inputs: RowArray) -> np.dtype:
 
 
 def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the shape of one input of an array of some shape: (d,), or (H, W) of images, with or without one channel.
+    """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
 
-    Raises DataError for other shapes, with the numpy that makes grey images, or columns, of them.
+    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
     """
     sizes = tuple(map(int, shape[1:]))
     if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
         return sizes[1:] if sizes[0] == 1 else sizes[:2]
-    if len(sizes) in (1, 2):
+    if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
         return sizes
     remedy = "X.reshape(len(X), -1) for columns" if sizes else "X.reshape(-1, 1) for one column"
-    if len(sizes) == 3 and (channels := next((axis for axis in (3, 1) if shape[axis] <= MOST_CHANNELS), None)):
-        remedy = f"X.mean(axis={channels}).astype(X.dtype) for grey images, {remedy}"
-    raise DataError(f"{name} has shape {tuple(shape)}; inputs are needed, (n, d) or (n, H, W): {remedy}")
+    if len(sizes) == 3 and N_COLOURS in (sizes[0], sizes[2] - 1):
+        remedy = f"X{'.transpose(0, 2, 3, 1)' if sizes[0] == N_COLOURS else '[..., :3]'} for colour images, {remedy}"
+    raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
 
 
 def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:

@@ -19,11 +19,14 @@ class FeatureSpec:
     name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172) or ``raw`` (the values, flattened)
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
+    brightness : weight, 0 or more, of the mean brightness of each cell of soft-hog beside its histogram; of colour
+        images of the mean of each channel
     """
 
     name: str
     deskew: float = 0.0
     power: float = 1.0
+    brightness: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse an unknown name, a shear of less than nothing or more than all, a power that is no use."""
@@ -35,20 +38,26 @@ class FeatureSpec:
             raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
         if self.name == "raw" and self.power != 1.0:
             raise UsageError(f"features.power = {self.power:g} is for histograms, not for raw; leave it out")
+        if self.name != "soft-hog" and self.brightness:
+            raise UsageError(f"features.brightness = {self.brightness:g} is for soft-hog, not for {self.name}")
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     """Return the number of features for inputs of a shape. Raises UsageError where they are no images, or too small."""
-    needs = f"needs images (H, W), found inputs of shape {input_shape}"
+    needs = f"needs grey images (H, W), found inputs of shape {input_shape}"
     if spec.deskew and len(input_shape) != 2:
         raise UsageError(f"features.deskew = {spec.deskew:g} {needs}; leave it out")
     if spec.name == "raw":
         return math.prod(input_shape)
-    if len(input_shape) != 2:
-        raise UsageError(f"{spec.name} {needs}; use features = raw")
+    is_colour = input_shape[2:] == (3,)
+    if len(input_shape) != 2 and (spec.name == "sphog" or not is_colour):
+        raise UsageError(f"{spec.name} {needs}; use features = {'soft-hog' if is_colour else 'raw'}")
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
-    return soft_hog.SoftHog.of(*input_shape).length(*input_shape)
+    height, width, *channels = input_shape
+    n_features = soft_hog.SoftHog.of(height, width).length(height, width)
+    n_means = math.prod(channels) * n_features // soft_hog.ORIENTATIONS
+    return n_features + (n_means if spec.brightness else 0)
 
 
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
@@ -70,7 +79,10 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
             np.sqrt(histograms, out=histograms)  # exactly rounded
         elif spec.power != 1.0:
             np.power(histograms, np.float32(spec.power), out=histograms)
-    return histograms
+        if not spec.brightness:
+            return histograms
+        means = soft_hog.cell_means(inputs) * np.float32(spec.brightness / (255.0 if is_bytes else 1.0))
+        return np.hstack([histograms, means / np.float32(math.sqrt(means.shape[1]))])
 
 
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
@@ -81,4 +93,6 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
         described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}
     if spec.power != 1.0:
         described |= {"power": float(spec.power)}
+    if spec.brightness:
+        described |= {"brightness": float(spec.brightness)}
     return described

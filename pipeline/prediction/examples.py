@@ -193,7 +193,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel) 
     """
     from features.pictures import Decoder, Pictures  # with what decodes them
 
-    if len(model.input_shape) != 2 or model.input_dtype != "uint8":
+    if len(model.input_shape) < 2 or model.input_dtype != "uint8":
         raise DataError(f"{path}: the model is not of images of bytes, so that it takes no pictures")
     parts = part_folders(path) if path.is_dir() else {}
     if not parts:
@@ -206,7 +206,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel) 
         else:
             place, names = Path(), [str(path), *asked.more]
             labels = [Path(name).absolute().parent.name for name in names]
-        pictures = Pictures(place, names, Decoder(model.input_shape))
+        pictures = Pictures(place, names, Decoder.of(model.input_shape))
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
         pieces.append(replace(piece, file_names=np.array(names, np.dtypes.StringDType())))
     name = path.resolve().name if not asked.more else f"{1 + len(asked.more)} files"

@@ -173,7 +173,7 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
     """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
     model = predictor.model
-    if len(model.input_shape) != 2 or not model.n_centers:
+    if len(model.input_shape) < 2 or not model.n_centers:
         return None
     piece = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
@@ -204,7 +204,7 @@ def _name(piece: ExamplePart, row: int) -> str:
 
 
 def _picture(piece: ExamplePart, row: int) -> str | None:
-    return plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) == 2 else None
+    return plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) > 1 else None
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:

@@ -121,11 +121,11 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 def picture(image: NDArray[np.generic]) -> str:
-    """Return a data URI of a grey PNG of an image (H, W); bytes as they are, other numbers from least to largest.
+    """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest.
 
     An image of more than 64 pixels a side is thinned.
     """
-    step = -(-max(image.shape) // MOST_SIDE)
+    step = -(-max(image.shape[:2]) // MOST_SIDE)
     pixels = image[::step, ::step]
     if pixels.dtype != np.uint8:
         values = np.asarray(pixels, np.float64)

@@ -35,6 +35,7 @@ from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/data.md, "Image features")
+BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images of bytes that are not deskewed (docs/data.md, "Image features")
 IMAGE_PENALTY = 0.01
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
@@ -46,12 +47,15 @@ PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # sett
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     """Fill in task, features and whether inputs are z-scored."""
     config = with_value(config, "data.task", source.task)
-    is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
+    is_image = len(source.input_shape) > 1 and min(source.input_shape[:2]) >= IMAGE_SIDE
     if config.features.name == "auto":
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
     name = config.features.name
     power = ROOT if name == "soft-hog" else 1.0
-    return _with_defaults(config, {"features.power": power, "data.standardise": source.standardise and name == "raw"})
+    has_means = name == "soft-hog" and not config.features.deskew and source.read("train", 0, 1)[0].dtype == "uint8"
+    means = COLOUR_BRIGHTNESS if len(source.input_shape) > 2 else BRIGHTNESS
+    defaults = {"features.power": power, "features.brightness": means if has_means else 0.0}
+    return _with_defaults(config, defaults | {"data.standardise": source.standardise and name == "raw"})
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,11 @@ def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_t
         ("soft-hog, sphog, raw", {"name": "sift"}, None),
         *(("raw", {"name": name}, shape) for name in ("soft-hog", "sphog") for shape in ((10,), (3, 28, 28))),
         ("raw", {"name": "sphog"}, (3, 28)),
+        ("use features = soft-hog", {"name": "sphog"}, (28, 28, 3)),
+        ("not for sphog", {"name": "sphog", "brightness": 1.0}, None),
         ("too many", {"name": "soft-hog"}, (4, 10**6)),
         *(
-            (r"features\.deskew = 0\.5 needs images", {"name": "raw", "deskew": 0.5}, shape)
+            (r"features\.deskew = 0\.5 needs grey images", {"name": "raw", "deskew": 0.5}, shape)
             for shape in ((10,), (3, 8, 8))
         ),
     ],
@@ -108,21 +110,23 @@ PARAMETERS = st.builds(SoftHog, cell=st.floats(1.0, 8.0), scale=st.floats(0.3, 2
 
 def naive_soft_hog(image, parameters):
     """One image, (H, W) to (d,) float64: every cell looks at every pixel; gradients by scipy's convolution."""
-    n_bins, image = 8, image.astype(np.float64)
+    n_bins, image = 8, image.astype(np.float64).reshape(*image.shape[:2], -1)
     at = np.arange(-max(1, math.ceil(2.5 * parameters.scale)), max(1, math.ceil(2.5 * parameters.scale)) + 1)
     bell = np.exp(-(at**2) / (2 * parameters.scale**2))
     gx, gy = (
         convolve1d(convolve1d(image, -at * bell, axis=axis, mode="nearest"), bell, axis=1 - axis, mode="nearest")
         for axis in (1, 0)
     )
+    strongest = np.hypot(gx, gy).argmax(axis=2)[..., None]
+    gx, gy = (np.take_along_axis(of, strongest, axis=2)[..., 0] for of in (gx, gy))
     distance = np.degrees(np.arctan2(gy, gx))[..., None] - np.arange(n_bins) * 360.0 / n_bins
     distance = np.abs((distance + 180.0) % 360.0 - 180.0) * n_bins / 360.0  # in bins, round the circle
     of_bin = np.maximum(0.0, 1.0 - distance)
     votes = np.hypot(gx, gy)[..., None] * of_bin
-    places = [np.arange(side) - (side - 1) / 2 for side in image.shape]  # from the middle of the image
+    places = [np.arange(side) - (side - 1) / 2 for side in image.shape[:2]]  # from the middle of the image
     parts = []
     cell, step = parameters.cell, parameters.cell * 0.7
-    n_rows, n_columns = (1 + math.floor((side - 1) / step + 1e-9) for side in image.shape)
+    n_rows, n_columns = (1 + math.floor((side - 1) / step + 1e-9) for side in image.shape[:2])
     for row in (np.arange(n_rows) - (n_rows - 1) / 2) * step:
         for column in (np.arange(n_columns) - (n_columns - 1) / 2) * step:
             near = [np.clip(1 - np.abs(p - c) / cell, 0, 1) for p, c in zip(places, (row, column), strict=True)]
@@ -130,14 +134,28 @@ def naive_soft_hog(image, parameters):
     return np.concatenate(parts) / (np.sum(parts) + 1e-10)
 
 
-@given(PARAMETERS, st.integers(8, 24), st.integers(8, 24), st.integers(0, 2**32 - 1))
-def test_soft_hog_of_any_size_and_parameters_equals_the_twin(parameters, height, width, seed):
-    rng = np.random.default_rng(seed)
-    found = soft_hog(rng.integers(0, 256, (2, height, width)).astype(np.float64), parameters)
+@given(PARAMETERS, st.integers(8, 24), st.integers(8, 24), st.sampled_from([(), (3,)]), st.integers(0, 2**32 - 1))
+def test_soft_hog_of_any_size_and_parameters_equals_the_twin(parameters, height, width, channels, seed):
+    images = np.random.default_rng(seed).integers(0, 256, (2, height, width, *channels))
+    found = soft_hog(images.astype(np.float64), parameters)
     assert found.shape == (2, parameters.length(height, width))
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (2, height, width))
     np.testing.assert_allclose(found, [naive_soft_hog(image, parameters) for image in images], atol=2e-6)
+
+
+@pytest.mark.parametrize("channels", [(), (3,)])
+def test_brightness_of_cells_is_the_mean_of_their_pixels(channels):
+    images = np.random.default_rng(0).integers(0, 256, (70, 16, 20, *channels), np.uint8)
+    spec = FeatureSpec("soft-hog", power=0.5, brightness=0.8)
+    found = extract(spec, images)
+    assert found.shape == (70, feature_length(spec, images.shape[1:]))
+    n = feature_length(FeatureSpec("soft-hog"), images.shape[1:])
+    np.testing.assert_array_equal(found[:, :n], extract(FeatureSpec("soft-hog", power=0.5), images))
+    rows, columns = (SoftHog.of(16, 20).votes(side) for side in (16, 20))
+    weights = np.einsum("yr,xs->rsyx", rows, columns)
+    weights /= weights.sum(axis=(2, 3), keepdims=True)
+    means = np.einsum("rsyx,nyxc->ncrs", weights, images.reshape(70, 16, 20, -1) / 255).reshape(70, -1)
+    np.testing.assert_allclose(found[:, n:], 0.8 * means / np.sqrt(means.shape[1]), rtol=1e-5)
+    np.testing.assert_array_equal(extract(spec, images[65:]), found[65:])
 
 
 def test_roots_of_soft_hog_have_norm_1_and_blank_images_no_features(images):

@@ -57,7 +57,8 @@ def test_what_is_transparent_is_on_white_and_photographs_are_turned(tmp_path):
     np.testing.assert_allclose(found, 255 * rgb2gray(rgba2rgb(alpha)), atol=1.6)
     (exif := Image.Exif())[274] = 6  # a quarter to the right
     Image.fromarray(SMOOTH).save(tmp_path / "turned.jpg", exif=exif, quality=100)
-    size = pictures._size_of(tmp_path / "turned.jpg")
+    *size, is_colour = pictures._head_of(tmp_path / "turned.jpg")
+    assert not is_colour
     np.testing.assert_allclose(Decoder(size).read(tmp_path / "turned.jpg").pixels, np.rot90(SMOOTH, -1), atol=2)
     small = Decoder((10, 7)).read(tmp_path / "turned.jpg").pixels
     np.testing.assert_allclose(small, resize(np.rot90(SMOOTH, -1) * 1.0, (10, 7), anti_aliasing=True), atol=9)
@@ -71,8 +72,20 @@ def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
     assert source.input_shape == (8, 6)
     assert "pictures of 4 sizes are resized to 8 x 6 (`features.size=8x6`)" in source.notes
     assert opened(tmp_path, size="5x4").read("train", 0, 2)[0].shape == (2, 5, 4)
-    Image.fromarray(np.zeros((300, 600), np.uint8)).save(tmp_path / "large.png")
-    assert pictures._median_size([tmp_path / "large.png"], int)[0] == (64, 128)
+    assert pictures._median_size([(300, 600, False)]) == (64, 128)
+
+
+def test_pictures_are_in_colour_where_one_to_train_on_is(tmp_path):
+    train, test = write(tmp_path / "train", a=3, b=3), write(tmp_path / "test", a=2, b=2)
+    Image.fromarray(RGB[:8, :6]).save(train / "b" / "colour.png")
+    source = opened(tmp_path)
+    assert source.input_shape == (8, 6, 3)
+    np.testing.assert_array_equal(source.read("train", 6, 7)[0][0], RGB[:8, :6])
+    grey = np.asarray(Image.open(test / "a" / "0.png"))
+    np.testing.assert_array_equal(source.read("test", 0, 1)[0][0], np.stack([grey] * 3, axis=2))
+    Image.fromarray(RGB[:8, :6]).save(test / "b" / "colour.png")
+    (train / "b" / "colour.png").unlink()
+    assert opened(tmp_path).input_shape == (8, 6)
 
 
 def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
