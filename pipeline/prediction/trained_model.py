@@ -362,9 +362,9 @@ def _kernel(described: Any, scales: NDArray[np.float32] | None) -> type[Kernel]:
 
 def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
-    sheared, power = described.get("deskew", 0.0), described.get("power", 1.0)
+    usual = {"deskew": 0.0, "power": 1.0, "brightness": 0.0}
     try:
-        spec = FeatureSpec(described["name"], deskew=sheared, power=power)
+        spec = FeatureSpec(described["name"], **{name: described.get(name, value) for name, value in usual.items()})
         expected = parameters(spec)
     except (UsageError, OverflowError, ValueError) as error:
         raise ModelFormatError(str(error)) from None
