@@ -146,6 +146,8 @@ def numeric(values: Any, name: str) -> Any:
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
+    if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
+        raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
     return unmasked(values)
 
 

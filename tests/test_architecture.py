@@ -33,7 +33,7 @@ OWN_PLACE = {  # an outside library: the only files that may import it
     "dask": ("pipeline/runtime/executors.py",),
     "pyarrow": (
         "features/input_files.py",
-        *(f"features/tables/{name}.py" for name in ("frames", "readers", "cells", "learning", "table_source")),
+        *(f"features/tables/{name}.py" for name in ("readers", "cells", "learning", "table_source")),
         "storage/output_files.py",
     ),
     "distributed": ("pipeline/runtime/executors.py",),

@@ -1,9 +1,10 @@
-"""Tables as batches of columns, read front to back by Arrow: text, parquet, data frames; one file or several.
+"""Tables as batches of columns, read front to back by Arrow: text or parquet; one file or several.
 
 A batch is bounded by bytes, however many columns there are. Rows count from 0, lines from 1.
 """
 
 import csv
+import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,23 +16,21 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown, text_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
-from features.tables.frames import UNREADABLE, index_in
 from features.tables.table_paths import existing_files, is_parquet, suffix_of
 
 SEPARATORS = ",;\t"
 BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
 COLUMN_BLOCK_BYTES = 1 << 11  # of each of them
-BATCH_BYTES = 4 << 20  # of a batch of parquet or of a frame
-LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet or of a frame
+BATCH_BYTES = 4 << 20  # of a batch of parquet
+LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
 BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
 PAGE_BYTES = 1 << 20  # of a column of parquet, about
 MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // MOST_ROWS  # of a cell: all of a batch may be as long
@@ -46,6 +45,7 @@ _MAGIC = {
     b"PK\3\4": "zip or Excel",
 }
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,64 +368,12 @@ def _check_sizes(path: Path, file: pyarrow.parquet.ParquetFile) -> int:
     return max(sizes, default=0)
 
 
-class MixedColumnError(DataError):
-    """A table in memory has a column of values that no type of Arrow has, such as numbers and words."""
-
-
-class Frame:
-    """A table in memory, by Arrow's interface: of pandas, polars, pyarrow or others."""
-
-    def __init__(self, frame: Any, called: str) -> None:
-        self.path = Path(called)
-        try:
-            self._table = pyarrow.table(frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame)
-        except UNREADABLE as error:
-            words = " ".join(str(error).split())[:120]
-            raise MixedColumnError(f"{called}: cannot be read as a table, of one type a column ({words})") from error
-        for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
-            kind = column.type
-            if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
-                column = column.cast(pyarrow.dictionary(kind.index_type, pyarrow.string()))
-                self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
-        self.metadata = self._table.schema.metadata
-
-    def names(self) -> list[str]:
-        """Return the names of the columns."""
-        return [name.strip() for name in self._table.column_names]
-
-    def count_rows(self) -> int:
-        """Return the number of rows."""
-        return int(self._table.num_rows)
-
-    def reading_bytes(self) -> int:
-        """Return how many bytes reading its rows takes: those of a batch."""
-        return 4 * BATCH_BYTES
-
-    def batches(self, places: Collection[int]) -> Iterator[Batch]:
-        """Yield the rows with the columns at some places. Raises DataError as for parquet."""
-        check_types(self.path, self._table.schema, places)
-        span = _batch_rows(max(len(places), 1))
-        for start in range(0, self.count_rows(), span):
-            part = self._table.slice(start, span)
-            yield _batch(self.path, start, part.column_names, {place: part.column(place) for place in places})
-
-
-def frame_of_cells(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
-    """Return cells (n, columns) as a table: numbers as they are, objects as texts of a csv."""
-
-    if cells.dtype.kind in "biuf":
-        columns = [pyarrow.array(column) for column in cells.T]
-    else:
-        columns = [pyarrow.array(list(map(text_of, column)), pyarrow.string()) for column in cells.T]
-    return pyarrow.Table.from_arrays(columns, list(names))
-
-
-TablePart = CsvFile | ParquetFile | Frame  # one file of a table, or a table in memory
+TablePart = CsvFile | ParquetFile  # one file of a table
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Parts with the same columns."""
+    """Files with the same columns."""
 
     path: Path
     parts: Sequence[TablePart]
@@ -438,11 +386,6 @@ class Table:
         """
         files = existing_files(path)
         return cls(path, [ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header) for file in files])
-
-    @classmethod
-    def of(cls, frame: Any, called: str) -> "Table":
-        """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
-        return cls(Path(called), [Frame(frame, called)])
 
     @property
     def _first(self) -> TablePart:
@@ -516,6 +459,16 @@ def _names_of(part: TablePart) -> list[str]:
     if not names:
         raise DataError(f"{part.path}: is empty; rows of numbers are needed")
     return names
+
+
+def index_in(names: Iterable[str], metadata: Mapping[bytes, bytes] | None = None) -> frozenset[str]:
+    """Return which columns are the index of a pandas frame: those its metadata lists, or that have the name of one."""
+    try:
+        listed = json.loads((metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, TypeError, ValueError):
+        listed = []
+    known = {name.strip() for name in listed if isinstance(name, str)}
+    return frozenset(name for name in names if name in known or _UNNAMED_INDEX.fullmatch(name.strip()))
 
 
 def kind_of(of: "pyarrow.DataType") -> str | None:

@@ -25,7 +25,7 @@ from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner
-from features.tables.readers import Batch, CsvFile, Frame, Table
+from features.tables.readers import Batch, CsvFile, Table
 from features.tables.table_paths import KNOWN, existing_files, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
@@ -469,23 +469,6 @@ def _sampled(source: Source, found: ReadTable) -> LearnedRows:
     inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)[: len(codes)]
     chosen = np.flatnonzero(np.isin(drawn, rows))
     return LearnedRows(inputs[chosen], np.searchsorted(rows, drawn[chosen]))
-
-
-def inputs_in_memory(frame: Frame, asked: EncodingRequest, training: NDArray[np.int64]) -> tuple[RowArray, Columns]:
-    """Return the inputs (n, d) f8 that all columns of a table in memory become, and how.
-
-    training : the rows, ascending, that words and medians are learned on. Raises DataError and UsageError as
-    `open_table`.
-    """
-    names, table = frame.names(), Table(frame.path, [frame])
-    layout, learner = TableLayout(tuple(names), tuple(range(len(names)))), Learner(frame.path, names, asked)
-    codes = np.concatenate([rows.codes for rows in rows_of(table, layout, learner, labelled=False)])
-    learner.check(SourceSpec(str(frame.path)), len(codes), codes)
-    columns = Columns(tuple(names), kinds=learner.kinds)
-    if asked == EncodingRequest():
-        return codes, columns
-    encoding = learn_encoding(names, learner.words, codes[training], asked)
-    return EncodedRows(codes, encoding, learner.words), replace(columns, encoding=encoding)
 
 
 def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:

@@ -1,6 +1,6 @@
 """Rows of arrays as the steps of a fit read them: features, targets, weights and keys of the rows that count.
 
-They are read by blocks: what is standardised, scaled or encoded is never in memory whole.
+They are read by blocks: what is standardised or scaled is never in memory whole.
 """
 
 from collections.abc import Iterator
@@ -9,40 +9,31 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array
 
 from features.array_sources import unmasked
 from features.deformed_copies import Copies
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
-from features.source import Columns, Part
+from features.source import Part
 from features.standardisation import Standardisation
-from features.tables.encoding import EncodingRequest
-from features.tables.frames import is_frame
-from features.tables.readers import Frame, MixedColumnError, frame_of_cells
-from features.tables.table_source import inputs_in_memory
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
-from storage.zarr_arrays import chunk_rows_for, gather_rows
+from storage.zarr_arrays import chunk_rows_for
 
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
 
 
 class Rows:
-    """A matrix (n, d) of float32 or float64 that is read by row blocks.
+    """A matrix (n, d) of float32 or float64 that is read by row blocks."""
 
-    feature_dtype: what features are rounded to; None: that of the values.
-    """
-
-    def __init__(self, X: Any, feature_dtype: type | None = None) -> None:
+    def __init__(self, X: NDArray[np.floating]) -> None:
         self._X = X
         self._standardisation: Standardisation | None = None
         self._scales: NDArray[np.float32] | None = None
         self.shape = (int(X.shape[0]), int(X.shape[1]))
         self.dtype: type = X.dtype.type
-        self.feature_dtype = feature_dtype or self.dtype
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -51,7 +42,7 @@ class Rows:
     def seen(self, standardisation: Standardisation | None, scales: NDArray[np.float32] | None = None) -> "Rows":
         """Return the rows as the kernel sees them: standardised as they are read, then scaled; None does neither."""
         rows = copy(self)
-        rows._standardisation, rows._scales, rows.dtype = standardisation, scales, self.feature_dtype
+        rows._standardisation, rows._scales = standardisation, scales
         return rows
 
     def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
@@ -70,14 +61,11 @@ class Rows:
         return self._finite(self._X[start:stop], np.arange(start, stop))
 
     def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
+        """Return the rows `index`, in its order, as `dtype`: (len(index), d)."""
         out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
-        if isinstance(self._X, np.ndarray):
-            for start in range(0, len(index), MOST_BLOCK_ROWS):  # of which float64 copies are made
-                some = index[start : start + MOST_BLOCK_ROWS]
-                out[start : start + len(some)] = self._finite(self._X[some], some)
-        else:
-            gather_rows(index, MOST_BLOCK_ROWS, self.read, out)
+        for start in range(0, len(index), MOST_BLOCK_ROWS):  # of which float64 copies are made
+            some = index[start : start + MOST_BLOCK_ROWS]
+            out[start : start + len(some)] = self._finite(self._X[some], some)
         return out
 
     def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
@@ -96,24 +84,6 @@ class Rows:
         return values
 
 
-def rows_of_cells(
-    X: Any, categorical: str | None, missing: str | None, counted: NDArray[np.int64]
-) -> tuple[Rows, Columns]:
-    """Return the inputs that the cells of X (n, columns), a DataFrame or an array, become, and how.
-
-    They are float32, as in a feature store. Words and medians are those of the rows `counted`. Raises DataError naming
-    a cell, UsageError. `prediction.examples` reads cells as these columns say.
-    """
-    try:
-        part = Frame(X, "X")
-    except MixedColumnError:  # or no table; numbers and words in one column are read as texts
-        cells = check_array(X, dtype=None, ensure_all_finite=False)
-        names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
-        part = Frame(frame_of_cells(cells, list(names)), "X")
-    inputs, columns = inputs_in_memory(part, EncodingRequest.read(categorical, missing), counted)
-    return Rows(inputs, feature_dtype=np.float32), columns
-
-
 class ArrayFeatures:
     """The rows that have a weight, as `datasets.feature_rows.FeatureRows`.
 
@@ -128,8 +98,7 @@ class ArrayFeatures:
         weights: NDArray[np.float64] | None = None,
         groups: ArrayLike | None = None,
     ) -> None:
-        self._given, self.dtype = rows, rows.feature_dtype
-        self._rows = rows if rows.dtype == self.dtype else rows.seen(None)
+        self._given, self._rows, self.dtype = rows, rows, rows.dtype
         self.input_shape: tuple[int, ...] = rows.shape[1:]
         self._standardisation: Standardisation | None = None
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)

@@ -1,6 +1,6 @@
 """The fit and the predictions of the two estimators: `KernelMachine` imports this when it is fitted or asked.
 
-It brings numba and pyarrow, which take as long to import as scikit-learn does.
+It brings numba, which takes as long to import as scikit-learn does.
 """
 
 import math
@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from features.array_sources import numeric, unmasked
 from features.deformed_copies import Copies
 from features.descriptors.extraction import FeatureSpec
 from features.source import Columns
-from features.tables.frames import check_frame, has_numbers_only, is_frame, truth_columns, without_index
 from features.targets import check_printable, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -34,8 +33,7 @@ from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
-from pipeline.estimators.array_features import ArrayFeatures, Rows, rows_of_cells
-from pipeline.prediction.predictor import Predictor
+from pipeline.estimators.array_features import ArrayFeatures, Rows
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
@@ -107,17 +105,12 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
-    kinds = truth_columns(X) if is_frame(X) else {}
     copies = Copies.of(source_spec(config))
     image_shape = np.shape(X)[1:] if copies.count > 1 else ()
     if copies.count > 1 and len(image_shape) != 2:
         raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
-    X = _as_rows(machine, X)
-    X, y = _validated(machine, X, y)
+    rows, y = _validated(machine, _as_rows(machine, X), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
-    rows, columns = _rows_and_columns(machine, X, config, weights)
-    if columns is not None and isinstance(X, Rows):
-        columns = replace(columns, kinds=kinds)
     features = ArrayFeatures(rows, targets, weights, groups)
     if copies.count > 1:
         features.copied(copies, image_shape)
@@ -133,7 +126,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     work.given_factors = factors
     if learns_scales(config.kernel.scale):
         work.features = ScaledFeatures(features, work.stored(SCALES))
-    _store(machine, work, features, fit(work), columns)
+    _store(machine, work, features, fit(work))
 
 
 def _as_rows(machine: Any, X: Any) -> Any:
@@ -144,44 +137,27 @@ def _as_rows(machine: Any, X: Any) -> Any:
     return flat / np.float32(255.0) if flat.dtype == np.uint8 else flat
 
 
-def _validated(machine: Any, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-    """Return X, as `Rows` of numbers or as a table of cells, and y (n,), checked as scikit-learn does."""
-    is_numeric = not is_classifier(machine)
-    check_frame(X, "X")
-    check_frame(y, "y", columns=False)
-    X, y = numeric(without_index(X), "X"), unmasked(y)
-    are_cells = machine.categorical is not None or machine.missing is not None
-    if not are_cells and (given := _numbers(machine, X, y=y, y_numeric=is_numeric)) is not None:
-        return Rows(given[0]), column_or_1d(given[1], warn=True)
-    rows = X if is_frame(X) else check_array(X, dtype=None, ensure_all_finite=False)
-    if y is None:
-        raise ValueError(f"{type(machine).__name__} requires y to be passed, but the target y is None")
-    if not all(rows.shape):
-        raise ValueError(f"Found array with 0 sample(s) or feature(s): X has the shape {rows.shape}")
-    y = column_or_1d(np.asarray(y), warn=True)
-    check_consistent_length(rows, y)
-    if y.dtype.kind in "fO":
-        assert_all_finite(y, input_name="y")
-    validate_data(machine, X, skip_check_array=True)  # names and number of the columns
-    return rows, y.astype(np.float64) if is_numeric else y
+def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
+    """Return X and y (n,), checked as scikit-learn does."""
+    X, y = _numbers(machine, X, y=unmasked(y), y_numeric=not is_classifier(machine))
+    return Rows(X), column_or_1d(y, warn=True)
 
 
 def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
-    """Return X, and y with it, as scikit-learn checks them; None for a DataFrame with cells that are no numbers."""
-    if is_frame(X) and not has_numbers_only(X):
-        return None
+    """Return X, and y with it, as scikit-learn checks them. Raises ValueError, also for words and missing values."""
     try:
-        return validate_data(machine, X, dtype=[np.float64, np.float32], **checks)
-    except ValueError as error:
+        return validate_data(machine, numeric(X, "X"), dtype=[np.float64, np.float32], **checks)
+    except (TypeError, ValueError) as error:
         words = str(error).partition("\n")[0]  # then other estimators are recommended
         if "with dim" in words:
             raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
-        if not words.startswith("Input X contains"):
-            raise
-        if is_frame(X):
-            return None
-        hint = " missing='median' fills missing cells in" if "NaN" in words and "y" in checks else ""
-        raise ValueError(words + hint) from None
+        if words.startswith("Input X contains"):
+            hint = " fill gaps in before, with SimpleImputer in a pipeline" if "NaN" in words else ""
+            raise ValueError(words + hint) from None
+        if isinstance(error, TypeError) or "could not convert" in words:
+            remedy = "encode words and dates first, with OneHotEncoder in a pipeline, or train from a file"
+            raise ValueError(f"X holds no numbers alone ({words:.80}); {remedy} with the command") from None
+        raise
 
 
 def _targets_and_weights(
@@ -207,19 +183,6 @@ def _targets_and_weights(
         raise ValueError(f"y holds {n_present} class with rows of positive weight; at least two classes are needed")
     task = "binary" if len(machine.classes_) == 2 else "multiclass"
     return task, tuple(machine.classes_.tolist()), targets, weights, of_classes
-
-
-def _rows_and_columns(
-    machine: Any, X: Any, config: TrainConfig, weights: NDArray[np.float64] | None
-) -> tuple[Rows, Columns | None]:
-    """Return the inputs of the fit, and the columns of the table that they are made of; None where X has no names."""
-    names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
-    machine._of_cells = not isinstance(X, Rows)
-    if isinstance(X, Rows):
-        return X, Columns(names) if names else None
-    counted = np.arange(len(X)) if weights is None else np.flatnonzero(weights)
-    rows, columns = rows_of_cells(X, config.data.categorical, config.data.missing, counted)
-    return rows, columns if names else replace(columns, inputs=())  # which go by their places
 
 
 def _filled_in(
@@ -260,11 +223,10 @@ def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
     return kept + max(needed.memory for needed in passes)
 
 
-def _store(
-    machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights, columns: Columns | None
-) -> None:
+def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:
     """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config
+    names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
     model = assemble_model(
         work,
         final,
@@ -272,7 +234,7 @@ def _store(
         features=FeatureSpec("raw"),
         standardisation=features.standardisation() if config.data.standardise else None,
         input_shape=features.input_shape,
-        table_columns=columns,
+        table_columns=Columns(names) if names else None,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
     _set_attributes(machine, model)
@@ -296,9 +258,7 @@ def _store(
 def _set_attributes(machine: Any, model: SparseKernelModel) -> None:
     """Set the attributes that every model has."""
     single = model.task == "regression"
-    scales, columns, n_inputs = model.feature_scales, model.table_columns, model.centers.shape[1]
-    names = () if columns is None else columns.input_names
-    machine.input_names_ = np.array(names or [*map(str, range(n_inputs))], dtype=object)
+    scales = model.feature_scales
     machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()
     machine.feature_scales_ = None if scales is None else scales.copy()
     machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
@@ -314,16 +274,10 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
-        check_frame(X, "X")
-        X = _as_rows(machine, numeric(without_index(X), "X"))
-        given = None if machine._of_cells else _numbers(machine, X, reset=False)
-        if given is None:
-            return Predictor(model_of(machine)).decision_function(X)
-        return _decision_of_numbers(machine, Rows(given))
+        return _decision_of(machine, Rows(_numbers(machine, _as_rows(machine, X), reset=False)))
 
 
-def _decision_of_numbers(machine: Any, rows: Rows) -> NDArray[np.floating]:
-    """Return the outputs (n, T) of rows of numbers."""
+def _decision_of(machine: Any, rows: Rows) -> NDArray[np.floating]:
     model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
     decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
     for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):

@@ -21,8 +21,6 @@ PARAMETERS: dict[str, str] = {
     "n_centers": "centers.count",
     "budget": "centers.budget",
     "standardise": "data.standardise",
-    "categorical": "data.categorical",
-    "missing": "data.missing",
     "copies": "data.copies",
     "deform": "data.deform",
     "class_weight": "data.class_weight",
@@ -82,7 +80,7 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
 
 
 def in_parameters(message: str) -> str:
-    """Return a message of the steps of a fit with its settings as parameters, and columns to drop as those of X."""
+    """Return a message of the steps of a fit with its settings as parameters."""
     return reworded(message, _parameter)
 
 
@@ -91,8 +89,6 @@ def _parameter(key: str, value: str | None) -> str:
     name = _NAMES.get(key, key)
     if value is None:
         return name
-    if key == "data.drop":
-        return f"X without {value}"
     if value == NONE_MEANS.get(name):
         return f"{name}=None"
     with suppress(ValueError, KeyError):  # of what stands for a value, such as greedy:K

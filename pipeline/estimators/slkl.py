@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
 from features.array_sources import unmasked
@@ -35,8 +34,6 @@ class KernelMachine(BaseEstimator):
     _: KW_ONLY
     budget: float | str | None = None
     standardise: bool = True
-    categorical: str | None = None
-    missing: str | None = None
     copies: int = 1
     deform: str | None = None
     kernel: str | None = None
@@ -54,11 +51,6 @@ class KernelMachine(BaseEstimator):
     random_state: Any = None
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
-        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
         """Fit X (n, n_features) to y (n,), numbers or labels, with row weights (n,) ≥ 0, and return self.
@@ -82,18 +74,6 @@ class KernelMachine(BaseEstimator):
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
         """The share of each column of X in squared distances, (n_features,), after a fit with learned scales."""
-        shares, columns = self.input_importances_, self._model.table_columns
-        encoded = () if columns is None or columns.encoding is None else columns.encoding.columns
-        names = [column.name for column in encoded for _ in column.inputs] or (
-            [] if columns is None else columns.inputs
-        )
-        owners = np.array(names)
-        starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]]) if len(owners) else np.arange(len(shares))
-        return np.add.reduceat(shares, starts)
-
-    @property
-    def input_importances_(self) -> NDArray[np.float64]:
-        """The share of each input that columns of X become, (n_inputs,), after a fit with learned scales."""
         scales = getattr(self, "feature_scales_", None)
         if scales is None:
             raise AttributeError("importances are there after a fit with feature_scale='learned'")
@@ -137,11 +117,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         `n_centers`. None: 60, where `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
-    categorical : None, "auto" or "onehot"
-        Words are categories: "onehot": an input for each; "auto": the same up to 32, else their place in the alphabet.
-        "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
-    missing : None or "median"
-        "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
     copies : int
         Rows that each image of X (n, H, W) becomes: itself, and deformed copies of it, which `random_state` draws.
         Row r of the fit is copy r % copies of image r // copies (of those of positive weight); copies count, and are
@@ -229,22 +204,18 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     feature_importances_ : (n_features,) float64
         Their squares, or the diagonal of the metric, over the sum: the shares of the columns of X in squared distances,
         if X is standardised. Only after a fit that learned scales.
-    input_names_, input_importances_ : (n_inputs,)
-        The inputs that columns become (one for each word, date, number, or mark of missing cells), and the share of
-        each: those of a column sum to its importance.
     n_features_in_ : int
     feature_names_in_ : (n_features,) array
         Names of the columns, where X was a data frame with text for names.
 
     Notes
     -----
-    Parameters mean what the settings of the command mean; the guide has more on penalties, kernels, scales, selections
-    and data frames. penalty=None stands for "max:1e-7" below 50 rows, and with
+    Parameters mean what the settings of the command mean; the guide has more on penalties, kernels, scales, and
+    selections. penalty=None stands for "max:1e-7" below 50 rows, and with
     n_centers="all", `refit`, or a `tol`, `max_sweeps` or `schedule` other than the default.
 
-    X is an array, which may be a memory map, or a DataFrame. A DataFrame with words or dates, and any X where
-    `categorical` or `missing` is given, is read as the command reads a table: features are float32, and `centers_` and
-    `feature_scales_` are of the inputs that cells become.
+    X is an array of numbers, which may be a memory map, or a DataFrame of numbers. Encode words before, and fill in
+    missing values: by a pipeline with OneHotEncoder and SimpleImputer, or train from a file with the command.
 
     float32 rows give float32 predictions. Kernel values of a fit are float64, those of predictions as precise as they
     must be.

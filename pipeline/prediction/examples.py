@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import array_sources
+from features.cell_text import DATE, KINDS
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.picture_folders import class_of, is_picture, part_folders, pictures_below
@@ -224,8 +225,7 @@ def _table_examples(
 
     columns = model.table_columns or Columns(())
     n_inputs = math.prod(model.input_shape)
-    n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    layout = model_layout(table, target, columns, n_columns, labelled=labelled)
+    layout = model_layout(table, target, columns, n_inputs, labelled=labelled)
     reader = cell_reader(columns, layout.input_names)
     of_target = CellReader([table.names[layout.target or 0]], [None], kinds={}, are_quantities=True)
 
@@ -256,40 +256,23 @@ def _table_examples(
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
-    """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
-    from features.tables import frames, readers  # as above
+    """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns.
 
-    frames.check_frame(X, "X")
+    Raises DataError for another shape, and where the model is of a table with words, dates or missing cells.
+    """
     X, columns = array_sources.numeric(X, "X"), model.table_columns
-    encoding = None if columns is None else columns.encoding
+    if columns is not None and (columns.encoding is not None or KINDS[DATE] in columns.kinds.values()):
+        remedy = "write the rows to a .parquet or .csv file and predict that"
+        raise DataError(f"X: the model is of a table with words, dates or missing cells; {remedy}")
     if columns is not None and columns.inputs and hasattr(X, "columns"):
-        called = {str(name).strip(): name for name in reversed(frames.columns_of(X))}  # as files have them
-        lacking = [name for name in columns.inputs if name not in called]
+        lacking = [name for name in columns.inputs if name not in X.columns]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        if not len(X):
-            return Examples("X", None, ())
-        X = frames.with_columns(X, [called[name] for name in columns.inputs])
-        try:
-            return _table_examples(readers.Table.of(X, "X"), model)
-        except readers.MixedColumnError:
-            if encoding is None:
-                raise
-    else:
-        X = frames.without_index(X)
-    if columns is None or encoding is None:
-        rows = np.asarray(X)
-        shape = input_shape(rows.shape, "X")
-        piece = ExamplePart(len(rows), shape, lambda start, stop: (rows[start:stop], None), "X")
-        check_shape(piece, model)
-        return Examples("X", None, (piece,))
-    cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]
-    if cells.ndim != 2 or cells.shape[1] != len(names):
-        shape = cells.shape[1:]
-        raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
-    if not len(cells):
-        return Examples("X", None, ())
-    return _table_examples(readers.Table.of(readers.frame_of_cells(cells, names), "X"), model)
+        X = np.column_stack([array_sources.numeric(np.asarray(X[name]), "X") for name in columns.inputs])
+    rows = np.asarray(X)
+    piece = ExamplePart(len(rows), input_shape(rows.shape, "X"), lambda start, stop: (rows[start:stop], None), "X")
+    check_shape(piece, model)
+    return Examples("X", None, (piece,))
 
 
 def examples_of_source(source: Source, part: str) -> Examples:

@@ -4,7 +4,6 @@ Blocks are the same for every kind of data, since the last bits of float32 produ
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -54,9 +53,9 @@ MOST_BLOCK_ROWS = 2**16
 class Predictor:
     """A trained model for arrays of inputs; `model` holds its centers and weights.
 
-    X gives the same bits as a file would: images (rows, H, W) or flat rows; of a table the cells of the input columns
-    by position, or by name where X is a DataFrame. Unknown categories are warned of. Every method raises DataError or
-    InvalidDataError naming a row that the model cannot take, and for another shape.
+    X gives the same bits as a file would: images (rows, H, W) or rows (rows, d) of numbers; of a table of numbers the
+    input columns by position, or by name where X is a DataFrame. Every method raises DataError or InvalidDataError
+    naming a row that the model cannot take, for another shape, and where the model takes words, dates or missing cells.
 
     layout, config: of the run that the model is of, where it is of one.
     """
@@ -67,10 +66,7 @@ class Predictor:
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return decision values (rows, outputs) f8."""
-        examples = examples_in_memory(X, self.model)
-        blocks = [block.decision for block in predictions(self.model, examples)]
-        for line in unknown_words(examples.unknown):
-            warnings.warn(line, stacklevel=2)
+        blocks = [block.decision for block in predictions(self.model, examples_in_memory(X, self.model))]
         return np.concatenate([np.empty((0, len(self.model.intercept))), *blocks])
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Batches of tables: what a csv, parquet or frame holds, by any blocks and in any files; what is damaged, and where."""
+"""Batches of tables: what a csv or parquet holds, by any blocks and in any files; what is damaged, and where."""
 
 import csv
 import gzip
@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas
-import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from features.errors import DataError, MissingInputError
 from features.tables import readers
 from features.tables.cells import distinct
-from features.tables.readers import Table, frame_of_cells
+from features.tables.readers import Table
 from runs import python
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
@@ -148,16 +147,11 @@ TEXTS = [[None if cell is None else str(cell) for cell in row] for row in zip(*T
 
 
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None])
-def test_parquet_of_any_encoding_and_frames_of_any_library_are_the_csv_of_the_same_table(
-    tmp_path, small_blocks, encoding
-):
+def test_parquet_of_any_encoding_is_the_csv_of_the_same_table(tmp_path, small_blocks, encoding):
     options = {"use_dictionary": False, "column_encoding": {"color": encoding}} if encoding else {}
     path = save(tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
-    frame = pandas.DataFrame(TABLE)
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    frames = [pyarrow.table(TABLE), polars.DataFrame(TABLE), frame.set_index(frame.index[::-1])]
-    frames.append(frame_of_cells(frame.astype(object).to_numpy(), list(TABLE)))
-    tables = [Table.of(one, "X") for one in frames] + [Table.in_files(tmp_path / name) for name in ("t.csv", path.name)]
+    pandas.DataFrame(TABLE).to_csv(tmp_path / "t.csv", index=False)
+    tables = [Table.in_files(tmp_path / name) for name in ("t.csv", path.name)]
     for table in tables:
         assert table.names == list(TABLE)
         assert cells_of(table) == TEXTS
@@ -169,19 +163,14 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
     words = pyarrow.array([f"word {k % 7}".encode() for k in range(79)] + [b"\xff"], pyarrow.binary()).view("string")
     columns = {"a": np.arange(80.0), "w": words, "t": ["x" * 5000] * 80, "l": [[1] * (1 + k % 2) for k in range(80)]}
     table = Table.in_files(save(tmp_path / "t.parquet", columns, use_dictionary=dictionary))
-    frame = Table.of(pyarrow.table({"a": [1], "t": ["x" * 5000], "l": pandas.to_timedelta([1], unit="h")}), "X")
-    for read_from, place, message in (
-        (table, 1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
-        (table, 2, r"t\.parquet: column t has a text of 5000 bytes; .*`data\.drop=t`"),
-        (table, 3, r"t\.parquet: columns .*: l \(list<.*\); give each .*, or leave them out \(`data\.drop=l`\)"),
-        (frame, 1, r"^X: column t has a text of 5000 bytes"),
-        (frame, 2, r"^X: columns that hold neither .*: l \(duration"),
+    for place, message in (
+        (1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
+        (2, r"t\.parquet: column t has a text of 5000 bytes; .*`data\.drop=t`"),
+        (3, r"t\.parquet: columns .*: l \(list<.*\); give each .*, or leave them out \(`data\.drop=l`\)"),
     ):
         with pytest.raises(DataError, match=message):
-            list(read_from.batches([0, place]))
-        assert next(iter(read_from.batches([0]))).n_rows
-    with pytest.raises(DataError, match="X: cannot be read as a table"):
-        Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
+            list(table.batches([0, place]))
+        assert next(iter(table.batches([0]))).n_rows
 
 
 def test_promises_are_compared_with_the_size_of_the_file(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import softmax
-from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import RFE, SelectFromModel
@@ -394,11 +393,7 @@ def test_what_a_mask_hides_is_missing(data: Data, dtype: type) -> None:
         np.ma.masked_array(values, gaps[:, 1] if values.ndim == 1 else gaps)
         for values in (np.where(gaps, np.ones((), dtype) * 99, X), X[:, 0], np.ones(120, dtype), data[2].astype(str))
     )
-    filling, machine = (
-        SLKLRegressor(4, random_state=0, missing=missing).fit(X, data[1]) for missing in ("median", None)
-    )
-    expected = clone(filling).fit(np.where(gaps, np.nan, X), data[1]).predict(np.where(gaps, np.nan, X))
-    np.testing.assert_array_equal(filling.fit(hidden, data[1]).predict(hidden), expected)
+    machine = SLKLRegressor(4, random_state=0).fit(X, data[1])
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: machine.fit(hidden, data[1]), "X contains NaN"),
         (lambda: machine.predict(hidden), "X contains NaN"),
