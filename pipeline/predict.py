@@ -24,9 +24,8 @@ MODEL is a model folder, or the folder of a run. DATA is a named data set (digit
 folder in IDX layout, a folder of pictures, or pictures one by one. A named data set, and data that hold parts, give
 their test part (--part); all else is taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
-.npz files hold label (n,) and decision (n, outputs); .csv and .parquet the columns row, label, and
-decision, or decision_CLASS for each class; of pictures all have file, their names. --probabilities adds
-probability (n, classes), or columns probability_CLASS.
+Files have the columns row, label, and decision, or decision_CLASS for each class; of pictures also
+file, their names. --probabilities adds columns probability_CLASS.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
 75 stopped."""
 
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_parser("predict", "Predict labels and decision values with a trained model.", EPILOG)
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder, or folder of a run")
     parser.add_argument("data", metavar="DATA", nargs="+", help="what to predict, see below")
-    parser.add_argument("--out", required=True, metavar="F", help=".npz, .csv or .parquet; - is csv on standard output")
+    parser.add_argument("--out", required=True, metavar="F", help=".csv or .parquet; - is csv on standard output")
     parser.add_argument("--probabilities", action="store_true", help="write the probability of each class too")
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
@@ -84,12 +83,13 @@ def _predict(arguments: argparse.Namespace) -> None:
             write(model.labels_of(block.decision), block.decision, *more)
             n_far += block.n_far
 
+    is_regression = model.task == "regression"
     if out is None:
-        columns, is_regression = (*names, *classes), model.task == "regression"
+        columns = (*names, *classes)
         write_all(csv_writer(sys.stdout.write, columns, examples.file_names, regression=is_regression))
         _warn(warnings_of(model, examples, n_far))
         return
-    spec = OutputSpec(examples.n_rows, dtype, names, model.labels, classes, examples.file_names)
+    spec = OutputSpec(examples.n_rows, dtype, names, classes, examples.file_names, is_regression)
     with stopping.working(), writing(out, spec, replace=arguments.force) as write:
         write_all(write)
         stopping.check()

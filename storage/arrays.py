@@ -144,26 +144,17 @@ def _damage_of(path: Path) -> Iterator[None]:
         raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
 
 
-@contextlib.contextmanager
-def npz_entry(archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
-    """Yield an entry of an .npz to write the values to; its size must be known, so that it may exceed 4 GiB."""
-    header = _npy_header(dtype, shape)
-    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-    info.create_system = 3
-    info.external_attr = 0o644 << 16
-    info.file_size = len(header) + math.prod(shape) * dtype.itemsize
-    with archive.open(info, "w") as entry:
-        entry.write(header)
-        yield entry
-
-
 def _write_npz(stream: Any, arrays: Mapping[str, np.ndarray]) -> None:
     """Write the arrays to a seekable stream; no copy of an array that is contiguous and little endian."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
             values = _as_written(name, arrays[name])
-            data = _bytes_of(values)
-            with npz_entry(archive, name, values.dtype, values.shape) as entry:
+            header, data = _npy_header(values.dtype, values.shape), _bytes_of(values)
+            info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            info.file_size = len(header) + data.nbytes  # known before, so that it may exceed 4 GiB
+            with archive.open(info, "w") as entry:
+                entry.write(header)
                 for start in range(0, data.nbytes, _PIECE_BYTES):
                     entry.write(data[start : start + _PIECE_BYTES])
 

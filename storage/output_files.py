@@ -1,8 +1,7 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .csv or .parquet.
+"""Outputs under a name that the user gives, whole under it or not there; predictions as .csv or .parquet.
 
-Predictions are written block by block, and memory does not grow with the rows: an .npz is filled in place while its
-labels and probabilities wait in nameless files beside it, a .csv gets its lines, and a .parquet groups of rows of some
-MiB.
+Predictions are written block by block, and memory does not grow with the rows: a .csv gets its lines, and a .parquet
+groups of rows of some MiB.
 """
 
 from __future__ import annotations
@@ -13,26 +12,22 @@ import fcntl
 import io
 import math
 import os
-import shutil
-import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage import files as disk
-from storage.arrays import npz_entry
 from storage.errors import CannotWriteError
 from storage.files import aside_of, locked
 from storage.folders import remove_aside
 from storage.zarr_arrays import chunk_rows_for
 
-SUFFIXES = (".npz", ".csv", ".parquet")
+SUFFIXES = (".csv", ".parquet")
 _SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
 SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
 
@@ -87,9 +82,9 @@ class OutputSpec:
     n_rows: int
     label_dtype: np.dtype[Any]  # numbers, booleans or strings of fixed length
     names: tuple[str, ...]  # of the columns of the decision values
-    classes: tuple[Any, ...] = ()  # the labels in the order of the outputs, empty for regression
     probability_names: tuple[str, ...] = ()  # of the columns of probabilities, empty where none are wanted
     file_names: NDArray[Any] | None = None  # (n_rows,) text: of the files that a row is each
+    is_regression: bool = False
 
 
 def check_predictions(path: Path, *, replace: bool) -> None:
@@ -107,15 +102,14 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
 
     The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
 
-    .npz: arrays label, decision and, where there are any, probability, classes and file. .csv: see `csv_writer`.
-    .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `spec.label_dtype` says, file a string,
-    and the others f8.
+    .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as
+    `spec.label_dtype` says, file a string, and the others f8.
 
     Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
     another number of rows was written.
     """
     check_predictions(path, replace=replace)
-    form = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix]
+    form = {".csv": _csv, ".parquet": _parquet}[path.suffix]
     rows = 0
 
     with form(path, spec, replace) as write:
@@ -161,9 +155,9 @@ def _csv_text(rows: list[list[object]]) -> str:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, replace: bool, wanted_bytes: int | None = None) -> Iterator[Any]:
+def _replacing(path: Path, replace: bool) -> Iterator[Any]:
     """Yield a stream as `files.replacing`, locked until it has its name."""
-    with contextlib.ExitStack() as held, disk.replacing(path, wanted_bytes, replace=replace) as stream:
+    with contextlib.ExitStack() as held, disk.replacing(path, replace=replace) as stream:
         held.enter_context(locked(os.dup(stream.fileno())))
         yield stream
 
@@ -172,43 +166,9 @@ def _replacing(path: Path, replace: bool, wanted_bytes: int | None = None) -> It
 def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     with _replacing(path, replace) as stream:
         names = (*spec.names, *spec.probability_names)
-        regression = spec.label_dtype.kind == "f" and not spec.classes
-        yield csv_writer(lambda text: stream.write(text.encode()), names, spec.file_names, regression=regression)
-
-
-@contextlib.contextmanager
-def _npz(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
-    number = np.dtype("<f8")
-    shape, wide = (spec.n_rows, len(spec.names)), (spec.n_rows, len(spec.probability_names))
-    with (
-        _replacing(path, replace, 8 * shape[0] * (shape[1] + wide[1])) as stream,
-        tempfile.TemporaryFile(dir=path.parent) as labels,
-        tempfile.TemporaryFile(dir=path.parent) as probabilities,
-        zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive,
-    ):
-        with npz_entry(archive, "decision", number, shape) as decision:
-
-            def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
-                labels.write(np.ascontiguousarray(label, dtype=spec.label_dtype).tobytes())
-                for stream, block in zip((decision, probabilities), values, strict=False):
-                    stream.write(np.ascontiguousarray(block, dtype=number).tobytes())
-
-            yield write
-        waiting: list[tuple[str, np.dtype[Any], tuple[int, ...], IO[bytes]]]
-        waiting = [("label", spec.label_dtype, shape[:1], labels)]
-        waiting += [("probability", number, wide, probabilities)] if spec.probability_names else []
-        if spec.classes:
-            classes = np.asarray(spec.classes, dtype=spec.label_dtype)
-            waiting.append(("classes", classes.dtype, classes.shape, io.BytesIO(classes.tobytes())))
-        for name, dtype, of_shape, content in waiting:
-            content.seek(0)
-            with npz_entry(archive, name, dtype, of_shape) as entry:
-                shutil.copyfileobj(content, entry)
-        if spec.file_names is not None:
-            texts = np.dtype(f"<U{max(map(len, spec.file_names))}")
-            with npz_entry(archive, "file", texts, shape[:1]) as entry:
-                for start in range(0, spec.n_rows, 4096):
-                    entry.write(spec.file_names[start : start + 4096].astype(texts).tobytes())
+        yield csv_writer(
+            lambda text: stream.write(text.encode()), names, spec.file_names, regression=spec.is_regression
+        )
 
 
 @contextlib.contextmanager

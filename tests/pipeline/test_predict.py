@@ -44,12 +44,9 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
         rows = list(csv.reader(path.read_text().splitlines()))
         assert [row[0] for row in rows[1:]] == [str(k) for k in range(len(rows) - 1)]
         return np.array([row[1] for row in rows[1:]]), np.array([row[2:] for row in rows[1:]], dtype=float)
-    if path.suffix == ".parquet":
-        row, label, *values = pyarrow.parquet.read_table(path).columns
-        assert row.to_pylist() == list(range(len(row)))
-        return np.array(label.to_pylist()), np.stack([one.to_numpy() for one in values], axis=1)
-    arrays = dict(np.load(path, allow_pickle=False))
-    return arrays["label"], np.hstack([arrays[name] for name in ("decision", "probability") if name in arrays])
+    row, label, *values = pyarrow.parquet.read_table(path).columns
+    assert row.to_pylist() == list(range(len(row)))
+    return np.array(label.to_pylist()), np.stack([one.to_numpy() for one in values], axis=1)
 
 
 @functools.cache
@@ -89,8 +86,6 @@ def test_files_tell_which_column_is_whose(images: Path, rings: Runs, tmp_path: P
         np.savez(tmp_path / "X.npz", X=X)
         for suffix in SUFFIXES:
             assert predict(run, data, tmp_path / f"out{suffix}", "--force", "-q") == 0
-        with np.load(tmp_path / "out.npz") as arrays:
-            assert arrays["classes"].tolist() == classes if classes else "classes" not in arrays
         assert (tmp_path / "out.csv").read_text().splitlines()[0].split(",") == ["row", "label", *names]
         schema = pyarrow.parquet.read_schema(tmp_path / "out.parquet")
         assert schema.names == ["row", "label", *names]
@@ -252,8 +247,8 @@ def test_a_folder_of_images_and_parts(images: Path, tmp_path: Path) -> None:
         (tmp_path / "parts.npz", ["--part", "all"], decision),
         (tmp_path / "parts.npz", [], decision[40:]),
     ):
-        assert predict(images, data, tmp_path / "out.npz", "-q", "--force", *options) == 0
-        np.testing.assert_allclose(loaded(tmp_path / "out.npz")[1], rows, rtol=1e-5, atol=1e-5)
+        assert predict(images, data, tmp_path / "out.csv", "-q", "--force", *options) == 0
+        np.testing.assert_allclose(loaded(tmp_path / "out.csv")[1], rows, rtol=1e-5, atol=1e-5)
 
 
 def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
@@ -266,11 +261,11 @@ def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path,
         np.testing.assert_array_equal(loaded(out)[1], before)
         assert predict(rings["binary"], data, out, "-q", "--force") == 0
         assert loaded(out)[1].shape == (len(X), 1)
-    (tmp_path / "mine.npz").mkdir()
-    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "mine.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
     for name in ("mine", "pipe"):
-        assert predict(rings["words"], data, tmp_path / f"{name}.npz", "-q", "--force") == 73
-    left = {data.name, "mine.npz", "pipe.npz", "out.csv", "out.npz", "out.parquet"}
+        assert predict(rings["words"], data, tmp_path / f"{name}.csv", "-q", "--force") == 73
+    left = {data.name, "mine.csv", "pipe.csv", "out.csv", "out.parquet"}
     assert {path.name for path in tmp_path.iterdir()} == left
 
 
@@ -358,20 +353,19 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
     shutil.copytree(run / "model", tmp_path / "altered")
     flip(tmp_path / "altered" / "model.json")
     cases: list[tuple[Path, str | Path, int, str]] = [
-        (tmp_path / "absent", "a.npz", 66, "no such folder"),
-        (tmp_path / "folder.csv", "a.npz", 66, "holds no model"),
-        (tmp_path / "unfinished", "a.npz", 66, "train it to its end"),
-        (tmp_path / "damaged", "a.npz", 65, "arrays.npz"),
-        (tmp_path / "altered", "a.npz", 65, "model.json"),
-        (run, "a.txt", 2, "suffix"),
-        (run, "data.npz", 2, "is the data"),
-        (run, "absent/a.npz", 73, "no folder"),
-        (run, "file/a.npz", 73, "no folder"),
+        (tmp_path / "absent", "a.csv", 66, "no such folder"),
+        (tmp_path / "folder.csv", "a.csv", 66, "holds no model"),
+        (tmp_path / "unfinished", "a.csv", 66, "train it to its end"),
+        (tmp_path / "damaged", "a.csv", 65, "arrays.npz"),
+        (tmp_path / "altered", "a.csv", 65, "model.json"),
+        (run, "a.npz", 2, "suffix"),
+        (run, "absent/a.csv", 73, "no folder"),
+        (run, "file/a.csv", 73, "no folder"),
         (run, "folder.csv", 73, "folder"),
         (run, "x" * 300 + ".csv", 2, "the name is too long for a file; choose a shorter one"),
         *(
             (run, run / name, 2, "lies in the folder of the model")
-            for name in ("model/a.npz", "a.csv", "b/../model/a.csv")
+            for name in ("model/a.csv", "a.csv", "b/../model/a.csv")
         ),
     ]
     before = sorted(tmp_path.rglob("*"))
@@ -409,7 +403,7 @@ def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_interrupt_ends_with_its_code_and_leaves_nothing(
     suffix: str, rings: Runs, ring_data: Runs, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 
@@ -21,10 +22,11 @@ X = RNG.standard_normal((300, 4)) * [1, 20, 0.1, 5] + [0, 3, -1, 100]
 WORDS = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.4, 0.4])]
 
 
-def predicted(model: Path, rows: np.ndarray, folder: Path) -> np.lib.npyio.NpzFile:
+def predicted(model: Path, rows: np.ndarray, folder: Path) -> pandas.DataFrame:
     np.savez(folder / "rows.npz", X=rows)
-    assert predict.main([str(model), str(folder / "rows.npz"), "--out", str(folder / "out.npz"), "--force", "-q"]) == 0
-    return np.load(folder / "out.npz")
+    out = folder / "out.parquet"
+    assert predict.main([str(model), str(folder / "rows.npz"), "--out", str(out), "--force", "-q"]) == 0
+    return pandas.read_parquet(out)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,9 @@ def test_commands_take_what_an_estimator_saves(machine: SLKLClassifier, tmp_path
     machine.save(tmp_path / "model")
     told = predicted(tmp_path / "model", X[200:], tmp_path)
     assert told["label"].tolist() == machine.predict(X[200:]).tolist()
-    assert told["decision"] == pytest.approx(machine.decision_function(X[200:]), rel=1e-3, abs=1e-3)
+    assert told.filter(like="decision").to_numpy() == pytest.approx(
+        machine.decision_function(X[200:]), rel=1e-3, abs=1e-3
+    )
     before = files_of(tmp_path / "model")
     machine.save(str(tmp_path / "model"))  # in its own place
     assert files_of(tmp_path / "model") == before

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from features.errors import DataError
@@ -48,9 +49,8 @@ def of_bytes(images: tuple[Images, Images], run_on: Callable[..., Path]) -> Path
 
 def decisions(run: Path, X: Images, folder: Path) -> Images:
     np.savez(folder / "new.npz", X=X)
-    assert predict.main([str(run), str(folder / "new.npz"), "--out", str(folder / "out.npz"), "--force", "-q"]) == 0
-    with np.load(folder / "out.npz") as found:
-        return found["decision"]
+    assert predict.main([str(run), str(folder / "new.npz"), "--out", str(folder / "out.parquet"), "--force", "-q"]) == 0
+    return pandas.read_parquet(folder / "out.parquet").filter(like="decision").to_numpy()
 
 
 def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, images, tmp_path):
@@ -61,10 +61,10 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, images, tmp_pa
         np.testing.assert_array_equal(decisions(of_bytes, same, tmp_path), expected)
     names = ",".join(f"p{k}" for k in range(X[0].size))
     np.savetxt(tmp_path / "rows.csv", X.reshape(60, -1), delimiter=",", fmt="%d", header=names, comments="")
-    arguments = [str(of_bytes), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "csv.npz"), "-q"]
+    arguments = [str(of_bytes), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "csv.parquet"), "-q"]
     assert predict.main(arguments) == 0
-    with np.load(tmp_path / "csv.npz") as found:
-        np.testing.assert_array_equal(found["decision"], expected)
+    found = pandas.read_parquet(tmp_path / "csv.parquet").filter(like="decision")
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("value", "told"), [(0.5, "0.5"), (-1.0, "-1"), (256.0, "256"), (1.0, "1")])

@@ -63,14 +63,14 @@ def test_files_are_predicted_as_the_run_scored_them(
     model, report = load_model(learned / "model"), report_of(learned)
     assert evaluate.main([str(learned), "--json"]) == 0
     assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
-    assert predict.main([str(learned), str(data), "--out", str(tmp_path / "out.npz"), "-q"]) == 0
+    assert predict.main([str(learned), str(data), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
     table = np.loadtxt(data, delimiter=",", skiprows=1)
     X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
     distances = ((X[:, None].astype(float) - model.centers) ** 2).sum(axis=2)
     expected = np.exp(-distances / (2 * model.sigma2)) @ model.weights + model.intercept
-    with np.load(tmp_path / "out.npz") as written:
-        rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
-        np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
+    written = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    rounding = 16 * np.finfo(np.float32).eps * np.abs(model.weights).sum()  # of columns and distances
+    np.testing.assert_allclose(written[:, 2], expected[:, 0], atol=rounding)
 
 
 def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
