@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import struct
 import zipfile
 import zlib
@@ -137,11 +138,18 @@ def unmasked(values: Any) -> Any:
     return np.ma.filled(values.astype(dtype), np.nan)
 
 
+def is_frame(values: Any) -> bool:
+    """Return whether values are a DataFrame, of pandas or polars: columns with names and dtypes."""
+    return hasattr(values, "columns") and hasattr(values, "dtypes")
+
+
 def numeric(values: Any, name: str) -> Any:
     """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    if kind in ("m", "M"):
-        raise DataError(f"{name} holds times ({values.dtype}); subtract a date, and divide by np.timedelta64(1, 'D')")
+    dtypes = map(str, values.dtypes if is_frame(values) else [getattr(values, "dtype", "")])
+    times = next((dtype for dtype in dtypes if re.match("date|time|duration", dtype, re.I)), None)
+    if times is not None:
+        raise DataError(f"{name} holds times ({times}); subtract a date, and divide by np.timedelta64(1, 'D')")
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":

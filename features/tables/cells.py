@@ -66,7 +66,7 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
 
     They are those that a csv of the same table holds, without blanks around them; None for a missing cell.
     """
-    if types.is_null(values.type) or types.is_string_view(values.type):
+    if types.is_null(values.type):
         values = values.cast(pyarrow.string())
     coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
     codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -313,28 +313,16 @@ class ParquetFile:
             return
         read = sorted(places)
         names = [schema.names[place] for place in read]
+        span = max(min(MOST_ROWS, BATCH_BYTES // (8 * len(read))), LEAST_ROWS)
         with _opened(self.path) as file:
             for group in range(file.num_row_groups):
-                rows = file.iter_batches(_batch_rows(len(read)), row_groups=[group], columns=names, use_threads=False)
-                for batch in rows:
-                    columns = pyarrow.Table.from_batches([batch]).columns
-                    yield _batch(self.path, start, schema.names, dict(zip(read, columns, strict=True)))
+                for batch in file.iter_batches(span, row_groups=[group], columns=names, use_threads=False):
+                    columns = dict[int, pyarrow.Array]()
+                    for place, column in zip(read, batch.columns, strict=True):
+                        columns[place] = column.cast("string") if types.is_string_view(column.type) else column
+                        check_texts(self.path, schema.names[place], columns[place], start)
+                    yield Batch(self.path, start, batch.num_rows, columns)
                     start += batch.num_rows
-
-
-def _batch(path: Path, start: int, names: Sequence[str], columns: Mapping[int, "pyarrow.ChunkedArray"]) -> Batch:
-    """Return rows, from one on, of columns by place, of which at least one is there. Raises DataError for bad texts."""
-    arrays = dict[int, "pyarrow.Array"]()
-    for place, column in columns.items():
-        column = column.combine_chunks()
-        arrays[place] = column.cast("string") if types.is_string_view(column.type) else column
-        check_texts(path, names[place], arrays[place], start)
-    return Batch(path, start, len(column), arrays)
-
-
-def _batch_rows(n_columns: int) -> int:
-    """Return the rows of a batch of so many columns, of eight bytes each."""
-    return max(min(MOST_ROWS, BATCH_BYTES // (8 * n_columns)), LEAST_ROWS)
 
 
 @contextmanager

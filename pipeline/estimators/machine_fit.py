@@ -152,11 +152,11 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
         if "with dim" in words:
             raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
         if words.startswith("Input X contains"):
-            hint = " fill gaps in before, with SimpleImputer in a pipeline" if "NaN" in words else ""
+            hint = " Fill gaps in before, with SimpleImputer in a pipeline" if "NaN" in words else ""
             raise ValueError(words + hint) from None
-        if isinstance(error, TypeError) or "could not convert" in words:
-            remedy = "encode words and dates first, with OneHotEncoder in a pipeline, or train from a file"
-            raise ValueError(f"X holds no numbers alone ({words:.80}); {remedy} with the command") from None
+        if "convert string" in words or "float() argument" in words:
+            remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
+            raise ValueError(f"{words}; X and y hold numbers: {remedy}") from None
         raise
 
 
@@ -274,15 +274,12 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
-        return _decision_of(machine, Rows(_numbers(machine, _as_rows(machine, X), reset=False)))
-
-
-def _decision_of(machine: Any, rows: Rows) -> NDArray[np.floating]:
-    model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
-    decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
-    for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-        decision[span] = model.decision_function(block.astype(machine._dtype, copy=False))
-    return decision
+        rows = Rows(_numbers(machine, _as_rows(machine, X), reset=False))
+        model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
+        decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
+        for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
+            decision[span] = model.decision_function(block.astype(machine._dtype, copy=False))
+        return decision
 
 
 def model_of(machine: Any) -> SparseKernelModel:

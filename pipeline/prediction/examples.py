@@ -260,16 +260,16 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
 
     Raises DataError for another shape, and where the model is of a table with words, dates or missing cells.
     """
-    X, columns = array_sources.numeric(X, "X"), model.table_columns
+    columns = model.table_columns
     if columns is not None and (columns.encoding is not None or KINDS[DATE] in columns.kinds.values()):
         remedy = "write the rows to a .parquet or .csv file and predict that"
         raise DataError(f"X: the model is of a table with words, dates or missing cells; {remedy}")
-    if columns is not None and columns.inputs and hasattr(X, "columns"):
+    if columns is not None and columns.inputs and array_sources.is_frame(X):
         lacking = [name for name in columns.inputs if name not in X.columns]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         X = np.column_stack([array_sources.numeric(np.asarray(X[name]), "X") for name in columns.inputs])
-    rows = np.asarray(X)
+    rows = np.asarray(array_sources.numeric(X, "X"))
     piece = ExamplePart(len(rows), input_shape(rows.shape, "X"), lambda start, stop: (rows[start:stop], None), "X")
     check_shape(piece, model)
     return Examples("X", None, (piece,))

@@ -76,10 +76,10 @@ def test_scikit_learn_checks_the_names_of_columns(kind: str) -> None:
     [
         (
             {"zip": "pink"},
-            r"^X holds no numbers alone .*; encode words .* in a pipeline, or train from a file",
+            r"^could not convert .*: encode words first, with OneHotEncoder in a pipeline, or train from a",
         ),
-        ({"zip": PEOPLE["since"]}, r"^X holds no numbers alone .*; encode words and dates first"),
-        ({"zip": GAPS}, r"^Input X contains NaN\. fill gaps in before, with SimpleImputer in a pipeline$"),
+        ({"zip": PEOPLE["since"]}, r"^X holds times \([dD]ate.*\); subtract a date"),
+        ({"zip": GAPS}, r"^Input X contains NaN\. Fill gaps in before, with SimpleImputer in a pipeline$"),
     ],
 )
 def test_words_dates_and_gaps_are_refused(kind: str, column: dict[str, Any], message: str) -> None:
