@@ -88,12 +88,15 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     return SourceSpec(config.dataset, **alike)
 
 
+def feature_spec(config: TrainConfig) -> FeatureSpec:
+    """Return the features of settings that are filled in."""
+    return FeatureSpec(**{each.name: getattr(config.features, each.name) for each in fields(FeatureSpec)})
+
+
 def request_of(config: TrainConfig, spec: SourceSpec) -> FeatureRequest:
     """Return the request of settings whose features are filled in, of the data that `source_spec` describes."""
-    given = {each.name: getattr(config.features, each.name) for each in fields(FeatureSpec)}
-    features = FeatureSpec(**{key: value for key, value in given.items() if value is not None})
     standardise = bool(config.data.standardise)
-    return FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
+    return FeatureRequest(spec, feature_spec(config), standardise, standardise and config.data.class_weight is not None)
 
 
 def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.array_sources import unmasked
 from features.deformed_copies import Copies
+from features.descriptors.extraction import FeatureSpec, extract
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
 from features.source import Part
@@ -100,6 +101,7 @@ class ArrayFeatures:
     ) -> None:
         self._given, self._rows, self.dtype = rows, rows, rows.dtype
         self.input_shape: tuple[int, ...] = rows.shape[1:]
+        self.input_dtype: str | None = None  # of images
         self._standardisation: Standardisation | None = None
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
@@ -108,12 +110,17 @@ class ArrayFeatures:
         apart = keys_apart(self._keys) if groups is None else _keys_of_groups(groups, len(keys))[self.index]
         self._groups = self._keys if apart is None else apart
 
-    def copied(self, copies: Copies, image_shape: tuple[int, ...]) -> None:
-        """Have deformed copies after each row, which is an image, from now on. `index` then counts copies as well."""
-        n_rows, images = len(self.index) * copies.count, self._given.take(self.index).reshape(-1, *image_shape)
-        made = copies.rows(lambda start, stop: images[start:stop], 0, n_rows)
-        self._given = self._rows = Rows(made.reshape(n_rows, -1))
-        self.input_shape = image_shape
+    def take_images(self, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> None:
+        """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each.
+
+        `index` then counts copies as well.
+        """
+        counted, n_rows = images[self.index], len(self.index) * copies.count
+        starts = range(0, n_rows, MOST_BLOCK_ROWS)
+        spans = [(start, min(start + MOST_BLOCK_ROWS, n_rows)) for start in starts]
+        made = [extract(spec, copies.rows(lambda start, stop: counted[start:stop], *span)) for span in spans]
+        self._given = self._rows = Rows(np.concatenate(made))
+        self.dtype, self.input_shape, self.input_dtype = self._rows.dtype, images.shape[1:], images.dtype.name
         self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
         self._targets = np.repeat(self._targets, copies.count)
         self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)

@@ -24,16 +24,18 @@ from threadpoolctl import threadpool_limits
 
 from features.array_sources import numeric, unmasked
 from features.deformed_copies import Copies
-from features.descriptors.extraction import FeatureSpec
+from features.descriptors.extraction import feature_length
+from features.row_source import input_dtype, input_shape
 from features.source import Columns
 from features.targets import check_printable, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape, source_spec
+from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows
+from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
@@ -41,7 +43,14 @@ from pipeline.runtime.row_pass import Workers
 from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import assemble_model
 from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.filled_settings import MemoryBudget, count_candidates, fill_in, value_dtype, with_candidates
+from pipeline.stages.filled_settings import (
+    MemoryBudget,
+    count_candidates,
+    features_of,
+    fill_in,
+    value_dtype,
+    with_candidates,
+)
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, loops_to_compile
@@ -105,15 +114,21 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
-    copies = Copies.of(source_spec(config))
-    image_shape = np.shape(X)[1:] if copies.count > 1 else ()
-    if copies.count > 1 and len(image_shape) != 2:
+    copies, images = Copies.of(source_spec(config)), _images(X)
+    if copies.count > 1 and images is None:
         raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
-    rows, y = _validated(machine, _as_rows(machine, X), y)
+    rows, y = _validated(machine, X if images is None else images.reshape(len(images), -1), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
-    if copies.count > 1:
-        features.copied(copies, image_shape)
+    if images is None:
+        config = features_of(config, rows.shape[1:], rows.dtype, standardise=True)
+    else:
+        config = with_value(config, "data.standardise", None)
+        config = features_of(config, images.shape[1:], images.dtype, standardise=False)
+    spec = feature_spec(config)
+    feature_length(spec, features.input_shape if images is None else images.shape[1:])  # which refuses what makes none
+    if images is not None:
+        features.take_images(images, spec, copies)
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
@@ -129,12 +144,12 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     _store(machine, work, features, fit(work))
 
 
-def _as_rows(machine: Any, X: Any) -> Any:
-    """Return images that have copies as rows (n, d), bytes over 255 as a run has pixels; all else as it is."""
-    if machine.copies == 1 or np.ndim(X) != 3:
-        return X
-    flat = np.asarray(X).reshape(len(X), -1)
-    return flat / np.float32(255.0) if flat.dtype == np.uint8 else flat
+def _images(X: Any) -> NDArray[Any] | None:
+    """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
+    if np.ndim(X) < 3:
+        return None
+    images = np.asarray(numeric(X, "X"))
+    return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
@@ -231,9 +246,10 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
         work,
         final,
         features.index,
-        features=FeatureSpec("raw"),
+        features=feature_spec(config),
         standardisation=features.standardisation() if config.data.standardise else None,
         input_shape=features.input_shape,
+        input_dtype=features.input_dtype,
         table_columns=Columns(names) if names else None,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
@@ -274,7 +290,9 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
     with parameters.as_value_error():
-        rows = Rows(_numbers(machine, _as_rows(machine, X), reset=False))
+        if (images := _images(X)) is not None or len(machine._model.input_shape) > 1:
+            return Predictor(model_of(machine)).decision_function(X if images is None else images)
+        rows = Rows(_numbers(machine, X, reset=False))
         model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
         decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
         for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):

@@ -21,6 +21,8 @@ PARAMETERS: dict[str, str] = {
     "n_centers": "centers.count",
     "budget": "centers.budget",
     "standardise": "data.standardise",
+    "features": "features.name",
+    "deskew": "features.deskew",
     "copies": "data.copies",
     "deform": "data.deform",
     "class_weight": "data.class_weight",
@@ -40,7 +42,7 @@ PARAMETERS: dict[str, str] = {
 }
 NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")
 _NAMES = {key: name for name, key in PARAMETERS.items()}
-_OF_ARRAYS = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
+_OF_ARRAYS = {"resources.features_store": "none"}
 
 
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:

@@ -34,6 +34,8 @@ class KernelMachine(BaseEstimator):
     _: KW_ONLY
     budget: float | str | None = None
     standardise: bool = True
+    features: str = "auto"
+    deskew: float = 0.0
     copies: int = 1
     deform: str | None = None
     kernel: str | None = None
@@ -117,12 +119,18 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         `n_centers`. None: 60, where `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
+    features : "auto", "soft-hog", "sphog" or "raw"
+        What images X (n, H, W), or (n, H, W, 3) in colour, become, as by the command: "auto": "soft-hog", histograms of
+        gradients, which are not standardised. Rows (n, n_features) are taken as they are.
+    deskew : float
+        Parts, 0 to 1, of the shear that makes slanted writing upright, of grey images.
     copies : int
-        Rows that each image of X (n, H, W) becomes: itself, and deformed copies of it, which `random_state` draws.
-        Row r of the fit is copy r % copies of image r // copies (of those of positive weight); copies count, and are
-        held out, as their image is. `centers_` are flat, bytes over 255.
+        Rows that each image becomes: itself, and deformed copies of it, which `random_state` draws. Row r of the fit is
+        copy r % copies of image r // copies (of those of positive weight); copies count, and are held out, as their
+        image is.
     deform : str or None
-        How strongly, at most: None is "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03"; "flip" mirrors half.
+        How strongly copies are deformed, at most: "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03" (degrees,
+        then shares) is None; "flip" mirrors half of them, too.
     kernel : None, "gaussian", "laplace", "product-laplace" or "auto"
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lowest error on
         held-out rows. None: "auto" where all candidates are fitted by least squares and `sigma2` is no number, else
@@ -176,7 +184,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     ----------
     centers_ : (m, n_features) float32 or float64
         The chosen centers, those whose weight is not zero: rows of X, as they are there; once moved, points as the
-        kernel sees them, standardised and scaled.
+        kernel sees them, standardised and scaled. Of images the features.
     center_index_ : (m,) int64
         Their rows in X (see `copies`), -1 for moved ones.
     dual_coef_ : (m,) float64

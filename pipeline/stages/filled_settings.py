@@ -47,15 +47,21 @@ PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # sett
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     """Fill in task, features and whether inputs are z-scored."""
     config = with_value(config, "data.task", source.task)
-    is_image = len(source.input_shape) > 1 and min(source.input_shape[:2]) >= IMAGE_SIDE
+    row, _ = source.read("train", 0, 1)
+    return features_of(config, source.input_shape, row.dtype, standardise=source.standardise)
+
+
+def features_of(config: TrainConfig, input_shape: tuple[int, ...], dtype: Any, *, standardise: bool) -> TrainConfig:
+    """Fill in the features of inputs of a shape and a dtype, and whether they are z-scored: `standardise` raw ones."""
     if config.features.name == "auto":
+        is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
     name = config.features.name
     power = ROOT if name == "soft-hog" else 1.0
-    has_means = name == "soft-hog" and not config.features.deskew and source.read("train", 0, 1)[0].dtype == "uint8"
-    means = COLOUR_BRIGHTNESS if len(source.input_shape) > 2 else BRIGHTNESS
+    has_means = name == "soft-hog" and not config.features.deskew and dtype == "uint8"
+    means = COLOUR_BRIGHTNESS if len(input_shape) > 2 else BRIGHTNESS
     defaults = {"features.power": power, "features.brightness": means if has_means else 0.0}
-    return _with_defaults(config, defaults | {"data.standardise": source.standardise and name == "raw"})
+    return _with_defaults(config, defaults | {"data.standardise": standardise and name == "raw"})
 
 
 @dataclass(frozen=True)
