@@ -1,6 +1,6 @@
 """Predict from a model folder with numpy alone: what its two files hold, in a dozen lines.
 
-COMMAND: python jobs/examples/predict_with_numpy.py [DIR [--kernel laplace ...]]
+COMMAND: python jobs/examples/predict_with_numpy.py [DIR [--kernel product-laplace ...]]
 
 A table of three classes, made here; files go to DIR, else to a temporary folder; options are those of training. Image
 features are computed before these lines: `SparseKernelModel.features_of`. For other languages there is

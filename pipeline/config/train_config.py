@@ -198,17 +198,17 @@ class KernelConfig:
     """The kernel and its width."""
 
     name: str | None = optional(
-        OneOf(("gaussian", "laplace", "product-laplace", AUTO_KERNEL)),
+        OneOf(("gaussian", "product-laplace", AUTO_KERNEL)),
         "default",
-        "kernel: gaussian; laplace exp(-‖x-z‖/σ); product-laplace exp(-Σ |x_j-z_j|/σ), for targets with "
-        "edges; auto takes the best by held-out error (default: auto for least squares on tables, else gaussian)",
+        "kernel: gaussian; product-laplace exp(-Σ |x_j-z_j|/σ), for targets with edges; auto takes the better by "
+        "held-out error (default: auto for least squares on tables, else gaussian)",
         "--kernel",
     )
     sigma2: float | str | None = optional(
         OneOf(("median", "auto"), real(0, above=True)),
         "default",
         "width σ² of the kernel: a number; median of the squared distances; auto for the lowest held-out error "
-        "(default: 0.25 for soft-hog, 4 for sphog, 8 with a power, median with a Laplace kernel; for tables "
+        "(default: 0.25 for soft-hog, 4 for sphog, 8 with a power, median with product-laplace; for tables "
         "auto, or median with a penalty or a selection)",
         "--sigma2",
     )

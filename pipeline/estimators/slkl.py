@@ -129,12 +129,10 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         copy r % copies of image r // copies (of those of positive weight); copies count, and are held out, as their
         image is.
     deform : str or None
-        How strongly copies are deformed, at most: "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03" (degrees,
-        then shares) is None; "flip" mirrors half of them, too.
-    kernel : None, "gaussian", "laplace", "product-laplace" or "auto"
-        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lowest error on
-        held-out rows. None: "auto" where all candidates are fitted by least squares and `sigma2` is no number, else
-        "gaussian".
+        How strongly, at most: None is "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03"; "flip" mirrors half.
+    kernel : None, "gaussian", "product-laplace" or "auto"
+        exp(-‖x - z‖² / (2 σ²)); exp(-Σ_j |x_j - z_j| / σ); "auto": that of the lower error on held-out rows. None:
+        "auto" where all candidates are fitted by least squares and `sigma2` is no number, else "gaussian".
     sigma2 : float, "median", "auto" or None
         σ² > 0, in squared units of X (standardised, where it is); "median": of the squared distances between
         candidates; "auto": that of the lowest error on held-out rows (of classes: log loss). None: "auto" where all

@@ -48,7 +48,6 @@ class Kernel(ABC):
 
     name: str
     has_metric = True  # distances are in the 2-norm, so that directions of all features can be learned
-    is_leading = False  # tried from the beginning, where several are; the others begin with its scales
     can_move = False  # the gradient by its centers is known
     loops: tuple[str, ...]  # of `kernel_loops`, for columns; for `slope_sums` besides:
     slope_loops: tuple[str, ...] = ()
@@ -101,33 +100,16 @@ class Kernel(ABC):
         each(lambda tile: self._write(rows, sizes, order, out, tile), tiles)
         return out
 
+    @abstractmethod
     def slope_sums(
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
         """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
 
-        f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 84 and 95). For a METRIC Σ_i s_i
+        f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 84 and 96). For a METRIC Σ_i s_i
         Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs 2·rows·m·d·(1 + T) operations and
-        8·rows·(2·m + 2·d) bytes.
+        8·rows·(2·m + 2·d) bytes. Raises ValueError for a METRIC of a kernel that has none.
         """
-        total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
-        origin = self._centers.mean(axis=0, dtype=np.float64)  # far from it, differences of products would cancel
-        centers, rows = self._centers - origin, X - origin
-        steepness, divisor = self._steepness(X)
-        for of_output in weights.T:
-            pulls = steepness * of_output
-            slopes = pulls @ centers
-            slopes -= pulls.sum(axis=1)[:, None] * rows  # ∂f_t/∂u (rows, d), times σ² or σ
-            if kind == METRIC:
-                total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
-            else:
-                np.square(slopes, out=slopes)
-                total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
-        return total / divisor
-
-    @abstractmethod
-    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
-        """Return the slopes of k over u_m - u, times σ² or σ, of rows X and all centers, and the square of that."""
 
     @abstractmethod
     def onnx_columns(self, graph: Any, X: str) -> str:
@@ -143,7 +125,7 @@ class Kernel(ABC):
         """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
 
         The median of the squared distances between different points (mathematics.md, eq. 68), at which the Gaussian is
-        exp(-1/2) and the others 1/e. Of `MEDIAN_POINTS` at most, drawn, since the first may be of one class; 1 where
+        exp(-1/2) and the other 1/e. Of `MEDIAN_POINTS` at most, drawn, since the first may be of one class; 1 where
         there is nothing to measure.
         """
         drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
@@ -173,7 +155,7 @@ class GaussianKernel(Kernel):
     """
 
     name = "gaussian"
-    is_leading = can_move = True
+    can_move = True
     loops = ("gaussian_float32", "gaussian_float64")  # that of differences is compiled where it is needed: 3 seconds
 
     def _set_up(self) -> None:
@@ -198,15 +180,31 @@ class GaussianKernel(Kernel):
         loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
         near, norms = self._near[tile], self._norms[tile]
         if self._of_differences:
-            dots = np.square(_distances(X, near))
+            dots = np.square(_distances(X, near, euclidean=True))
             dots *= -0.5
             sizes, norms = np.zeros_like(sizes), np.zeros_like(norms)
         else:
             dots = X @ near.T
         loop(dots, sizes, norms, self._scale, order, out, tile.start)
 
-    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
-        return self.block(X, None, np.float64), self._sigma2**2
+    def slope_sums(
+        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Do so by products of matrices (mathematics.md, eq. 84)."""
+        total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
+        origin = self._centers.mean(axis=0, dtype=np.float64)  # far from it, differences of products would cancel
+        centers, rows = self._centers - origin, X - origin
+        values = self.block(X, None, np.float64)
+        for of_output in weights.T:
+            pulls = values * of_output
+            slopes = pulls @ centers
+            slopes -= pulls.sum(axis=1)[:, None] * rows  # ∂f_t/∂u (rows, d), times σ²
+            if kind == METRIC:
+                total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
+            else:
+                np.square(slopes, out=slopes)
+                total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
+        return total / self._sigma2**2
 
     def onnx_columns(self, graph: Any, X: str) -> str:
         """Add squared distances (mathematics.md, eq. 3), and their exponentials."""
@@ -223,65 +221,33 @@ class GaussianKernel(Kernel):
         return str(graph.add("Exp", graph.add("Mul", positive, scale)))
 
 
-class LaplaceKernel(Kernel):
-    """exp(-‖x-z‖ / σ), of distances from differences, which do not cancel (mathematics.md, eq. 4)."""
+class ProductLaplaceKernel(Kernel):
+    """exp(-Σ_j |x_j - z_j| / σ), of distances from differences, which do not cancel (mathematics.md, eq. 5).
 
-    name = "laplace"
+    It is the product of one Laplace kernel for each feature.
+    """
+
+    name = "product-laplace"
+    has_metric = False
     loops = ("direct_distances", "laplace_float32", "laplace_float64")
+    slope_loops = ("add_squared_slopes",)
 
     def _set_up(self) -> None:
-        self._check("center", self._centers)
+        _absolute_sums("center", self._centers)
         sigma2 = self._sigma2
         self._scale = _scale(1.0 / np.sqrt(np.float64(sigma2)), self._centers.dtype, sigma2, "1/√sigma2")
 
-    def _check(self, who: str, X: Values) -> Values:
-        """Return the squared norms (rows,) of rows. Raises InvalidDataError where distances could overflow."""
-        norms = _squared_norms(X)
-        _check_sizes(who, norms)
-        return norms
-
     def _prepared(self, X: Values) -> tuple[Values, Values]:
-        return X, self._check("row", X)
+        return X, _absolute_sums("row", X)
 
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         loop = laplace_float32 if X.dtype == np.float32 else laplace_float64
-        loop(self._distances(X, tile), self._scale, order, out, tile.start)
-
-    def _distances(self, X: Values, tile: slice) -> Values:
-        """Return the distances (rows, m) of rows to a tile of centers, of one dtype."""
-        return _distances(X, self._centers[tile], euclidean=self.has_metric)
-
-    def _steepness(self, X: Values) -> tuple[NDArray[np.float64], float]:
-        rows = np.ascontiguousarray(X, self._centers.dtype)
-        distances = self._distances(rows, slice(None))
-        values = np.exp(distances * rows.dtype.type(-1.0 / math.sqrt(self._sigma2))).astype(np.float64, copy=False)
-        steepness = np.divide(values, distances, out=values, where=distances > 0)  # at a center u_m - u is zero
-        return steepness, self._sigma2
-
-    def onnx_columns(self, graph: Any, X: str) -> str:
-        """Add distances of differences, and their exponentials."""
-        norm = "ReduceL2" if self.has_metric else "ReduceL1"
-        distances = _onnx_distances(graph, X, self._centers.astype(np.float64), norm)
-        scale = graph.constant(-1.0 / np.sqrt(self._sigma2))
-        return str(graph.add("Exp", graph.add("Mul", distances, scale)))
-
-
-class ProductLaplaceKernel(LaplaceKernel):
-    """exp(-Σ_j |x_j - z_j| / σ), the product of one Laplace kernel for each feature (mathematics.md, eq. 5)."""
-
-    name = "product-laplace"
-    has_metric, is_leading = False, True
-    slope_loops = ("add_squared_slopes",)
-
-    def _check(self, who: str, X: Values) -> Values:
-        sums: Values = np.abs(X).sum(axis=1)
-        _check_sizes(who, sums, "sum of absolute features")
-        return sums
+        loop(_distances(X, self._centers[tile], euclidean=False), self._scale, order, out, tile.start)
 
     def slope_sums(
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """Do the same (mathematics.md, eq. 96). Raises ValueError for a METRIC."""
+        """Do so by a loop (mathematics.md, eq. 96)."""
         if kind != DIAGONAL:
             raise ValueError(f"the {self.name} kernel has scales of its features, and no metric")
         total = np.zeros(X.shape[1])
@@ -296,13 +262,19 @@ class ProductLaplaceKernel(LaplaceKernel):
         )
         return total / self._sigma2
 
+    def onnx_columns(self, graph: Any, X: str) -> str:
+        """Add distances of differences, and their exponentials."""
+        distances = _onnx_distances(graph, X, self._centers.astype(np.float64), "ReduceL1")
+        scale = graph.constant(-1.0 / np.sqrt(self._sigma2))
+        return str(graph.add("Exp", graph.add("Mul", distances, scale)))
+
     @staticmethod
     def _squared_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
         values = points.astype(np.float32)  # for which the loop is compiled
         return np.square(_distances(values, values, euclidean=False), dtype=np.float64)
 
 
-KERNELS: tuple[type[Kernel], ...] = (GaussianKernel, LaplaceKernel, ProductLaplaceKernel)
+KERNELS: tuple[type[Kernel], ...] = (GaussianKernel, ProductLaplaceKernel)
 
 
 def kernel_named(name: str) -> type[Kernel]:
@@ -313,7 +285,7 @@ def kernel_named(name: str) -> type[Kernel]:
     return KERNELS[names.index(name)]
 
 
-def _distances(X: Values, centers: Values, *, euclidean: bool = True) -> Values:
+def _distances(X: Values, centers: Values, *, euclidean: bool) -> Values:
     """Return the distances (rows, m) of rows to centers, of one dtype, from differences, which do not cancel."""
     distances = np.empty((len(X), len(centers)), X.dtype)
     direct_distances(read_only(X), read_only(centers), euclidean, distances)
@@ -335,6 +307,13 @@ def _origin(centers: Values) -> Values | None:
     offset = float(mean @ mean)
     spread = float(np.einsum("ij,ij->i", centers, centers, dtype=np.float64).mean()) - offset
     return mean.astype(centers.dtype) if offset > FAR_FROM_ORIGIN * spread else None
+
+
+def _absolute_sums(who: str, X: Values) -> Values:
+    """Return Σ_j |x_j| (rows,) of rows. Raises InvalidDataError where distances could overflow."""
+    sums: Values = np.abs(X).sum(axis=1)
+    _check_sizes(who, sums, "sum of absolute features")
+    return sums
 
 
 def _check_sizes(who: str, sizes: Values, what: str = "squared norm") -> None:

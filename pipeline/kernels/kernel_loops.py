@@ -75,8 +75,8 @@ def gaussian_float64(dots, row_norms, center_norms, scale, row_order, out, first
 def laplace_float32(distances, scale, row_order, out, first):
     """Write out[i, first + j] = exp(-distance · scale), the distance being that of row row_order[i] and center j.
 
-    mathematics.md, eqs. 4 and 5. distances (rows, m) f4; scale f4; row_order (rows,) i8; out (rows, M)
-    f4 or f8, of float32 numbers.
+    mathematics.md, eq. 5. distances (rows, m) f4; scale f4; row_order (rows,) i8; out (rows, M) f4 or f8, of float32
+    numbers.
     """
     n_columns = distances.shape[1]
     reduced = np.empty(n_columns, np.float32)
@@ -113,7 +113,7 @@ def _square(value):
 def direct_distances(X, centers, euclidean, distances):
     """Write distances[i, m] = ‖x_i - z_m‖, or Σ_j |x_ij - z_mj| where not `euclidean`, from differences.
 
-    mathematics.md, eqs. 4 and 5. X (rows, d), centers (M, d) and distances (rows, M) are of one dtype, f4 or f8.
+    mathematics.md, eqs. 2 and 5. X (rows, d), centers (M, d) and distances (rows, M) are of one dtype, f4 or f8.
     The innermost loops run over a stripe of centers, of a length that LLVM knows; two rows and four features share
     loads and stores. A value depends on its row and its center alone.
     """

@@ -25,8 +25,7 @@ RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
 # Of each setting, about; of a search with scales, in so many rounds; seen were 33 to 89, in 5 to 16 rounds.
 WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
 LARGER_STARTS = 3  # of rounds of scales, which begin on more candidates
-SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
-FINALISTS = 5  # kernels and scales that more candidates decide between, at most
+SEARCHES = 2.3  # of two kernels: each from the beginning, and a shorter one from the scales of the better one
 SHARE_OF_TRIALS = 0.25  # of a budget
 GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
 DISTANCES = 8e6  # of pairs of points, whose typical distance is measured in each round, for each feature
@@ -102,13 +101,14 @@ class Fit:
 
     def _trials(self, sizes: TrialSizes) -> float:
         rows, few, more = (min(size, self.n_rows) for size in (sizes.n_rows, sizes.few, sizes.more))
-        searches = min(self.kernels, SEARCHES)
+        searches = SEARCHES if self.kernels > 1 else 1
         slopes = ROUNDS * 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
         trials = TRIALS_OF_SCALES if self.scaled else WIDTHS_TRIED
         slopes += ROUNDS * DISTANCES * self.n_features  # of typical widths
         operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
         operations += searches * self.scaled * LARGER_STARTS * self._trial(rows, min(START_CENTERS * few, self.n_rows))
-        finalists = min(FINALISTS, self.kernels + 2 * self.scaled) + 2 * self.scaled  # and the best in a round more
+        # Of a second kernel one that counts as two, since its columns cost more; of scales two, and two rounds more.
+        finalists = 1 + 2 * (self.kernels - 1) + 4 * self.scaled
         return operations + finalists * WIDTHS_TRIED * self._trial(rows, more)
 
     def _trial(self, n_fit: int, m: int) -> float:

@@ -315,9 +315,8 @@ def search_from(
 ) -> list[Trial]:
     """Return the trials of a kernel with scales of a kind that another has found, and with those that rounds make."""
     line = [_first(sample, Trial(kernel, kind, scales, 1.0, search.n_centers), search)]
-    if kind in search.kinds:
-        line += _rounds(sample, line[0], kind, 1, search)
-        line = _while_gaining(sample, line, kind, search)
+    line += _rounds(sample, line[0], kind, 1, search)
+    line = _while_gaining(sample, line, kind, search)
     return [min(line, key=lambda trial: trial.error)]
 
 

@@ -30,7 +30,6 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "binary": (np.where(np.sin(ANGLE) > 0, 7, -3), ["--refit", "ridge"]),
     "64 bits": (np.where(np.sin(ANGLE) > 0, np.uint64(2**63 + 1), np.uint64(2**64 - 1)), ["--refit", "ridge"]),
     "classes": (np.digitize(np.sin(ANGLE), [0.0, 0.6]), ["--sigma2", "4", "--refit", "ridge"]),
-    "laplace": (np.sin(ANGLE), ["--kernel", "laplace", "--sigma2", "9", "--penalty", "1"]),
     "product-laplace": (np.sin(ANGLE), ["--kernel", "product-laplace", "--select", "greedy:10"]),
     "no held-out rows": (np.where(np.sin(ANGLE) > 0, 1, 0), ["--set", "statistics.hold_out=0", "--penalty", "1"]),
 }

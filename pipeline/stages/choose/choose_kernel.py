@@ -121,22 +121,16 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
     )
     n_held_out = float(sample["n_held_out"])
-    first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.is_leading]
-    of_items = _searched(work, task, first)
-    found = {start.kernel: _trials(start.kernel, arrays) for start, arrays in zip(first, of_items, strict=True)}
+    of_items = _searched(work, task, [Start(kernel) for kernel in kernels])
+    found = {kernel: _trials(kernel, arrays) for kernel, arrays in zip(kernels, of_items, strict=True)}
     best = min(found.values(), key=lambda trials: trials[-1].error)[-1]
-    # The others begin with its scales: a kernel may be better with scales that it does not find.
-    second = [
-        Start(kernel, best.kind, best.scales)
-        for kernel in kernels
-        if kernel not in found or (best.kind in (DIAGONAL, METRIC) and kernel != best.kernel)
-        if best.kind != METRIC or kernel.has_metric
-    ]
-    for start, arrays in zip(second, more := _searched(work, task, second), strict=True):
-        own, trials = found.get(start.kernel, []), _trials(start.kernel, arrays)
-        if not own or trials[-1].error < own[-1].error:
-            found[start.kernel] = own + trials
-    finalists = _finalists([found[kernel] for kernel in kernels if kernel in found])
+    # The other begins with its scales again: a kernel may be better with scales that it does not find.
+    others = [kernel for kernel in kernels if kernel != best.kernel] if best.kind == DIAGONAL else []
+    more = _searched(work, task, [Start(kernel, best.kind, best.scales) for kernel in others])
+    for kernel, arrays in zip(others, more, strict=True):
+        trials = _trials(kernel, arrays)
+        found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
+    finalists = _finalists(list(found.values()))
     again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
     best = choose([_trials(one.kernel, arrays)[0] for one, arrays in zip(finalists, again, strict=True)], n_held_out)
     if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
@@ -182,7 +176,7 @@ def trials_bytes(run: RunSize) -> int:
     most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
     m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
-    beside_each_other = min(run.workers.threads, max(len(kernels_of(config.kernel)), 2))
+    beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
     return 2 * 4 * rows * shape.n_features + beside_each_other * each
 
 
@@ -204,10 +198,7 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
     records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
     kernel = KERNELS.index(best.kernel)
     if learns_scales(work.config.kernel.scale):
-        # Round 0 is without scales: of another kernel, where this one began with the scales of that.
-        mine = [{name: searches[0][name][:1] for name in ("rounds", "records")}]
-        mine += [arrays for arrays in searches if arrays["records"][0, 0] == kernel]
-        mine = mine[1:] if mine[1]["records"][0, 1] == SCALE_KINDS.index(PLAIN) else mine
+        mine = [arrays for arrays in searches if arrays["records"][0, 0] == kernel]  # round 0 is without scales
         rounds = np.concatenate([arrays["rounds"] for arrays in mine])
         errors = np.concatenate([arrays["records"][:, RECORD.index("error")] for arrays in mine])
         distances = np.abs(rounds - lengths(best.scales)).max(axis=1)

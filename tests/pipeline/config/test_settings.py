@@ -92,7 +92,7 @@ TOLD = [
     ("centers.count", "0", "must be a whole number of at least 1, or all"),
     ("resources.scheduler", "bees", "must be tls://HOST:PORT, serial, threads, or processes"),
     ("solver.select", "best:9", "must be none, or greedy:K"),
-    ("kernel.name", "cosine", "must be one of gaussian, laplace, product-laplace"),
+    ("kernel.name", "cosine", "must be one of gaussian, product-laplace"),
     ("solver.penalty", "small", "such as max:1e-7, or auto"),
     ("solver.penalty", "max:2", "max:F with F above 0 and below 1"),
     ("solver.tolerance", "tiny", "must be a number of at least 0 and below 1"),

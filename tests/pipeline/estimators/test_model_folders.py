@@ -35,7 +35,9 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> pandas.DataFrame:
         SLKLClassifier(random_state=0),
         SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
         SLKLClassifier(50, select="greedy:10", feature_scale="learned", move_centers=2, random_state=0),
-        SLKLClassifier(60, kernel="laplace", class_weight={"low": 2.0, "mid": 1.0, "high": 1.0}, random_state=0),
+        SLKLClassifier(
+            60, kernel="product-laplace", class_weight={"low": 2.0, "mid": 1.0, "high": 1.0}, random_state=0
+        ),
     ],
 )
 def test_commands_take_what_an_estimator_saves(machine: SLKLClassifier, tmp_path: Path) -> None:

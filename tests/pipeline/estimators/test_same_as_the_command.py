@@ -91,10 +91,9 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned", "clip": False}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
     "fraction refitted": (waves, {"tol": 1e-9, "sigma2": 8.0, "penalty": "max:1e-4", "refit": "ridge"}),
-    "laplace": (thirds, {"kernel": "laplace", "sigma2": 64.0, "penalty": "max:1e-3", "refit": "ridge"}),
     "product-laplace": (waves, {"kernel": "product-laplace", "sigma2": "auto"}),
     "metric": (sums, {"sigma2": "median", "feature_scale": "metric", "select": "greedy:20"}),
-    "greedy, laplace, weighted": (waves, {"kernel": "laplace", "sigma2": "auto", "select": "greedy:20"}),
+    "greedy, edges, weighted": (waves, {"kernel": "product-laplace", "sigma2": "auto", "select": "greedy:20"}),
     "greedy in a metric, weighted": (sums, {"sigma2": "auto", "feature_scale": "learned", "select": "greedy:25"}),
     "rounds, weighted": (waves, {**ROUNDS, "working_set": 120}),
     "rounds of balanced classes, weighted": (thirds, {**ROUNDS, **BALANCED, "working_set": 150, "standardise": True}),
@@ -103,7 +102,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "defaults of balanced classes, weighted": (thirds, {**BALANCED, "standardise": True}),
 }
 QUICK = {"copies, weighted", "auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
-QUICK |= {"greedy, laplace, weighted", "greedy auto, weighted", "rounds of balanced classes, weighted"}
+QUICK |= {"greedy, edges, weighted", "greedy auto, weighted", "rounds of balanced classes, weighted"}
 
 
 def trained_model(

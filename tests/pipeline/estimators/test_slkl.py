@@ -495,7 +495,7 @@ CHECKED = {
     "classifier": SLKLClassifier(),
     "classifier, no intercept": SLKLClassifier(fit_intercept=False),
     "classifier, scales": SLKLClassifier(feature_scale="learned"),
-    "regressor, laplace": SLKLRegressor(kernel="laplace", sigma2=4.0),
+    "regressor, edges": SLKLRegressor(kernel="product-laplace", sigma2=4.0),
     "classifier, probabilities": SLKLClassifier(refit="ridge"),
 }
 QUICK = ("check_fit", "check_n_features", "check_no_attributes", "check_parameters", "check_requires")  # they begin so

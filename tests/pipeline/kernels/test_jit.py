@@ -117,10 +117,9 @@ def test_what_is_kept_is_known_loop_by_loop_until_its_source_changes(tmp_path: P
     assert found() == ["False False", "True False 1 11"]
 
 
-@pytest.mark.parametrize("name", ["laplace", "product-laplace"])
-def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named(name: str) -> None:
+def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named() -> None:
     """Also of read-only rows and centers, which another version would be compiled for in the middle of the work."""
-    loops, kernel = loops_in(kernel_loops, *kernel_loops.SIGNATURES), kernel_named(name)
+    loops, kernel = loops_in(kernel_loops, *kernel_loops.SIGNATURES), kernel_named("product-laplace")
     named = {(loop.function, loop.types) for loop in loops}
     for dtype in (np.float32, np.float64):
         X, weights = np.random.default_rng(0).normal(size=(9, 3)).astype(dtype), np.ones((9, 2))

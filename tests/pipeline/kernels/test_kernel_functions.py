@@ -11,20 +11,11 @@ from scipy.spatial.distance import cdist
 from pipeline.config.settings import SETTINGS
 from pipeline.config.train_config import AUTO_KERNEL
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import (
-    DIAGONAL,
-    KERNELS,
-    METRIC,
-    GaussianKernel,
-    Kernel,
-    LaplaceKernel,
-    ProductLaplaceKernel,
-)
+from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, GaussianKernel, Kernel, ProductLaplaceKernel
 from pipeline.kernels.kernel_loops import gaussian_float32
 from pipeline.kernels.scaled_rows import lengths, scaled
 
 EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-OF_DIFFERENCES = pytest.mark.parametrize("kernel", KERNELS[1:], ids=lambda kernel: kernel.name)
 
 
 def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
@@ -40,7 +31,7 @@ def dense_columns(kernel: type[Kernel], sigma2: float, X: np.ndarray, Z: np.ndar
     """k(x, z) in float64, by scipy's distances."""
     if kernel is GaussianKernel:
         return np.asarray(np.exp(-cdist(X, Z, "sqeuclidean") / (2 * sigma2)))
-    return np.asarray(np.exp(-cdist(X, Z, "euclidean" if kernel is LaplaceKernel else "cityblock") / np.sqrt(sigma2)))
+    return np.asarray(np.exp(-cdist(X, Z, "cityblock") / np.sqrt(sigma2)))
 
 
 @EVERY_KERNEL
@@ -59,14 +50,11 @@ def test_columns_are_the_kernel_of_rows_and_centers(kernel: type[Kernel], center
     assert np.array_equal(single.block(X, order), single.block(X)[order])
 
 
-@OF_DIFFERENCES
 @pytest.mark.parametrize("features", [1, 3, 63, 64, 67, 130])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_value_of_differences_depends_on_its_row_and_center_alone(
-    kernel: type[Kernel], features: int, dtype: type
-) -> None:
+def test_a_value_of_differences_depends_on_its_row_and_center_alone(features: int, dtype: type) -> None:
     """To the last bit, with any number of either, in any order; far from the origin nothing is lost."""
-    rng = np.random.default_rng(features)
+    rng, kernel = np.random.default_rng(features), ProductLaplaceKernel
     X = (1e5 + rng.normal(size=(41, features))).astype(np.float32)
     Z = np.vstack([X[::2], X[1::3] + np.float32(1)])
     block = kernel(Z, 9.0, dtype).block(X)
@@ -99,7 +87,6 @@ def test_the_typical_width_is_the_median_squared_distance() -> None:
     X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
     distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
     assert GaussianKernel.typical_sigma2(X) == pytest.approx(np.median(distances), rel=1e-3)
-    assert LaplaceKernel.typical_sigma2(X) == GaussianKernel.typical_sigma2(X)
     sums = np.abs(X[:, None].astype("f8") - X[None]).sum(2)[np.triu_indices(60, 1)]
     assert ProductLaplaceKernel.typical_sigma2(X) == pytest.approx(np.median(sums) ** 2, rel=1e-3)
     copies = np.repeat(X, 10, axis=0)
@@ -184,10 +171,7 @@ def test_a_center_does_not_pull_a_row_that_equals_it(kernel: type[Kernel], dtype
     centers, weights = rng.normal(size=(40, 3)).astype(dtype), rng.normal(size=(40, 2))
     centers[1::2, 0] = centers[::2, 0]  # equal in a feature
     away = centers[None].astype("f8") - centers[:, None]
-    lengths = np.linalg.norm(away, axis=2, keepdims=True)
-    np.fill_diagonal(lengths[..., 0], 1.0)
-    signs = np.sign(away) / np.sqrt(3.0)
-    pulls = {"gaussian": away / 3.0, "laplace": away / lengths / np.sqrt(3.0)}.get(kernel.name, signs)
+    pulls = away / 3.0 if kernel is GaussianKernel else np.sign(away) / np.sqrt(3.0)
     slopes = np.einsum("im,mt,imj->itj", dense_columns(kernel, 3.0, centers, centers), weights, pulls)
     found = kernel(centers, 3.0, dtype).slope_sums(centers, weights, DIAGONAL)
     np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)

@@ -39,7 +39,7 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
 # What is asked for, and what is filled in for a table of 700 rows.
 FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto"}),
-    ({"kernel.name": "laplace"}, SIMPLE | {"kernel.name": "laplace"}),
+    ({"kernel.name": "product-laplace"}, SIMPLE | {"kernel.name": "product-laplace"}),
     ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
     ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
     ({"solver.penalty": 1.0}, {"kernel.name": "gaussian"}),
@@ -150,7 +150,7 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
 def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian(tmp_path):
     X = np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8)
     np.savez(images := tmp_path / "images.npz", X=X, y=np.arange(40) % 10)
-    widths = [filled(str(images), kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
+    widths = [filled(str(images), kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "product-laplace")]
     assert widths == [0.25, "median"]
 
 
@@ -179,7 +179,7 @@ TOGETHER = [
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
     ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
-    ([*MOVE, "--select", "greedy:15", "--kernel", "laplace"], "no gradient for --kernel laplace"),
+    ([*MOVE, "--select", "greedy:15", "--kernel", "product-laplace"], "no gradient for --kernel product-laplace"),
     (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
     (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
     (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored as they are"),

@@ -24,11 +24,11 @@ FITS = st.builds(
     n_outputs=st.integers(1, 100),
     penalised=st.booleans(),
     chosen=st.sampled_from([0, 300]),
-    kernels=st.integers(1, 3),
+    kernels=st.integers(1, 2),
     widths=st.booleans(),
     scaled=st.booleans(),
 )
-OF_TABLE = Fit(n_rows=3000, n_features=10, n_outputs=1, kernels=3, widths=True, scaled=True)
+OF_TABLE = Fit(n_rows=3000, n_features=10, n_outputs=1, kernels=2, widths=True, scaled=True)
 
 
 @given(FITS, st.floats(0.1, 1e6), st.integers(GIB, 2**40))

@@ -79,7 +79,8 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str)
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("classes", "kernel", "rounds"), [(True, "gaussian", True), (False, "gaussian", False), (True, "laplace", False)]
+    ("classes", "kernel", "rounds"),
+    [(True, "gaussian", True), (False, "gaussian", False), (True, "product-laplace", False)],
 )
 def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:
     """With the same candidates: objectives, certificates, weights, and errors on the test part."""

@@ -32,10 +32,10 @@ CASES = {
         *(*ON_DEMAND, *MANY, "--penalty", "1", *WIDTH, "--intercept"),
         *("--set", "data.weights=w", "--class-weight", "balanced"),
     ),
-    "on demand, laplace": (*ON_DEMAND, *MANY, "--penalty", "3", "--kernel", "laplace", "--sigma2", "3"),
+    "on demand, edges": (*ON_DEMAND, *MANY, "--penalty", "3", "--kernel", "product-laplace", "--sigma2", "8"),
     "on demand, a fraction": (*ON_DEMAND, *MANY, "--penalty", "max:1e-3", *WIDTH),
 }
-MARKS: dict[str, Any] = dict.fromkeys(("all candidates", "an intercept", "on demand, laplace"), pytest.mark.ci)
+MARKS: dict[str, Any] = dict.fromkeys(("all candidates", "an intercept", "on demand, edges"), pytest.mark.ci)
 MARKS |= dict.fromkeys(("on demand", "on demand, an intercept", "on demand, a fraction"), pytest.mark.nightly)
 
 
