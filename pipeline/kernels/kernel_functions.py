@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.kernels.jit import read_only
-from pipeline.kernels.kernel_loops import (
-    add_squared_slopes,
-    direct_distances,
-    gaussian_float32,
-    gaussian_float64,
-    laplace_float32,
-    laplace_float64,
-)
+from pipeline.kernels.kernel_loops import add_squared_slopes, direct_distances, gaussian_float32, gaussian_float64
 
 Values = NDArray[np.floating]
 Index = NDArray[np.int64]
@@ -177,15 +170,12 @@ class GaussianKernel(Kernel):
         return values, norms
 
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
-        loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
-        near, norms = self._near[tile], self._norms[tile]
+        near = self._near[tile]
         if self._of_differences:
-            dots = np.square(_distances(X, near, euclidean=True))
-            dots *= -0.5
-            sizes, norms = np.zeros_like(sizes), np.zeros_like(norms)
+            _write_exponentials(np.square(_distances(X, near, euclidean=True)), self._scale, order, out, tile.start)
         else:
-            dots = X @ near.T
-        loop(dots, sizes, norms, self._scale, order, out, tile.start)
+            loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
+            loop(X @ near.T, sizes, self._norms[tile], self._scale, order, out, tile.start)
 
     def slope_sums(
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
@@ -229,7 +219,7 @@ class ProductLaplaceKernel(Kernel):
 
     name = "product-laplace"
     has_metric = False
-    loops = ("direct_distances", "laplace_float32", "laplace_float64")
+    loops = ("direct_distances", *GaussianKernel.loops)
     slope_loops = ("add_squared_slopes",)
 
     def _set_up(self) -> None:
@@ -241,8 +231,8 @@ class ProductLaplaceKernel(Kernel):
         return X, _absolute_sums("row", X)
 
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
-        loop = laplace_float32 if X.dtype == np.float32 else laplace_float64
-        loop(_distances(X, self._centers[tile], euclidean=False), self._scale, order, out, tile.start)
+        distances = _distances(X, self._centers[tile], euclidean=False)
+        _write_exponentials(distances, self._scale, order, out, tile.start)
 
     def slope_sums(
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
@@ -290,6 +280,14 @@ def _distances(X: Values, centers: Values, *, euclidean: bool) -> Values:
     distances = np.empty((len(X), len(centers)), X.dtype)
     direct_distances(read_only(X), read_only(centers), euclidean, distances)
     return distances
+
+
+def _write_exponentials(distances: Values, scale: np.floating, order: Index, out: Values, first: int) -> None:
+    """Write exp(-distance · scale) of distances (rows, m), which are spoilt, to columns of `out` from the first on."""
+    loop = gaussian_float32 if distances.dtype == np.float32 else gaussian_float64
+    distances *= -0.5
+    n_rows, n_columns = distances.shape
+    loop(distances, np.zeros(n_rows, distances.dtype), np.zeros(n_columns, distances.dtype), scale, order, out, first)
 
 
 def _onnx_distances(graph: Any, X: str, centers: NDArray[np.float64], norm: str) -> str:

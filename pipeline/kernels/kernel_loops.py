@@ -44,7 +44,8 @@ def gaussian_float32(dots, row_norms, center_norms, scale, row_order, out, first
 
     mathematics.md, eqs. 2 and 3. dots (rows, m) f4; row_norms (rows,) f4; center_norms (m,) f4; scale f4;
     row_order (rows,) i8; out (rows, M) f4 or f8. Values are float32 numbers whatever the dtype of `out`. The loops are
-    branch-free, so that LLVM vectorises them.
+    branch-free, so that LLVM vectorises them. Of norms that are 0 and dots that are -½ times a distance they make
+    exp(-distance · scale), of any kernel (eq. 5).
     """
     n_columns = dots.shape[1]
     reduced = np.empty(n_columns, np.float32)
@@ -69,35 +70,6 @@ def gaussian_float64(dots, row_norms, center_norms, scale, row_order, out, first
         for j in range(dots.shape[1]):
             distance = max(0.0, row_norms[row] + center_norms[j] - 2.0 * dots[row, j])
             out[i, first + j] = math.exp(-distance * scale)
-
-
-@compiled(error_model="numpy")
-def laplace_float32(distances, scale, row_order, out, first):
-    """Write out[i, first + j] = exp(-distance · scale), the distance being that of row row_order[i] and center j.
-
-    mathematics.md, eq. 5. distances (rows, m) f4; scale f4; row_order (rows,) i8; out (rows, M) f4 or f8, of float32
-    numbers.
-    """
-    n_columns = distances.shape[1]
-    reduced = np.empty(n_columns, np.float32)
-    bits = np.empty(n_columns, np.int32)
-    powers = bits.view(np.float32)
-    for i in range(distances.shape[0]):
-        row = row_order[i]
-        for j in range(n_columns):
-            reduced[j], bits[j] = _reduced(-distances[row, j] * scale)
-        values = out[i][first : first + n_columns]
-        for j in range(n_columns):
-            values[j] = _exponential(reduced[j], powers[j])
-
-
-@compiled(error_model="numpy")
-def laplace_float64(distances, scale, row_order, out, first):
-    """Do the same in float64 throughout."""
-    for i in range(distances.shape[0]):
-        row = row_order[i]
-        for j in range(distances.shape[1]):
-            out[i, first + j] = math.exp(-distances[row, j] * scale)
 
 
 _STRIPE = 64  # centers that are computed on together, so that LLVM knows their number
@@ -233,8 +205,6 @@ _COLUMNS = (f8[:, ::1], FLOAT32_COLUMNS)
 SIGNATURES = {
     "gaussian_float32": [(f4[:, ::1], f4[::1], f4[::1], f4, i8[::1], out, i8) for out in _COLUMNS],
     "gaussian_float64": [(f8[:, ::1], f8[::1], f8[::1], f8, i8[::1], f8[:, ::1], i8)],
-    "laplace_float32": [(f4[:, ::1], f4, i8[::1], out, i8) for out in _COLUMNS],
-    "laplace_float64": [(f8[:, ::1], f8, i8[::1], f8[:, ::1], i8)],
     "direct_distances": [(READ_ONLY[x], READ_ONLY[x], b1, x[:, ::1]) for x in (f4, f8)],
     "add_squared_slopes": [(*[READ_ONLY[f8]] * 4, f8[::1].copy(readonly=True), f8[::1])],
     "add_lower_tile": [(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)],

@@ -129,7 +129,7 @@ def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named() -> N
                 kernel(X, 2.0, dtype).block(X, out_dtype=stored)
             kernel(X, 1.0, dtype).slope_sums(X, weights, DIAGONAL, weights[:, 0].copy())
             X.flags.writeable = weights.flags.writeable = False
-    for function in (kernel_loops.direct_distances, kernel_loops.laplace_float32, kernel_loops.laplace_float64):
+    for function in (kernel_loops.direct_distances, kernel_loops.gaussian_float32, kernel_loops.gaussian_float64):
         assert {(function, types) for types in function.overloads} <= named
     assert {(kernel_loops.add_squared_slopes, types) for types in kernel_loops.add_squared_slopes.overloads} <= named
 
