@@ -44,8 +44,7 @@ def gaussian_float32(dots, row_norms, center_norms, scale, row_order, out, first
 
     mathematics.md, eqs. 2 and 3. dots (rows, m) f4; row_norms (rows,) f4; center_norms (m,) f4; scale f4;
     row_order (rows,) i8; out (rows, M) f4 or f8. Values are float32 numbers whatever the dtype of `out`. The loops are
-    branch-free, so that LLVM vectorises them. Of norms that are 0 and dots that are -½ times a distance they make
-    exp(-distance · scale), of any kernel (eq. 5).
+    branch-free, so that LLVM vectorises them. Norms of 0 and dots of -½ times a distance give exp(-distance · scale).
     """
     n_columns = dots.shape[1]
     reduced = np.empty(n_columns, np.float32)

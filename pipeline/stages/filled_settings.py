@@ -306,7 +306,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         yield f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal"
     for one in kernels_of(kernel):
         if kernel.scale == METRIC and not one.has_metric:
-            yield f"{asked} cannot be learned for the {one.name} kernel; choose another of them"
+            yield f"{asked} cannot be learned for the {one.name} kernel; choose gaussian"
     if kernel.name == AUTO_KERNEL and kernel.sigma2 != "auto":
         yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
     if solver.move_centers:

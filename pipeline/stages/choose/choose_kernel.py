@@ -227,7 +227,7 @@ def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
-    """Return the trials that more candidates decide between, in the order of the kernels: those of all kernels.
+    """Return the trials that more candidates decide between, in the order of the kernels: those of every kernel.
 
     Each with the scales that were chosen for it, the better one also with those before; and the first kernel with
     features as they are.
