@@ -258,7 +258,8 @@ class SolverConfig:
     refit: str = option(
         "none",
         OneOf(REFITS),
-        "fit the selected centers again by least squares, with a ridge chosen on held-out rows (ridge)",
+        "fit the selected centers again by least squares, with a ridge chosen on held-out rows (ridge; the default of "
+        "images without a --penalty of yours)",
         "--refit",
     )
     move_centers: int = option(

@@ -162,14 +162,14 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
     """Return X, and y with it, as scikit-learn checks them. Raises ValueError, also for words and missing values."""
     try:
         return validate_data(machine, numeric(X, "X"), dtype=[np.float64, np.float32], **checks)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         words = str(error).partition("\n")[0]  # then other estimators are recommended
         if "with dim" in words:
             raise ValueError(f"{words[:-1]}; give rows: X.reshape(len(X), -1)") from None
         if words.startswith("Input X contains"):
             hint = " Fill gaps in before, with SimpleImputer in a pipeline" if "NaN" in words else ""
             raise ValueError(words + hint) from None
-        if "convert string" in words or "float() argument" in words:
+        if "convert string" in words:
             remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
             raise ValueError(f"{words}; X and y hold numbers: {remedy}") from None
         raise
