@@ -225,6 +225,7 @@ def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
         n_train=len(train.targets),
         n_test=len(test.targets),
         input_shape=input_shape(train.inputs.shape, train.array_name),
+        input_dtype=input_dtype(train.inputs).name,
         read_rows=lambda part, start, stop: (train if part == "train" else test).read(start, stop),
         targets={"train": train.targets, "test": test.targets},
         weights={"train": train.weights, "test": test.weights},

@@ -162,7 +162,7 @@ class Source:
     """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
     classes : sorted labels as Python scalars; () for regression
-    input_shape : of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables
+    input_shape : of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables; input_dtype : as they are read
     standardise : whether inputs are to be z-scored with the statistics of the training part
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     targets : part → targets (n,): int64 indices into `classes`, or float64 for regression
@@ -184,6 +184,7 @@ class Source:
     n_train: int
     n_test: int
     input_shape: tuple[int, ...]
+    input_dtype: str
     standardise: bool
     read_rows: Callable[[Part, int, int], np.ndarray]
     targets: Mapping[Part, np.ndarray]

@@ -121,10 +121,10 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
     if images is None:
-        config = features_of(config, rows.shape[1:], rows.dtype, standardise=True)
+        config = features_of(config, rows.shape[1:], np.dtype(rows.dtype).name, standardise=True)
     else:
         config = with_value(config, "data.standardise", None)
-        config = features_of(config, images.shape[1:], images.dtype, standardise=False)
+        config = features_of(config, images.shape[1:], images.dtype.name, standardise=False)
     spec = feature_spec(config)
     feature_length(spec, features.input_shape if images is None else images.shape[1:])  # which refuses what makes none
     if images is not None:
@@ -146,7 +146,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 def _images(X: Any) -> NDArray[Any] | None:
     """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
-    if np.ndim(X) < 3:
+    if len(np.shape(X)) < 3:
         return None
     images = np.asarray(numeric(X, "X"))
     return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)

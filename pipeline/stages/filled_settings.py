@@ -47,11 +47,10 @@ PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # sett
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     """Fill in task, features and whether inputs are z-scored."""
     config = with_value(config, "data.task", source.task)
-    row, _ = source.read("train", 0, 1)
-    return features_of(config, source.input_shape, row.dtype, standardise=source.standardise)
+    return features_of(config, source.input_shape, source.input_dtype, standardise=source.standardise)
 
 
-def features_of(config: TrainConfig, input_shape: tuple[int, ...], dtype: Any, *, standardise: bool) -> TrainConfig:
+def features_of(config: TrainConfig, input_shape: tuple[int, ...], dtype: str, *, standardise: bool) -> TrainConfig:
     """Fill in the features of inputs of a shape and a dtype, and whether they are z-scored: `standardise` raw ones."""
     if config.features.name == "auto":
         is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE

@@ -131,7 +131,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
         features=run.request.features,
         standardisation=open_features(run.features).standardisation() if run.request.standardise else None,
         input_shape=source.input_shape,
-        input_dtype=source.read("train", 0, 1)[0].dtype.name if is_image else None,
+        input_dtype=source.input_dtype if is_image else None,
         table_columns=source.columns,
     )
 

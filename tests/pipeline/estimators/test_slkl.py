@@ -418,7 +418,7 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); subtract a date"),
         ({"X": np.tile(DAYS - DAYS[0], (3, 1)).T}, r"X holds times \(timedelta64\[D\]\)"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
-        ({"X": np.zeros((120, 1, 3))}, r"dim 3.*; give rows: X\.reshape\(len\(X\), -1\)$"),
+        ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported: X has the dtype complex128$"),
         ({"y": DAYS}, r"y holds datetime64\[D\] values; regression needs numbers"),
         ({"y": DAYS.astype(str)}, "y holds <U28 values; regression needs numbers"),
