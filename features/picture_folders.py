@@ -32,13 +32,15 @@ def is_picture(name: str) -> bool:
 
 
 def n_picture_folders(folder: Path, most: int = 2) -> int:
-    """Return how many folders have pictures: itself, those in it and in these; at most `most`."""
-    n_found, deeper = 0, (inner for one in _folders_in(folder) for inner in _folders_in(one))
-    for path in (folder, *_folders_in(folder), *deeper):
-        with os.scandir(path) as entries:
-            n_found += any(is_picture(entry.name) for entry in entries)
-        if n_found >= most:
-            break
+    """Return how many folders have pictures: itself, and those at most three deep in it; at most `most`."""
+    n_found, level = 0, [folder]
+    for _ in range(4):
+        for path in level:
+            with os.scandir(path) as entries:
+                n_found += any(is_picture(entry.name) for entry in entries)
+            if n_found >= most:
+                return n_found
+        level = [inner for path in level for inner in _folders_in(path)]
     return n_found
 
 

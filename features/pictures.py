@@ -80,6 +80,7 @@ class Decoder:
                 raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
             content = stream.read()
         picture = _opened(io.BytesIO(content))
+        picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + PIXEL_BYTES * picture.width * picture.height
         if picture.format == "PNG":
             _opened(io.BytesIO(content)).verify()  # checksums, which decoding does not look at
@@ -88,7 +89,6 @@ class Decoder:
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
-        picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         if picture.format in TURNED_FORMATS:
             picture = ImageOps.exif_transpose(picture)
         picture = _of_bytes(picture)
@@ -250,7 +250,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
-    if all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in classes.tolist()):
+    if all(
+        name.removeprefix("-").isdecimal() and len(name) < 19 and str(int(name)) == name for name in classes.tolist()
+    ):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
@@ -295,7 +297,10 @@ def _read(
     heads = _heads_of(paths, tick)
     sizes = {head[:2] for head in heads}
     height, width = asked[:2] if asked else _median_size(heads)
-    decoder = Decoder((height, width), any(head[2] for head in heads) if colour is None else colour)
+    n_colour = sum(head[2] for head in heads)
+    decoder = Decoder((height, width), n_colour > 0 if colour is None else colour)
+    if decoder.colour:
+        notes.append(f"{folder.name}: {n_colour} of {len(paths)} pictures are in colour, and all are read so")
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")

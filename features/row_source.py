@@ -43,10 +43,10 @@ class PartRows(NamedTuple):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the inputs of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
-        block = np.empty((stop - start, *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
         rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
         if hasattr(self.inputs, "take_rows"):
             return np.asarray(self.inputs.take_rows(rows))
+        block = np.empty((len(rows), *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
         span, begin = _piece_rows(self.inputs), 0
         while begin < len(rows):
             low, end = int(rows[begin]), int(np.searchsorted(rows, rows[begin] + span))

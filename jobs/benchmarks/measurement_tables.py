@@ -296,11 +296,11 @@ def schedules(folder: Path) -> Table:
 PAPER = "--config jobs/paper/mnist.toml"
 SELECT = "--centers 12000 --select greedy:2500"
 MEASUREMENTS = {
-    "digits": trainings("digits", [""], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
+    "digits": trainings("digits", ["--refit none"], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
     "mnist": trainings(
         "mnist",
         [
-            "",
+            "--refit none",
             "--centers 4000 --select greedy:400 --move-centers 60",
             SELECT,
             "--centers 4000 --select greedy:1000 --move-centers 60",
@@ -318,7 +318,9 @@ MEASUREMENTS = {
         ],
         CENTERS | ERROR | CERTIFICATE | SECONDS,
     ),
-    "probabilities": trainings("mnist", ["", "--refit ridge", "--select greedy:300"], CENTERS | ERROR | PROBABILITIES),
+    "probabilities": trainings(
+        "mnist", ["--refit none", "--refit ridge", "--select greedy:300"], CENTERS | ERROR | PROBABILITIES
+    ),
     "mnist-sizes": Measurement(
         tuple(
             f"{TRAIN}mnist {SELECT} --seed {seed} --run-dir DIR/{seed} --features-dir DIR/features -q"

@@ -149,8 +149,8 @@ def deformation(value: object) -> str:
 def picture_size(value: object) -> str:
     """Parse a side of pictures in pixels, or their height and width, to HEIGHTxWIDTH."""
     sides = str(value).split("x")
-    if len(sides) > 2 or not all(side.isdecimal() and 1 <= int(side) <= 4096 for side in sides):
-        raise ValueError("must be a number of pixels, 1 to 4096, or a height and a width such as 28x40")
+    if len(sides) > 2 or not all(side.isdecimal() and 2 <= int(side) <= 4096 for side in sides):
+        raise ValueError("must be a number of pixels, 2 to 4096, or a height and a width such as 28x40")
     return f"{int(sides[0])}x{int(sides[-1])}"
 
 

@@ -89,7 +89,7 @@ class ArrayFeatures:
     """The rows that have a weight, as `datasets.feature_rows.FeatureRows`.
 
     Of rows (n, d): targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None. index (n,): which of the rows
-    have a weight.
+    have a weight; row_numbers (n,): what these are called.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ArrayFeatures:
         self.input_shape: tuple[int, ...] = rows.shape[1:]
         self.input_dtype: str | None = None  # of images
         self._standardisation: Standardisation | None = None
-        self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
+        self.index = self.row_numbers = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
         keys = np.concatenate([np.empty(0, np.uint64), *(row_keys(X) for _, X in rows.blocks(0))])
         self._keys = keys[self.index]
@@ -113,9 +113,10 @@ class ArrayFeatures:
     def take_images(self, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> None:
         """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each.
 
-        `index` then counts copies as well.
+        `row_numbers` then count copies as well.
         """
-        counted, n_rows = images[self.index], len(self.index) * copies.count
+        kept, n_rows = self.index, len(self.index) * copies.count
+        counted = images[kept]
         starts = range(0, n_rows, MOST_BLOCK_ROWS)
         spans = [(start, min(start + MOST_BLOCK_ROWS, n_rows)) for start in starts]
         made = [extract(spec, copies.rows(lambda start, stop: counted[start:stop], *span)) for span in spans]
@@ -124,7 +125,10 @@ class ArrayFeatures:
         self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
         self._targets = np.repeat(self._targets, copies.count)
         self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)
-        self.index = np.arange(n_rows)
+        self.index, self.row_numbers = (
+            np.arange(n_rows),
+            (kept[:, None] * copies.count + np.arange(copies.count)).ravel(),
+        )
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
         """Return what they hold."""

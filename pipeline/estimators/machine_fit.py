@@ -117,7 +117,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     copies, images = Copies.of(source_spec(config)), _images(X)
     if copies.count > 1 and images is None:
         raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
-    rows, y = _validated(machine, X if images is None else images.reshape(len(images), -1), y)
+    rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
     if images is None:
@@ -129,6 +129,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     feature_length(spec, features.input_shape if images is None else images.shape[1:])  # which refuses what makes none
     if images is not None:
         features.take_images(images, spec, copies)
+    del rows, images  # which take memory
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)
@@ -245,7 +246,7 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
     model = assemble_model(
         work,
         final,
-        features.index,
+        features.row_numbers,
         features=feature_spec(config),
         standardisation=features.standardisation() if config.data.standardise else None,
         input_shape=features.input_shape,

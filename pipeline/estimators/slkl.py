@@ -126,8 +126,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Parts, 0 to 1, of the shear that makes slanted writing upright, of grey images.
     copies : int
         Rows that each image becomes: itself, and deformed copies of it, which `random_state` draws. Row r of the fit is
-        copy r % copies of image r // copies (of those of positive weight); copies count, and are held out, as their
-        image is.
+        copy r % copies of image r // copies; copies count, and are held out, as their image is.
     deform : str or None
         How strongly, at most: None is "rotation:8,scale:0.08,shear:0.08,shift:0.03,smooth:0.03"; "flip" mirrors half.
     kernel : None, "gaussian", "product-laplace" or "auto"
@@ -147,7 +146,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         fraction of the smallest at which all weights are zero; "auto": that of the lowest held-out
         error. None: "none", least squares on all candidates, or "max:1e-7" (see the notes).
     refit : None or "ridge"
-        "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
+        "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows; "none":
+        not so. None: "ridge" for images without a `penalty` of yours, else "none".
     select : None or "greedy:K"
         Choose K centers by how much each lowers the squared error, instead of by a penalty. The weights are least
         squares. `penalty`, `refit` and `tol` are not used then.

@@ -122,8 +122,9 @@ class SparseKernelModel:
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
-        if self.features.name == "raw":  # gradients are normalised: other features are the same on any scale
+        if self.features.name == "raw" or self.features.brightness:  # histograms are the same on any scale
             inputs = on_scale(inputs, self.input_dtype, first_row)
+        if self.features.name == "raw":
             self._check_range(inputs)
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)

@@ -91,7 +91,7 @@ def fill_in(
     else:
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": _image_width(config), "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
-        chosen = explicit & (PENALISED | {"solver.penalty", "solver.refit"})
+        chosen = explicit & {"solver.penalty", "solver.refit"}
         if config.solver.is_penalised and config.statistics.hold_out and not chosen:
             config = with_value(config, "solver.refit", "ridge")  # fewer errors (docs/problem.md)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
