@@ -116,7 +116,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = with_value(config, "seed", seed)
     copies, images = Copies.of(source_spec(config)), _images(X)
     if copies.count > 1 and images is None:
-        raise ValueError(f"copies={copies.count} is for images, X (n, H, W); found the shape {np.shape(X)}")
+        raise ValueError(f"copies={copies.count} is for images, X (n, H, W), and X holds rows")
     rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
@@ -147,9 +147,10 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 def _images(X: Any) -> NDArray[Any] | None:
     """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
-    if len(np.shape(X)) < 3:
+    values = X if hasattr(X, "shape") else np.asarray(X)
+    if len(values.shape) < 3:
         return None
-    images = np.asarray(numeric(X, "X"))
+    images = np.asarray(numeric(values, "X"))
     return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)
 
 

@@ -85,7 +85,7 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
 
     found, _ = script("table_usps", "--runs", "1", "--sizes", "100")
     usps = {row["method"]: row["mean"] for row in found}
-    assert usps.keys() == {"SLKL", "SLKL, certified", "SLKL, refitted", "greedy"}
+    assert usps.keys() == {"SLKL", "SLKL, certified", "SLKL, refitted"}
     assert max(usps.values()) <= 7, "errors, as many as there are fours to be missed"
     mnist = importlib.import_module("mnist")
     found, _ = script("mnist", "--runs", "1", experiments=lambda asked: [mnist.Experiment(40, 4.0, 0.01, 1)])
@@ -128,7 +128,7 @@ def test_floor(script: Script) -> None:
 
 def test_kernel_columns(script: Script) -> None:
     facts, text = script("kernel_columns", "--features", "3,70", "--repeats", "1", SIZE=96)
-    assert len(facts["rows"]) == 6
+    assert len(facts["rows"]) == 4
     assert all(row["kernel"] in text and row["ns"] > 0 for row in facts["rows"])
 
 
