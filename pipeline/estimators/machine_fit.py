@@ -147,10 +147,9 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 def _images(X: Any) -> NDArray[Any] | None:
     """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
-    values = X if hasattr(X, "shape") else np.asarray(X)
-    if len(values.shape) < 3:
+    if len((X if hasattr(X, "shape") else np.asarray(X)).shape) < 3:
         return None
-    images = np.asarray(numeric(values, "X"))
+    images = np.asarray(numeric(X, "X"))
     return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)
 
 
