@@ -123,6 +123,11 @@ class DataConfig:
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
     )
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether rows tell of each other: those of one group, or the copies of an image."""
+        return self.groups is not None or self.copies > 1
+
 
 @dataclass(frozen=True)
 class FeaturesConfig:

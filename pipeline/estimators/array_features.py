@@ -125,10 +125,8 @@ class ArrayFeatures:
         self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
         self._targets = np.repeat(self._targets, copies.count)
         self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)
-        self.index, self.row_numbers = (
-            np.arange(n_rows),
-            (kept[:, None] * copies.count + np.arange(copies.count)).ravel(),
-        )
+        self.index = np.arange(n_rows)
+        self.row_numbers = (kept[:, None] * copies.count + np.arange(copies.count)).ravel()
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
         """Return what they hold."""

@@ -120,16 +120,14 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
-    if images is None:
-        config = features_of(config, rows.shape[1:], np.dtype(rows.dtype).name, standardise=True)
-    else:
-        config = with_value(config, "data.standardise", None)
-        config = features_of(config, images.shape[1:], images.dtype.name, standardise=False)
+    inputs: Any = rows if images is None else images
+    config = config if images is None else with_value(config, "data.standardise", None)
+    config = features_of(config, inputs.shape[1:], np.dtype(inputs.dtype).name, standardise=images is None)
     spec = feature_spec(config)
-    feature_length(spec, features.input_shape if images is None else images.shape[1:])  # which refuses what makes none
+    feature_length(spec, inputs.shape[1:])  # which refuses what makes none
     if images is not None:
         features.take_images(images, spec, copies)
-    del rows, images  # which take memory
+    del rows, images, inputs  # which take memory
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
     config = _filled_in(machine, config, explicit, features, shape)

@@ -123,7 +123,7 @@ def count_held_out(run: RowData, facts: TargetFacts) -> int:
     """Return how many different rows are held out: groups where they are given, images where there are copies."""
     seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
     for keys, groups in key_blocks(run) if limit else ():
-        units = groups if run.config.data.groups is not None or run.config.data.copies > 1 else keys
+        units = groups if run.config.data.is_grouped else keys
         held_out = np.union1d(held_out, units[draw_held_out(seed, limit, groups)])
     return len(held_out)
 

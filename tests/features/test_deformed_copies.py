@@ -110,7 +110,7 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
     found: list[FeatureRows] = []
     for store in ("none", "zarr"):
         line = ("--copies", "4", "--centers", "80", "--select", "greedy:40", "--features-store", store)
-        train(tmp_path / store, tmp_path / "features", *line, "--set", "data.weights=w", dataset=data)
+        report = train(tmp_path / store, tmp_path / "features", *line, "--set", "data.weights=w", dataset=data)
         config = from_toml(tmp_path / store / "config.toml")
         request = request_of(config, source_spec(config))
         shape = describe(request)
@@ -124,6 +124,7 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [groups]), groups).reshape(59, 4)
     assert (held_out == held_out[:, :1]).all()
     assert 0 < held_out[:, 0].sum() < 30
+    assert report["probabilities"]["n_rows"] == len(np.unique(groups.reshape(59, 4)[held_out[:, 0], 0])), "images"
     predictor, source = load_predictor(tmp_path / "none"), open_source(SourceSpec(str(data), weights="w", copies=4))
     model, shown = predictor.model, page._centers(predictor)
     assert shown is not None

@@ -45,8 +45,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
     n_held_out, fit = count_held_out(work, work.facts), tried.fit
-    alone = work.config.data.groups is None and work.config.data.copies == 1  # rows of a group tell of each other
-    few = work.shape.n_train < FEW_ROWS and alone
+    few = work.shape.n_train < FEW_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
