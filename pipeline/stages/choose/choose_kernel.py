@@ -37,7 +37,7 @@ from pipeline.solvers.kernel_trials import (
     try_kernel,
 )
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
-from pipeline.stages.filled_settings import count_candidates, is_chosen, kernels_of, trial_sizes
+from pipeline.stages.filled_settings import count_candidates, grows, is_chosen, kernels_of, trial_sizes
 from pipeline.stages.training_rows import (
     FOLDED_ROWS,
     RunSize,
@@ -52,6 +52,8 @@ from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Wo
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
+# Features as they are, if as close to the best as that, are tried again on so many times the candidates of finalists.
+CLOSE, RIVALS, KEPT = 1.5, 2, "kept"
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
@@ -65,7 +67,7 @@ class KernelTask:
     sample: Stored
     few: int
     scale: str | None
-    sigma2: float | str | None  # the width, "median", or None where it is chosen as well
+    sigma2: float | str | None  # the width, "median", KEPT: that of each trial, or None where it is chosen as well
 
     def search(
         self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None], steps: "_Steps"
@@ -112,7 +114,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
     if by_folds:  # the last trial is the fit
         sizes = replace(sizes, most=len(index))
     name = f"passes/{PASS}/sample.npz"
-    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most)]
+    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, RIVALS * sizes.more)]
     sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
     task = KernelTask(
         sample=work.stored(name),
@@ -131,13 +133,18 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         trials = _trials(kernel, arrays)
         found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
     finalists = _finalists(list(found.values()))
-    again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
-    best = choose([_trials(one.kernel, arrays)[0] for one, arrays in zip(finalists, again, strict=True)], n_held_out)
+    again = _tried_again(work, task, sizes.more, finalists)
+    best = choose(_firsts(finalists, again), n_held_out)
     if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
         larger, start = replace(task, few=best.n_centers), Start(best.kernel, best.kind, best.scales)
         more += _searched(work, larger, [start], "-more")
         best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
         again.append({"records": _records([best], final=True)})
+    plain = _firsts(finalists, again)[0]
+    if grows(work.config) and best.kind != PLAIN and plain.error < CLOSE * best.error:
+        # Scales that few candidates gain by may cost more of them their accuracy.
+        again += _tried_again(work, replace(task, sigma2=KEPT), RIVALS * sizes.more, [plain, best])
+        best = choose(_firsts([plain, best], again[-2:]), n_held_out)
     if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
         again += _tried_again(work, task, most, [best])
         best = _trials(best.kernel, again[-1])[0]
@@ -173,7 +180,7 @@ def trials_bytes(run: RunSize) -> int:
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    most = max(sizes.most, min(START_CENTERS * sizes.few, MEDIAN_POINTS))
+    most = max(sizes.most, RIVALS * sizes.more if grows(config) else min(START_CENTERS * sizes.few, MEDIAN_POINTS))
     m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
     each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
     beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
@@ -345,11 +352,12 @@ def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) ->
 
 def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trial with the best width on more candidates, or with the one asked for, and records of all widths."""
-    sample, sigma2 = as_dataclass(task.sample.read(), Sample), task.given
+    sample, sigma2 = as_dataclass(task.sample.read(), Sample), trial.sigma2 if task.sigma2 == KEPT else task.given
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
-    trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
-    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
+    size = min(n_centers, len(sample.points))
+    trial = replace(trial, n_centers=size, sigma2=trial.sigma2 if sigma2 is None else sigma2)
+    tried = best_width(sample, trial, Search(size, sigma2=sigma2, once=_Steps(checkpoints).once))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 
@@ -374,6 +382,11 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
 def _as_arrays(trials: list[Trial]) -> Arrays:
     """Return trials without their weights as arrays."""
     return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
+
+
+def _firsts(trials: list[Trial], of_trials: list[Arrays]) -> list[Trial]:
+    """Return the first trial that each of some has been tried again by."""
+    return [_trials(one.kernel, arrays)[0] for one, arrays in zip(trials, of_trials, strict=False)]
 
 
 def _trials(kernel: type[Kernel], arrays: Arrays) -> list[Trial]:

@@ -24,7 +24,7 @@ from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
 WIDTHS = range(-3, 4)  # powers of 2 by which the width that is expected may be wrong
-STEEPEST = 0.6  # halvings of the width, at most, that are expected where candidates double
+TRUSTED, STEEPEST = 0.5, 0.3  # of a trend of the width; and its halvings, at most, where candidates double
 PATIENCE = 2  # steps in a row without gain, after which candidates grow no more
 
 
@@ -210,11 +210,11 @@ class _Growth:
 def _expected(centres: list[tuple[float, float]], size: int) -> float:
     """Return the logarithm of the best width with so many candidates, from those of smaller sizes.
 
-    It is taken to go on falling as it has, by no more than STEEPEST (mathematics.md, eq. 97). centres: logarithms to
-    base 2 of sizes, and of the best widths.
+    It is taken to go on falling half as fast as it has, by no more than STEEPEST (mathematics.md, eq. 97): the place of
+    a flat minimum is known badly. centres: logarithms to base 2 of sizes, and of the best widths.
     """
     if not centres:
         return 0.0
     (first, width), (last, best) = centres[0], centres[-1]
-    slope = min(max((best - width) / (last - first), -STEEPEST), 0.0) if len(centres) > 1 else 0.0
+    slope = min(max(TRUSTED * (best - width) / (last - first), -STEEPEST), 0.0) if len(centres) > 1 else 0.0
     return best + slope * (np.log2(size) - last)

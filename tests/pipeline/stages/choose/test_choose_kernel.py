@@ -1,6 +1,7 @@
 """Kernels and learned scales from training to prediction: what is chosen, told, and taken up again after a kill."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,16 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(
     np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
     np.testing.assert_allclose(np.diff(np.log2(sorted(tried))), 1.0)
     assert min(tried) < report["sigma2"] == min(tried, key=tried.__getitem__) < max(tried)
+
+
+def test_scales_are_left_where_more_candidates_lose_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arm of joints: a metric gains with 200 candidates, and loses with 400."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "jobs" / "benchmarks"))
+    X, y, X_test, y_test = import_module("generated_tables").arm(1500, 10)
+    np.savez(tmp_path / "arm.npz", X_train=X, y_train=y, X_test=X_test, y_test=y_test)
+    line = ("--budget", "2s", "--seed", "1", "--kernel", "gaussian", *SERIAL)
+    report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "arm.npz")
+    errors = {(one["n_centers"], one["scales"]): one["hold_out_error"] for one in report["kernels_tried"]}
+    assert errors[200, "metric"] < 0.95 * errors[200, "plain"]
+    assert errors[400, "plain"] < errors[400, "metric"]
+    assert report["feature_scales"]["kind"] == "plain"
