@@ -30,13 +30,13 @@ MATHEMATICS = ("pipeline.kernels", "pipeline.solvers")
 FOREIGN_TO_MATHEMATICS = ("features.", "storage.", "pipeline.config.")  # not even through others
 PATHS_AND_LOGS = {"os", "pathlib", "logging"}
 OWN_PLACE = {  # an outside library: the only files that may import it
-    "dask": ("pipeline/runtime/executors.py",),
+    "dask": ("pipeline/runtime/dask_executor.py",),
     "pyarrow": (
         "features/input_files.py",
         *(f"features/tables/{name}.py" for name in ("readers", "cells", "learning", "table_source")),
         "storage/output_files.py",
     ),
-    "distributed": ("pipeline/runtime/executors.py",),
+    "distributed": ("pipeline/runtime/dask_executor.py",),
 }
 FORBIDDEN = {"pickle", "joblib", "shelve", "marshal", "cloudpickle"}
 

@@ -1,70 +1,30 @@
 """Where items run: one after the other, in threads, in processes, or on a dask cluster.
 
 Every executor runs the same functions on the same items, to the same bits: BLAS has one thread wherever an item runs.
-Each result is handed on as it arrives, so that a lost worker costs no finished item. Before an error ends a run, its
-tasks have ended everywhere, and nobody writes into its folder any more.
+Each result is handed on as it arrives. Before an error ends a run, its tasks have ended, and nobody writes into its
+folder any more.
 """
 
-from __future__ import annotations
-
-import errno
-import logging
-import math
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import CancelledError as PoolCancelledError
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import chain, islice
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from shutil import rmtree
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from pipeline import __version__
-from pipeline.config.parsers import is_address
-from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
-from pipeline.runtime import progress, stopping
-from pipeline.runtime.answers import causes_of
+from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import processor_limit
-from pipeline.runtime.own_code import own_code
-from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
-from storage.lock import hold_lock, was_killed
-
-if TYPE_CHECKING:
-    from distributed import Client, Future, Security
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-CONNECT_SECONDS = 30  # an address that does not answer within this is given up
-PATIENCE_SECONDS = 300  # for a worker, or an answer of the scheduler
-ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
-_POLL_SECONDS = 0.01
-_STOP_SECONDS = 18  # for tasks to save what they have and end; the command has 25 in all
-_PARTING_SECONDS = 2  # for each answer while a run ends
-_LOOK_SECONDS = 2  # between two looks at who works
-TOLD_SECONDS = 30  # without a worker, before it is said
-# How dask's client fails that has closed itself: parts of it are gone.
-_CLOSED = (RuntimeError, AttributeError, AssertionError)
-_FOLDER_PREFIX, _FOLDER_LOCK = "slkl-workers-", "run.lock"
-_PRELOAD = """\
-import logging, signal, threading
-logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what is left undone after an error
-if threading.current_thread() is threading.main_thread():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-"""
-_KEY_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]
-_LOOPBACK = "127.0.0.1:0"
 
 
 @dataclass(frozen=True)
@@ -85,7 +45,7 @@ class WorkerProcess:
     threads: int
 
 
-def _anywhere(item: object) -> None:
+def anywhere(item: object) -> None:
     """Return that it does not matter where an item runs."""
 
 
@@ -99,7 +59,7 @@ class Executor:
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = _anywhere,
+        address_of: Callable[[Item], str | None] = anywhere,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
@@ -107,7 +67,7 @@ class Executor:
         file for whether to stop. `address_of`: the process where an item had best run.
         """
         for item in items:
-            yield _run_item(function, item)
+            yield run_item(function, item)
 
     def processes(self) -> list[WorkerProcess]:
         """Return the processes that there are at this moment, with their threads."""
@@ -123,219 +83,36 @@ class Executor:
         """Tell from now on where no worker is left."""
 
 
-class DaskExecutor(Executor):
-    """Items as dask tasks, at most two for each worker thread on their way at once.
+class ThreadExecutor(Executor):
+    """Items in threads of this process, at most two for each of them on their way at once."""
 
-    patience : seconds to wait for a worker, or for an answer of the scheduler
-    """
-
-    def __init__(
-        self, client: Client, workers: int, *, in_threads: bool = False, patience: float = PATIENCE_SECONDS
-    ) -> None:
-        self.workers, self._in_threads, self._patience = workers, in_threads, patience
-        self._client = client
-        self._submitted = 0
-        self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
-        self._preparing: list[Future] = []  # a task ends when nobody keeps its future
-        self._warn: Callable[[str], None] = lambda message: None
-        self._code = None if in_threads else own_code()
-        self._paths: list[str] = []  # that every worker must see
-        self._known: set[str] = set()  # addresses of the workers that were checked
-        self._looked = -math.inf  # when
-        self._alone_since: float | None = None
-        self._has_told = False
-
-    def report_to(self, warn: Callable[[str], None]) -> None:
-        """Tell from now on where no worker is left."""
-        self._warn = warn
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
 
     def run(
         self,
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = _anywhere,
+        address_of: Callable[[Item], str | None] = anywhere,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
-        from distributed import as_completed  # slow to import, and there by now
-
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        waiting = iter(items)
-        first = islice(waiting, 2 * self.workers)
-        under_way = {self._submit(function, item, lease, address_of(item)) for item in first}
-        running = as_completed(under_way, loop=self._client.loop)
+        pool, waiting = ThreadPoolExecutor(self.workers, thread_name_prefix="items"), iter(items)
+        under_way = {pool.submit(run_item, function, item, lease) for item in islice(waiting, 2 * self.workers)}
         try:
-            while not running.is_empty():
+            while under_way:
                 stopping.check()
-                self._let_move()
-                if not running.has_ready():
-                    self._look()
-                    time.sleep(_POLL_SECONDS)
-                    continue
-                future = next(running)
-                self._bound.discard(future.key)
-                result: ItemResult[Item, Value] = self._result_of(future)
-                under_way.remove(future)
-                future.release()
-                for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, lease, address_of(item)))
-                    running.add(following)
-                yield result
+                ended, under_way = wait(under_way, stopping.POLL_SECONDS, FIRST_COMPLETED)
+                under_way |= {pool.submit(run_item, function, item, lease) for item in islice(waiting, len(ended))}
+                for future in ended:
+                    yield future.result()
         finally:
-            self._end([future for future in under_way if not future.done()], lease_file)
-
-    def processes(self) -> list[WorkerProcess]:
-        """Return the worker processes of this moment; this process where its own threads are the workers."""
-        if self._in_threads:
-            return [WorkerProcess(None, self.workers)]
-        while not (there := self._check_workers()):  # where all died, for the first to come back
-            stopping.check()
-            time.sleep(_POLL_SECONDS)
-        return [WorkerProcess(address, threads) for address, threads in sorted(there.items())]
-
-    def check_paths(self, paths: Iterable[Path]) -> None:
-        """Raise SchedulerError naming a path that some worker does not see."""
-        self._paths = list(map(str, paths))
-        self._known.clear()
-        if not self._in_threads:
-            self._check_workers()
-
-    def prepare(self, function: Callable[[], object]) -> None:
-        """Call a function in every worker process, without waiting for it."""
-        if self._in_threads:
-            return
-        for address in self._ask(self._client.nthreads):
-            place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
-            key = f"prepare-{os.getpid()}-{id(self)}-{address}"
-            with asking():
-                self._preparing.append(self._client.submit(function, key=key, pure=False, **place))
-
-    def _ask(self, question: Callable[[], Value]) -> Value:
-        return ask(question, self._patience)
-
-    def _look(self) -> None:
-        """Look now and again who works, and whether the run shall stop."""
-        stopping.check()
-        if not self._in_threads and time.monotonic() - self._looked >= _LOOK_SECONDS:
-            self._check_workers()
-            self._looked = time.monotonic()
-
-    def _check_workers(self) -> dict[str, int]:
-        """Return the threads of each worker that there is; check those that came meanwhile.
-
-        Raises SchedulerError where one of them has other code or does not see the paths, or where there has been none
-        for too long, of which it tells earlier.
-        """
-        there: dict[str, int] = self._ask(self._client.nthreads)
-        new = sorted(there.keys() - self._known)
-        if new:
-            self._ask(partial(check_code, self._client, new))
-            self._check_sight(new)
-            self._known |= set(new)
-        now = time.monotonic()
-        self._alone_since = None if there else self._alone_since or now
-        alone = now - (self._alone_since or now)
-        if alone > self._patience:
-            raise SchedulerError(
-                f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; start one and run again with "
-                "--resume auto, or use --scheduler threads"
-            )
-        if alone > TOLD_SECONDS and not self._has_told:
-            self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
-        self._has_told = alone > TOLD_SECONDS
-        progress.wait_for("no worker; waiting for one" if self._has_told else "")
-        return there
-
-    def _check_sight(self, workers: list[str]) -> None:
-        for path in self._paths:
-            # Path.exists raises where a folder is closed to us.
-            asked = partial(self._client.run, os.path.exists, path, workers=workers, on_error="return")
-            for worker, seen in self._ask(asked).items():
-                if seen is False:  # an error is returned by one that died meanwhile
-                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
-
-    def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        """Return a future's result, or raise its error in words a user can act on."""
-        # Slow to import, and there by now.
-        from distributed import KilledWorker
-
-        error: BaseException | None = self._ask(future.exception)
-        if error is None:
-            # What a worker held that died is computed again, by the next one: it may take long.
-            result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
-            return result
-        if isinstance(error, KilledWorker):
-            raise PlanError(
-                f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-                "memory: lower --workers or --centers, or raise --memory-limit"
-            )
-        if isinstance(error, (ImportError, AttributeError, TypeError)) and not self._in_threads:
-            self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
-        if isinstance(error, Exception) and not isinstance(error, PipelineError) and not self._in_threads:
-            self._check_workers()  # one that has just come may not see the paths
-        raise error
-
-    def _let_move(self) -> None:
-        """Let tasks that are bound to a process run elsewhere if it dies, in which case dask might forget them."""
-        if not self._bound:
-            return
-        placed = self._bound.intersection(chain.from_iterable(self._ask(self._client.processing).values()))
-        for key in placed:
-            with suppress(KeyError):  # it has ended meanwhile
-                restrict = partial(self._client.scheduler.set_restrictions, worker={key: None})
-                self._ask(partial(self._client.sync, restrict))
-        self._bound -= placed
-
-    def _end(self, futures: list[Future], lease_file: Path | None) -> None:
-        """End tasks: those that run may save what they have; those that have not begun see that they need not."""
-        if futures and lease_file is not None:
-            with suppress(CannotWriteError):  # a full disk ends them as well
-                stopping.Lease.next(lease_file)
-        self._bound.clear()
-        deadline = time.monotonic() + _STOP_SECONDS
-        with stopping.unconcerned(), suppress(SchedulerError):  # of a scheduler that is lost nobody hears any more
-            while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
-                if not self._in_threads and not ask(self._client.nthreads, _PARTING_SECONDS):
-                    break  # nobody runs them
-                time.sleep(20 * _POLL_SECONDS)
-            # Of one that runs this stops nothing, it only gives up the result.
-            ask(partial(self._client.cancel, futures), _PARTING_SECONDS)
-
-    def _submit(
-        self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, address: str | None
-    ) -> Future:
-        self._submitted += 1
-        key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
-        if address is not None:
-            self._bound.add(key)
-        workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
-        with asking():
-            return self._client.submit(_run_item, function, item, lease, self._code, key=key, pure=False, **workers)
-
-
-@contextmanager
-def open_executor(
-    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = PATIENCE_SECONDS
-) -> Iterator[Executor]:
-    """Open the executor that `--scheduler` names, and close it afterwards.
-
-    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each
-    process bounded by worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a
-    cluster does not answer or has another version of this package, ConfigError where it needs a key and none is named.
-    """
-    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
-
-    progress.wait_for("")  # as an earlier run of this process may have said
-    with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
-        if scheduler == "serial":
-            yield Executor()
-        elif is_address(scheduler):
-            with open_remote_client(scheduler) as client:
-                yield DaskExecutor(client, count_threads(client), patience=patience)
-        else:
-            in_threads = scheduler == "threads"
-            with open_local_client(0 if in_threads else processes, workers, worker_memory_bytes) as client:
-                yield DaskExecutor(client, workers, in_threads=in_threads, patience=patience)
+            pool.shutdown(wait=False, cancel_futures=True)
+            if under_way and lease_file is not None:
+                with suppress(CannotWriteError):  # a full disk ends them as well
+                    stopping.Lease.next(lease_file)
+            wait(under_way, stopping.SAVE_SECONDS)
 
 
 def available_processors() -> int:
@@ -345,13 +122,10 @@ def available_processors() -> int:
     return allowed if quota is None else min(allowed, quota)
 
 
-def _run_item(
-    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None, code: str | None = None
+def run_item(
+    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None
 ) -> ItemResult[Item, Value]:
-    if code is not None and code != own_code():
-        from distributed import get_worker  # there by now
-
-        raise _other_code(get_worker().address, own_code(), code)
+    """Return what an item gives in this thread, and what it cost; it stops once its lease is over."""
     _pin_blas()
     cpu = time.thread_time()
     with stopping.obeying(lease):
@@ -368,239 +142,6 @@ def this_process() -> tuple[str, int]:
 @cache
 def _pin_blas() -> None:
     """Hold the BLAS of this process to one thread; of a driver, `open_executor` restores it."""
-    import scipy.linalg  # noqa: F401  (as above)
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
     threadpool_limits(1)
-
-
-def check_code(client: Client, workers: list[str] | None) -> None:
-    """Raise SchedulerError where some of the workers (None: any) have other code than this process."""
-    found = client.run(own_code, workers=workers, on_error="return")
-    for worker, code in found.items():
-        if isinstance(code, Exception) and not isinstance(code, OSError):  # OSError: it died meanwhile
-            raise SchedulerError(f"worker {worker} cannot import slkl ({code}); install version {__version__} there")
-        if isinstance(code, str) and code != own_code():
-            raise _other_code(worker, code, own_code())
-
-
-def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:
-    return SchedulerError(f"worker {worker} has {theirs}; this run has {ours}; start it from the same installation")
-
-
-@contextmanager
-def open_local_client(processes: int, workers: int, worker_memory_bytes: int) -> Iterator[Client]:
-    """Start threads or processes of this machine, and give a client of them; they end with the block.
-
-    processes: how many; 0: threads of this process. worker_memory_bytes bounds each. Raises PlanError, SchedulerError.
-    """
-    # Slow to import, and not needed by a serial run.
-    import dask
-    from distributed import Client, LocalCluster, Security
-
-    _silence_dask()
-    settings = {
-        "logging.distributed": "critical",
-        # Of clusters elsewhere, in the environment: threads of this process speak to nobody, processes have a key here.
-        "distributed.comm.require-encryption": False,
-        "distributed.comm.tls.ca-file": None,
-        "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
-        # Else a process that happens to be starting so long after a death is never started again.
-        "distributed.deploy.lost-worker-timeout": "1000 days",
-        "distributed.worker.profile.enabled": False,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-        # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
-        "distributed.nanny.preload": [_PRELOAD],
-        "distributed.worker.preload": [_PRELOAD],
-        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
-        "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
-    }
-    with ExitStack() as stack:
-        folder = stack.enter_context(_workers_folder())
-        stack.enter_context(dask.config.set(settings | {"temporary-directory": folder}))
-        deaths = stack.enter_context(_told_by_nannies())
-        try:
-            cluster = LocalCluster(
-                n_workers=max(processes, 1),
-                threads_per_worker=workers // max(processes, 1),
-                processes=processes > 0,
-                host="127.0.0.1" if processes else None,
-                # Scheduler, nannies and workers run what they are sent. Every user of this machine reaches their ports,
-                # but gets past the handshake only with a key that never leaves the memory of these processes.
-                security=Security.temporary() if processes else None,
-                local_directory=folder,
-                # Given no address, dask serves HTTP on every interface. This one is loopback, and serves nothing.
-                dashboard_address=_LOOPBACK,
-                worker_dashboard_address=_LOOPBACK,
-                scheduler_kwargs={"dashboard": False},
-                memory_limit=worker_memory_bytes if processes else 0,
-                silence_logs=logging.CRITICAL,
-            )
-        except (RuntimeError, OSError) as error:
-            raise _not_started(error, deaths) from error
-        stack.enter_context(cluster)
-        yield stack.enter_context(Client(cluster, set_as_default=False))
-
-
-@contextmanager
-def _workers_folder() -> Iterator[str]:
-    """Yield a temporary folder for workers, and remove those of ours whose runs were killed.
-
-    What a worker has no memory for becomes pickles in its folder, which nobody else may exchange.
-    """
-    with (
-        TemporaryDirectory(prefix=_FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,  # 0700
-        hold_lock(Path(folder, _FOLDER_LOCK), "workers"),
-    ):
-        for other in Path(folder).parent.glob(f"{_FOLDER_PREFIX}*"):
-            with suppress(OSError):
-                if other.lstat().st_uid == os.geteuid() and not other.is_symlink() and was_killed(other / _FOLDER_LOCK):
-                    rmtree(other, ignore_errors=True)
-        yield folder
-
-
-@contextmanager
-def _told_by_nannies() -> Iterator[list[str]]:
-    """Keep what nannies say of processes that died, and no more: dask's errors do not repeat it."""
-    logger, deaths = logging.getLogger("distributed.nanny"), list[str]()
-
-    def keep(record: logging.LogRecord) -> bool:
-        deaths.append(record.getMessage())
-        return False  # to no handler
-
-    level = logger.level
-    logger.addFilter(keep)
-    logger.setLevel(logging.INFO)
-    try:
-        yield deaths
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(keep)
-
-
-def _not_started(error: BaseException, deaths: list[str]) -> PipelineError:
-    """Return the message where the worker processes did not start: dask's own error says only that."""
-    causes = list(causes_of(error))
-    system = next((cause for cause in causes if isinstance(cause, (MemoryError, OSError))), None)
-    died = [words for words in deaths if words.startswith("Worker process")]
-    reason = (died or [str(system or causes[-1])])[-1] or type(error).__name__
-    if isinstance(system, MemoryError) or getattr(system, "errno", 0) == errno.ENOMEM or "signal 9" in reason:
-        return PlanError(
-            f"a worker process did not start ({reason}), most often for lack of memory: lower --workers, or use "
-            "--scheduler threads"
-        )
-    return SchedulerError(f"a worker process did not start ({reason}); lower --workers, or use --scheduler threads")
-
-
-def _silence_dask() -> None:
-    """Keep dask's own logging off the terminal: what matters of it reaches the user as one line of ours."""
-    for name in list(logging.root.manager.loggerDict):  # dask gives some of them levels and handlers of their own
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-@contextmanager
-def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address, which proves itself by the authority named.
-
-    Raises ConfigError where no readable key is named, SchedulerError where nobody answers.
-    """
-    # Slow to import, and not needed by a serial run.
-    from distributed import Client
-
-    _silence_dask()
-    security = _key()
-
-    def connect() -> Client | Exception:
-        try:
-            return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
-        except (OSError, ValueError) as error:
-            return error
-
-    client = ask(connect, 2 * CONNECT_SECONDS)
-    if isinstance(client, Exception):
-        raise SchedulerError(
-            f"dask scheduler {address} does not answer ({client}); start it, or use --scheduler threads"
-        )
-    try:
-        yield client
-    finally:
-        with stopping.unconcerned(), suppress(SchedulerError):  # of one that is lost there is nothing to close
-            ask(client.close, _PARTING_SECONDS)
-
-
-def _key() -> Security:
-    """Return the key that the environment names, for peers of its authority. Raises ConfigError without one."""
-    # As above.
-    from distributed import Security
-
-    variables = ", ".join(_KEY_VARIABLES)
-    files: list[str] = []
-    try:
-        security = Security(require_encryption=True)
-        named = security.get_tls_config_for_role("client")
-        files = [
-            str(named[name]) for name in ("ca_file", "cert", "key") if "\n" not in str(named[name])
-        ]  # no PEM itself
-        if named["ca_file"] and named["cert"]:
-            security.get_connection_args("client")
-            return security
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # OSError: those of TLS too
-        found = f" ({', '.join(files)})" if files else ""
-        raise ConfigError(f"the key of a tls:// scheduler, in {variables}{found}: {error}") from None
-    raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
-
-
-def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
-    """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
-
-    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost, or does not answer within
-    so many seconds; StoppedError.
-    """
-    answer: ThreadFuture[Value] = ThreadFuture()
-
-    def wait_for_answer() -> None:
-        try:
-            with asking():
-                answer.set_result(question())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=wait_for_answer, name="asking", daemon=True).start()
-    deadline = time.monotonic() + seconds
-    while not wait([answer], 5 * _POLL_SECONDS).done:
-        meanwhile()
-        if time.monotonic() > deadline:
-            raise SchedulerError(
-                f"the dask scheduler has not answered for {seconds:.0f} s; see whether it runs, and run again with "
-                "--resume auto"
-            )
-    return answer.result()
-
-
-@contextmanager
-def asking() -> Iterator[None]:
-    """Raise SchedulerError where the scheduler is lost meanwhile, however that shows."""
-    # Slow to import, and there by now.
-    from distributed import CancelledError
-    from distributed.client import ClosedClientError
-
-    try:
-        yield
-    except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
-        raise SchedulerError(
-            f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
-            "again, give its address too"
-        ) from None
-
-
-def count_threads(client: Client) -> int:
-    """Return the number of worker threads that there are once a worker has come; all must have our code."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while not (there := ask(client.nthreads, CONNECT_SECONDS)):
-        if time.monotonic() > deadline:
-            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one")
-        stopping.check()
-        time.sleep(10 * _POLL_SECONDS)
-    ask(partial(check_code, client, None), CONNECT_SECONDS)
-    return sum(map(int, there.values()))

@@ -19,6 +19,8 @@ from storage.errors import CorruptDataError
 from storage.files import read_plain, write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+POLL_SECONDS = 0.01
+SAVE_SECONDS = 18  # for tasks to save what they have and end; the command has 25 in all
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 
 _reason: str | None = None

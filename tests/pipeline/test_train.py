@@ -214,7 +214,7 @@ def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
     if dataset in made:
         dataset = table(tmp_path / "data.npz", *made[dataset])
     run = tmp_path / "run"
-    monkeypatch.setattr("pipeline.runtime.executors.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("pipeline.runtime.dask_executor.CONNECT_SECONDS", 1)
     train(run, features, *arguments, dataset=dataset, code=code)
     assert words in the_error(capsys)
     # A row that turns out bad while features are computed leaves a folder; what is seen before leaves none.

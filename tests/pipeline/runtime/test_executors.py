@@ -20,7 +20,8 @@ from cases import SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.executors import DaskExecutor, count_threads, open_executor
+from pipeline.runtime.dask_executor import DaskExecutor, count_threads
+from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
 
@@ -169,7 +170,7 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
     options, variables = cluster_key
     (tmp_path / "other").mkdir()
     _, others = new_key(tmp_path / "other")
-    monkeypatch.setattr("pipeline.runtime.executors.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("pipeline.runtime.dask_executor.CONNECT_SECONDS", 2)
     with (
         dask.config.set(key_settings(others)),
         pytest.raises(SchedulerError, match="does not answer"),

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from pipeline.errors import SchedulerError
-from pipeline.runtime import executors
-from pipeline.runtime.executors import open_executor
+from pipeline.runtime import dask_executor
+from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import ROOT, held_python
 
@@ -150,8 +150,8 @@ def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_workers_die(monkeypatch, tmp_path, "os._exit(1)")
-    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0)
-    monkeypatch.setattr(executors, "TOLD_SECONDS", 0.5)
+    monkeypatch.setattr(dask_executor, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(dask_executor, "TOLD_SECONDS", 0.5)
     told: list[str] = []
     with open_executor("processes", 1, 1, 2**30, patience=1) as opened:
         opened.report_to(told.append)
@@ -172,7 +172,7 @@ def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
 
 HELD = """
 import signal
-from pipeline.runtime.executors import _workers_folder
+from pipeline.runtime.dask_executor import _workers_folder
 with _workers_folder() as folder:
     print(folder, flush=True)
     signal.pause()
@@ -201,6 +201,6 @@ def test_the_folder_of_a_killed_run_goes_with_the_next_one_and_all_others_stay(
     stay = set(tmp_path.iterdir()) - {killed}
     with held_python(HELD) as process:
         live = Path(process.stdout.readline().strip())
-        with open_executor("threads", 1, 0, 2**30):
+        with open_executor("processes", 1, 1, 2**30):
             assert len(set(tmp_path.iterdir()) - stay) == 2
         assert set(tmp_path.iterdir()) == stay | {live}
