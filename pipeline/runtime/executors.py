@@ -50,9 +50,10 @@ def anywhere(item: object) -> None:
 
 
 class Executor:
-    """Runs items one after the other, in this process: the reference for the others."""
+    """Runs items in threads of this process; of one worker one after the other: the reference for all others."""
 
-    workers = 1
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
 
     def run(
         self,
@@ -63,11 +64,29 @@ class Executor:
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        A run that is asked to stop raises StoppedError between two of them. Tasks in other processes read the lease
-        file for whether to stop. `address_of`: the process where an item had best run.
+        A run that is asked to stop raises StoppedError between two of them. Tasks beside the caller read the lease file
+        for whether to stop. `address_of`: the process where an item had best run.
         """
-        for item in items:
-            yield run_item(function, item)
+        if self.workers == 1:
+            yield from (run_item(function, item) for item in items)
+            return
+        lease = None if lease_file is None else stopping.Lease.next(lease_file)
+        pool, waiting = ThreadPoolExecutor(self.workers, thread_name_prefix="items"), iter(items)
+        under_way = {pool.submit(run_item, function, item, lease) for item in islice(waiting, 2 * self.workers)}
+        try:
+            while under_way:
+                stopping.check()
+                ended, under_way = wait(under_way, stopping.POLL_SECONDS, FIRST_COMPLETED)
+                under_way |= {pool.submit(run_item, function, item, lease) for item in islice(waiting, len(ended))}
+                for future in ended:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            running = [future for future in under_way if not future.cancelled()]
+            if running and lease_file is not None:
+                with suppress(CannotWriteError):  # a full disk ends them as well
+                    stopping.Lease.next(lease_file)
+            wait(running, stopping.SAVE_SECONDS)
 
     def processes(self) -> list[WorkerProcess]:
         """Return the processes that there are at this moment, with their threads."""
@@ -81,38 +100,6 @@ class Executor:
 
     def report_to(self, warn: Callable[[str], None]) -> None:
         """Tell from now on where no worker is left."""
-
-
-class ThreadExecutor(Executor):
-    """Items in threads of this process, at most two for each of them on their way at once."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def run(
-        self,
-        function: Callable[[Item], Value],
-        items: Iterable[Item],
-        lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = anywhere,
-    ) -> Generator[ItemResult[Item, Value], None, None]:
-        """Yield the result of every item as it completes."""
-        lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        pool, waiting = ThreadPoolExecutor(self.workers, thread_name_prefix="items"), iter(items)
-        under_way = {pool.submit(run_item, function, item, lease) for item in islice(waiting, 2 * self.workers)}
-        try:
-            while under_way:
-                stopping.check()
-                ended, under_way = wait(under_way, stopping.POLL_SECONDS, FIRST_COMPLETED)
-                under_way |= {pool.submit(run_item, function, item, lease) for item in islice(waiting, len(ended))}
-                for future in ended:
-                    yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            if under_way and lease_file is not None:
-                with suppress(CannotWriteError):  # a full disk ends them as well
-                    stopping.Lease.next(lease_file)
-            wait(under_way, stopping.SAVE_SECONDS)
 
 
 def available_processors() -> int:

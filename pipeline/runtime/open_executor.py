@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.config.parsers import is_address
 from pipeline.runtime import progress
-from pipeline.runtime.executors import Executor, ThreadExecutor
+from pipeline.runtime.executors import Executor
 
 PATIENCE_SECONDS = 300  # for a worker, or an answer of the scheduler
 
@@ -26,11 +26,8 @@ def open_executor(
 
     progress.wait_for("")  # as an earlier run of this process may have said
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
-        if scheduler == "serial":
-            yield Executor()
-            return
-        if scheduler == "threads":
-            yield ThreadExecutor(workers)
+        if scheduler in ("serial", "threads"):
+            yield Executor(1 if scheduler == "serial" else workers)
             return
         from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
 
