@@ -264,12 +264,6 @@ def chosen_words(report: dict[str, Any]) -> list[str]:
     return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]
 
 
-def scale_words(report: dict[str, Any]) -> str:
-    """Return what the scales of the inputs of a model are."""
-    scales = report["feature_scales"]
-    return f"inputs {SCALES[scales['kind'] if scales and scales['chosen_round'] else 'plain']}"
-
-
 def _scale_lines(report: dict[str, Any]) -> list[str]:
     """Return which scales were taken, from which round, and the inputs that matter most."""
     scales = report["feature_scales"]

@@ -28,7 +28,7 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.answers import causes_of
-from pipeline.runtime.executors import Executor, Item, ItemResult, Value, WorkerProcess, anywhere, run_item
+from pipeline.runtime.executors import Executor, Item, ItemResult, Value, WorkerProcess, run_item
 from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
@@ -82,7 +82,7 @@ class DaskExecutor(Executor):
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = anywhere,
+        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
@@ -345,12 +345,10 @@ def _not_started(error: BaseException, deaths: list[str]) -> PipelineError:
     system = next((cause for cause in causes if isinstance(cause, (MemoryError, OSError))), None)
     died = [words for words in deaths if words.startswith("Worker process")]
     reason = (died or [str(system or causes[-1])])[-1] or type(error).__name__
-    if isinstance(system, MemoryError) or getattr(system, "errno", 0) == errno.ENOMEM or "signal 9" in reason:
-        return PlanError(
-            f"a worker process did not start ({reason}), most often for lack of memory: lower --workers, or use "
-            "--scheduler threads"
-        )
-    return SchedulerError(f"a worker process did not start ({reason}); lower --workers, or use --scheduler threads")
+    no_memory = isinstance(system, MemoryError) or getattr(system, "errno", 0) == errno.ENOMEM or "signal 9" in reason
+    cause = f"({reason}), most often for lack of memory" if no_memory else f"({reason})"
+    message = f"a worker process did not start {cause}; lower --workers, or use --scheduler threads"
+    return PlanError(message) if no_memory else SchedulerError(message)
 
 
 def _silence_dask() -> None:
@@ -394,9 +392,7 @@ def _key() -> Security:
     try:
         security = Security(require_encryption=True)
         named = security.get_tls_config_for_role("client")
-        files = [
-            str(named[name]) for name in ("ca_file", "cert", "key") if "\n" not in str(named[name])
-        ]  # no PEM itself
+        files = [file for name in ("ca_file", "cert", "key") if "\n" not in (file := str(named[name]))]  # no PEM itself
         if named["ca_file"] and named["cert"]:
             security.get_connection_args("client")
             return security

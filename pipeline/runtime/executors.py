@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 from threadpoolctl import threadpool_limits
 
 from pipeline.runtime import stopping
@@ -45,10 +46,6 @@ class WorkerProcess:
     threads: int
 
 
-def anywhere(item: object) -> None:
-    """Return that it does not matter where an item runs."""
-
-
 class Executor:
     """Runs items in threads of this process; of one worker one after the other: the reference for all others."""
 
@@ -60,7 +57,7 @@ class Executor:
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = anywhere,
+        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
@@ -129,6 +126,4 @@ def this_process() -> tuple[str, int]:
 @cache
 def _pin_blas() -> None:
     """Hold the BLAS of this process to one thread; of a driver, `open_executor` restores it."""
-    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
-
     threadpool_limits(1)

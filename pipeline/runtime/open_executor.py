@@ -18,12 +18,10 @@ def open_executor(
 ) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
-    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each
-    process bounded by worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a
-    cluster does not answer or has another version of this package, ConfigError where it needs a key and none is named.
+    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each process bounded by
+    worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a cluster does not answer
+    or has another version of this package, ConfigError where it needs a key and none is named.
     """
-    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
-
     progress.wait_for("")  # as an earlier run of this process may have said
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
         if scheduler in ("serial", "threads"):
@@ -31,9 +29,6 @@ def open_executor(
             return
         from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
 
-        if is_address(scheduler):
-            with open_remote_client(scheduler) as client:
-                yield DaskExecutor(client, count_threads(client), patience)
-        else:
-            with open_local_client(processes, workers, worker_memory_bytes) as client:
-                yield DaskExecutor(client, workers, patience)
+        is_remote, local = is_address(scheduler), (processes, workers, worker_memory_bytes)
+        with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
+            yield DaskExecutor(client, count_threads(client), patience)

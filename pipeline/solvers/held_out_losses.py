@@ -21,8 +21,7 @@ def log_sum_exp(values: Values) -> Values:
     is_largest = values == largest[:, None]
     count = is_largest.sum(axis=1, dtype=np.float64)
     others = np.exp(np.where(is_largest, -np.inf, values) - largest[:, None]).sum(axis=1)
-    total: Values = np.log1p(others / count) + np.log(count) + largest
-    return total
+    return np.asarray(np.log1p(others / count) + np.log(count) + largest)
 
 
 def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different: float) -> Values:
