@@ -64,18 +64,14 @@ def open_digits(spec: SourceSpec) -> Source:
     small, labels = rows[:, :-1].reshape(-1, 8, 8) / 16.0, rows[:, -1].astype(np.int64)
     # Cubic splines, 0 outside the image, are linear in the pixels: a matrix (28, 8) for the lines, and for the columns.
     places, knots = (np.arange(DIGITS_SIDE) + 0.5) * 8 / DIGITS_SIDE - 0.5, np.arange(-12, 20)
-    resize = (_spline(places[:, None] - knots) @ np.linalg.inv(_spline(knots[:, None] - knots)))[:, 12:20]
+    d = np.abs(np.append(places, knots)[:, None] - knots)
+    splines = np.where(d < 1, 2 / 3 - d**2 * (1 - d / 2), np.maximum(2 - d, 0) ** 3 / 6)
+    resize = (splines[:DIGITS_SIDE] @ np.linalg.inv(splines[DIGITS_SIDE:]))[:, 12:20]
     large = resize @ small @ resize.T
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
     return source_of(spec, "digits", [LabelledRows(images, labels, keys=row_keys(images))], False, identity)
-
-
-def _spline(distances: np.ndarray) -> np.ndarray:
-    """Return the cubic B-spline at distances from its middle."""
-    d = np.abs(distances)
-    return np.where(d < 1, 2 / 3 - d**2 * (1 - d / 2), np.maximum(2 - d, 0) ** 3 / 6)
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 from threadpoolctl import threadpool_limits
 
 from pipeline.runtime import stopping
@@ -126,4 +125,6 @@ def this_process() -> tuple[str, int]:
 @cache
 def _pin_blas() -> None:
     """Hold the BLAS of this process to one thread; of a driver, `open_executor` restores it."""
+    import scipy.linalg  # noqa: F401  (as in `open_executor`; not with this file, at which a scheduler would wait)
+
     threadpool_limits(1)

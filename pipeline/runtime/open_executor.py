@@ -9,19 +9,19 @@ from pipeline.config.parsers import is_address
 from pipeline.runtime import progress
 from pipeline.runtime.executors import Executor
 
-PATIENCE_SECONDS = 300  # for a worker, or an answer of the scheduler
-
 
 @contextmanager
 def open_executor(
-    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = PATIENCE_SECONDS
+    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = 300.0
 ) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
     scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each process bounded by
-    worker_memory_bytes; patience: seconds to wait for a worker. Raises SchedulerError where a cluster does not answer
-    or has another version of this package, ConfigError where it needs a key and none is named.
+    worker_memory_bytes; patience: seconds to wait for a worker, or the scheduler. Raises SchedulerError where a cluster
+    does not answer or has another version of this package, ConfigError where it needs a key and none is named.
     """
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
+
     progress.wait_for("")  # as an earlier run of this process may have said
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
         if scheduler in ("serial", "threads"):
