@@ -58,15 +58,14 @@ def idx_file(folder: Path, name: str) -> Path | None:
 
 def open_digits(spec: SourceSpec) -> Source:
     """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
+    from scipy.ndimage import zoom  # slow to import
+
     # The file of sklearn.datasets.load_digits: to import that takes a second.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), np.uint8, delimiter=",")
     small, labels = rows[:, :-1].reshape(-1, 8, 8) / 16.0, rows[:, -1].astype(np.int64)
-    # Cubic splines, 0 outside the image, are linear in the pixels: a matrix (28, 8) for the lines, and for the columns.
-    places, knots = (np.arange(DIGITS_SIDE) + 0.5) * 8 / DIGITS_SIDE - 0.5, np.arange(-12, 20)
-    d = np.abs(np.append(places, knots)[:, None] - knots)
-    splines = np.where(d < 1, 2 / 3 - d**2 * (1 - d / 2), np.maximum(2 - d, 0) ** 3 / 6)
-    resize = (splines[:DIGITS_SIDE] @ np.linalg.inv(splines[DIGITS_SIDE:]))[:, 12:20]
+    # Cubic splines are linear in the pixels: a matrix (28, 8) for the lines, and the same for the columns.
+    resize = zoom(np.eye(8), (DIGITS_SIDE / 8, 1), order=3, mode="grid-constant", grid_mode=True)
     large = resize @ small @ resize.T
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.

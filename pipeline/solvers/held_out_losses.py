@@ -6,6 +6,7 @@ far out, neither the mean nor its doubt is theirs alone: the largest differences
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from pipeline.solvers.ridge import search_exponents
 
@@ -13,15 +14,6 @@ Values = NDArray[np.float64]
 FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
 CUT = 0.99  # the quantile of the differences at which larger ones count
 LEAST_GAIN, DOUBTS = 0.002, 1.0  # of a loss, and standard errors of its fall, that a better fit gains at least
-
-
-def log_sum_exp(values: Values) -> Values:
-    """Return log Σ exp of each row (rows,); the largest value of a row, which may be large, stays out of the sum."""
-    largest = values.max(axis=1)
-    is_largest = values == largest[:, None]
-    count = is_largest.sum(axis=1, dtype=np.float64)
-    others = np.exp(np.where(is_largest, -np.inf, values) - largest[:, None]).sum(axis=1)
-    return np.asarray(np.log1p(others / count) + np.log(count) + largest)
 
 
 def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different: float) -> Values:
@@ -37,7 +29,8 @@ def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different
 
     def losses_at(step: int) -> Values:
         temperature = 2.0 ** (step / 2)
-        return log_sum_exp(behind / temperature) + sure / temperature
+        losses: Values = logsumexp(behind / temperature, axis=1) + sure / temperature
+        return losses
 
     def mean_at(step: int) -> float:
         return float(np.average(losses_at(step), weights=weights))

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from pipeline.prediction.scores import Calibration, by_class
-from pipeline.solvers.held_out_losses import log_sum_exp
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
 from pipeline.stages.held_out_decisions import Rows, held_out_decisions, kept_share
 from pipeline.stages.training_rows import (
@@ -100,7 +100,7 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     def loss_and_slope(numbers: Values) -> tuple[float, Values]:
         odds = numbers[0] / size * f + offsets
         odds[:, 1] += numbers[1]
-        total = log_sum_exp(odds)
+        total = logsumexp(odds, axis=1)
         above = (np.exp(odds - total[:, None]) - Y) * s[:, None]
         return s @ (total - (Y * odds).sum(axis=1)), np.array([(above * f).sum() / size, above[:, 1].sum()])
 
