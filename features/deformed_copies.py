@@ -23,7 +23,7 @@ from numba import float64 as f8
 from numba import njit
 
 from features.errors import UsageError
-from features.row_draws import RowKeys, copy_keys, draw_numbers, row_keys
+from features.row_draws import RowKeys, draw_numbers, pair_keys, row_keys
 from features.source import Part, RowArray, Source, SourceSpec
 
 ALGORITHM_VERSION = 1
@@ -63,8 +63,12 @@ class Copies:
     flip: bool = False
 
     @classmethod
-    def of(cls, spec: SourceSpec) -> "Copies":
-        """Return the copies that are asked for."""
+    def of(cls, spec: SourceSpec, input_shape: tuple[int, ...]) -> "Copies":
+        """Return the copies that are asked for, of inputs of a shape. Raises UsageError where they make no sense."""
+        if spec.copies > 1 and len(input_shape) < 2:
+            raise UsageError(f"`data.copies={spec.copies}` is for images, and these are rows of numbers; leave it out")
+        if spec.copies == 1 and spec.deform is not None:
+            raise UsageError("`data.deform` is how copies are deformed, and there are none: give `data.copies`")
         return cls(spec.copies, spec.seed, **({} if spec.deform is None else strengths(spec.deform)))
 
     def rows(self, read: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
@@ -73,15 +77,15 @@ class Copies:
         read: returns the images from a first one to before another. 6 µs a row of 28 x 28, in one thread. Memory: the
         images, the rows, and 128 of them as float64.
         """
-        of_rows, copies = np.divmod(np.arange(start, stop), self.count)
+        of_rows, numbers = np.divmod(np.arange(start, stop), self.count)
         first = start // self.count
         out = read(first, -(-stop // self.count))[of_rows - first]
-        deformed = np.flatnonzero(copies)
+        deformed = np.flatnonzero(numbers)
         height, width = out.shape[1:3]
         for begin in range(0, len(deformed), _TOGETHER):
             rows = deformed[begin : begin + _TOGETHER]
             images = out[rows].astype(np.float64, order="C").reshape(len(rows), height, width, -1)
-            drawn, made = draw_numbers(self.seed, copy_keys(rows + start, self.count), DRAWN), np.empty_like(images)
+            drawn, made = draw_numbers(self.seed, pair_keys(of_rows[rows], numbers[rows]), DRAWN), np.empty_like(images)
             maps, nodes = self._maps(drawn, height, width)
             deform_rows(images, maps, nodes, eased(height), eased(width), made)
             out[rows] = (np.rint(made) if out.dtype == np.uint8 else made).reshape(-1, *out.shape[1:])
@@ -100,8 +104,9 @@ class Copies:
 
     def keys(self, of_images: RowArray, start: int, stop: int) -> RowKeys:
         """Return the keys (stop - start,) u8 of rows, from those of all images: equal ones have copies of their own."""
-        rows, keys = np.arange(start, stop), Repeated(of_images, self.count)[start:stop]
-        return np.where(rows % self.count, keys ^ copy_keys(rows, self.count), keys)
+        of_rows, numbers = np.divmod(np.arange(start, stop), self.count)
+        keys = Repeated(of_images, self.count)[start:stop]
+        return np.where(numbers, keys ^ pair_keys(of_rows, numbers), keys)
 
 
 class Repeated:
@@ -124,12 +129,9 @@ def with_copies(source: Source, spec: SourceSpec) -> Source:
     """Return a source whose training rows are those of `source` and their deformed copies; tests stay as they are.
 
     Each row counts as its image does: as with more images a penalty then weighs less, and weights of 1/K would make
-    every sum one of weighted rows. Copies are in the group of their image, or are one. Raises UsageError where inputs
-    are no images.
+    every sum one of weighted rows. Copies are in the group of their image, or are one. Raises as `Copies.of`.
     """
-    n, copies = source.n_train, Copies.of(spec)
-    if len(source.input_shape) < 2:
-        raise UsageError(f"`data.copies={spec.copies}` is for images, {source.name} has rows of numbers; leave it out")
+    n, copies = source.n_train, Copies.of(spec, source.input_shape)
     images, file_rows, known = partial(source.read_rows, "train"), source.file_rows["train"], source.row_keys
     spans = [(at, min(at + _TOGETHER, n)) for at in range(0, n, _TOGETHER)]
     keys = np.concatenate([row_keys(images(*span)) if known is None else known(*span) for span in spans])

@@ -81,8 +81,6 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if path.suffix == ".npz" or is_table(path):
         if not path.exists():
             raise MissingInputError(f"dataset {spec.dataset}: no such file")
-        if spec.copies > 1 and is_table(path):  # before it is read
-            raise UsageError(f"`data.copies={spec.copies}` is for images, {spec.dataset} is a table; leave it out")
         if path.suffix == ".npz":
             return open_npz(spec, path)
         # Imported here: what reads tables takes a while to import.

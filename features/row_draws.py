@@ -115,14 +115,13 @@ def draw_sample(seed: int, share: float, keys: RowKeys) -> NDArray[np.bool_]:
     return np.asarray(_coins(seed, _SAMPLED, keys) < share)
 
 
-def copy_keys(rows: NDArray[np.int64], count: int) -> RowKeys:
-    """Return a key of each of rows (n,), those of images with `count` - 1 copies: of image and copy, not of `count`."""
-    images, copies = np.divmod(rows, count)
-    return _mixed(_mixed(images.astype(np.uint64)) + copies.astype(np.uint64))
+def pair_keys(firsts: NDArray[np.int64], seconds: NDArray[np.int64]) -> RowKeys:
+    """Return a key of each of pairs (n,) of whole numbers."""
+    return _mixed(_mixed(firsts.astype(np.uint64)) + seconds.astype(np.uint64))
 
 
 def draw_numbers(seed: int, keys: RowKeys, count: int) -> NDArray[np.float64]:
-    """Return numbers (n, count) in [0, 1) of copies with keys (n,)."""
+    """Return numbers (n, count) in [0, 1) of keys (n,)."""
     return _coins(seed, _DEFORMED, keys[:, None] + _GOLDEN * np.arange(count, dtype=np.uint64))
 
 

@@ -119,7 +119,7 @@ def source_of(
     if keys is not None and not is_table:  # those of tables are of cells
         held = replace(source.memory, held=source.memory.held + keys.nbytes)
         source = replace(source, row_keys=lambda start, stop: keys[start:stop], memory=held)
-    if spec.copies == 1:
+    if spec.copies == 1 and spec.deform is None:
         return source
     from features.deformed_copies import with_copies  # with numba, which data without copies do without
 

@@ -114,13 +114,12 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
-    copies, images = Copies.of(source_spec(config)), _images(X)
-    if copies.count > 1 and images is None:
-        raise ValueError(f"copies={copies.count} is for images, X (n, H, W), and X holds rows")
+    images = _images(X)
     rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
     inputs: Any = rows if images is None else images
+    copies = Copies.of(source_spec(config), inputs.shape[1:])
     config = config if images is None else with_value(config, "data.standardise", None)
     config = features_of(config, inputs.shape[1:], np.dtype(inputs.dtype).name, standardise=images is None)
     spec = feature_spec(config)

@@ -142,6 +142,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     data.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
+    if not frozen:
+        refuse(without_effect(config, explicit))
     needed = _table_bytes(spec)
     if needed > limit:
         raise PlanError(
@@ -162,7 +164,6 @@ def _prepared(
     shape = describe(request, source)
     notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
-        refuse(without_effect(config, explicit, Path(spec.dataset)))
         bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
         room = MemoryBudget(
             shape.n_train,

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -122,7 +122,7 @@ class SparseKernelModel:
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
-        if self.features.name == "raw" or self.features.brightness:  # histograms are the same on any scale
+        if self.features.is_on_scale:
             inputs = on_scale(inputs, self.input_dtype, first_row)
         if self.features.name == "raw":
             self._check_range(inputs)
@@ -363,9 +363,8 @@ def _kernel(described: Any, scales: NDArray[np.float32] | None) -> type[Kernel]:
 
 def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
-    usual = {"deskew": 0.0, "power": 1.0, "brightness": 0.0}
     try:
-        spec = FeatureSpec(described["name"], **{name: described.get(name, value) for name, value in usual.items()})
+        spec = FeatureSpec(**{one.name: described[one.name] for one in fields(FeatureSpec) if one.name in described})
         expected = parameters(spec)
     except (UsageError, OverflowError, ValueError) as error:
         raise ModelFormatError(str(error)) from None

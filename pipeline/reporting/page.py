@@ -36,7 +36,7 @@ MOST_CENTERS = 20
 MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
-IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:deskew|brightness|power) = .*\n)+')
+IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 
 
 def page(layout: RunLayout, damaged: list[str] | None = None) -> str:

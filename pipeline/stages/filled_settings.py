@@ -271,9 +271,15 @@ def refuse(faults: Iterator[str]) -> None:
         raise ConfigError(fault)
 
 
-def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) -> Iterator[str]:
-    """Yield what is said of settings that were asked for and would have no effect; `path`: of the data."""
-    solver, kind = config.solver, path.suffix
+def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
+    """Yield what is said of settings that were asked for and would have no effect; of data that are not there nothing.
+
+    No data are read for that.
+    """
+    solver, path = config.solver, Path(config.dataset)
+    kind = path.suffix
+    if config.dataset not in NAMED and not path.exists():
+        return
     of_table, of_pictures = (config.dataset not in NAMED and holds(path) for holds in (is_table, is_picture_folder))
     files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
     unused = {
@@ -282,6 +288,7 @@ def without_effect(config: TrainConfig, explicit: frozenset[str], path: Path) ->
         "data.test": not (of_table or of_pictures),
         **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
         **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "missing")},
+        **{f"data.{key}": of_table for key in ("copies", "deform")},
         "data.header": not any(map(is_csv, files)),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
@@ -320,8 +327,6 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         )
     if config.data.class_weight is not None and shape.task == "regression":
         yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
-    if config.data.deform is not None and config.data.copies == 1:
-        yield "`data.deform` is how copies of images are deformed, and there are none: give `data.copies`"
     if not config.data.clip and shape.task != "regression":
         yield f"`data.clip=false`: {shape.dataset} is no regression; leave it out"
     if config.statistics.hold_out == 0 and needs_rows is not None:

@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates, zoom
 
 from features.deformed_copies import DRAWN, NODES, Copies
 from features.open_source import open_source
-from features.row_draws import copy_keys, draw_held_out, draw_numbers, held_out_limit
+from features.row_draws import draw_held_out, draw_numbers, held_out_limit, pair_keys
 from features.source import SourceSpec
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, request_of, source_spec
@@ -50,7 +50,7 @@ def test_copies_are_those_of_the_twin_and_copy_0_is_the_image(
     shape: tuple[int, ...], dtype: type, error: float
 ) -> None:
     images = (np.random.default_rng(0).random((N, *shape)) * 255).astype(dtype)
-    rows, drawn = copies_of(images, STRONG), draw_numbers(3, copy_keys(np.arange(4 * N), 4), DRAWN)
+    rows, drawn = copies_of(images, STRONG), draw_numbers(3, pair_keys(*np.divmod(np.arange(4 * N), 4)), DRAWN)
     assert rows.dtype == dtype
     np.testing.assert_array_equal(rows[::4], images)
     for r in np.flatnonzero(np.arange(4 * N) % 4).tolist():

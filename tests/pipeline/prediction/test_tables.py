@@ -299,8 +299,8 @@ def test_a_damaged_encoding_is_refused(run, tmp_path):
     ("arguments", "code", "words"),
     [
         (["sinc", "--test", "x.csv"], 2, "--test has no effect on sinc"),
-        (["sinc", "--copies", "2"], 2, "--copies 2 is for images, sinc has rows of numbers; leave it out"),
-        (["TABLE", "--copies", "2"], 2, "train.csv is a table; leave it out"),
+        (["sinc", "--copies", "2"], 2, "--copies 2 is for images, and these are rows of numbers; leave it out"),
+        (["TABLE", "--copies", "2"], 2, "--copies has no effect on"),
         (["TABLE", *ENCODED, "--test", "none.csv"], 66, "none.csv: no such file"),
         (["TABLE", *ENCODED, "--test", "model.npz"], 2, "file type not known"),
         (["TABLE", *ENCODED, "--test", "TABLE", "--set", "data.test_fraction=0.5"], 2, "test_fraction has no effect"),
