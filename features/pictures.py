@@ -150,14 +150,14 @@ def _pool(_: int) -> ThreadPoolExecutor:
 class Pictures:
     """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
 
-    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, or with all of
-    those asked for that cannot be read.
+    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, and with all
+    that cannot be read where one that was asked for is among them.
     """
 
     dtype, kept_bytes = np.dtype(np.uint8), 0
 
     def __init__(
-        self, folder: Path, names: Sequence[str] | NDArray[Any], decoder: Decoder, found: "ReadPictures | None" = None
+        self, folder: Path, names: NDArray[Any], decoder: Decoder, found: "ReadPictures | None" = None
     ) -> None:
         self._folder, self._names, self._decoder = folder, names, decoder
         self._checks = None if found is None else found.checks
@@ -171,17 +171,14 @@ class Pictures:
 
     def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the pictures (len(rows), ...) of some files."""
-        pixels, bad = np.empty((len(rows), *self._decoder.shape), np.uint8), list[str]()
+        pixels = np.empty((len(rows), *self._decoder.shape), np.uint8)
         paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
         for k, found in enumerate(_each(self._decoder.read, paths)):
-            if self._checks is not None and (isinstance(found, str) or found.sha256[0] != self._checks[rows[k]]):
+            if isinstance(found, str) and self._checks is None:
+                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # which names all that are bad
+            if isinstance(found, str) or (self._checks is not None and found.sha256[0] != self._checks[rows[k]]):
                 raise DataError(f"{paths[k]}: {CHANGED}")
-            if isinstance(found, str):
-                bad.append(f"{paths[k]} ({found})")
-            else:
-                pixels[k] = found.pixels
-        if bad:
-            raise DataError(f"pictures cannot be read: {shown(bad, MOST_NAMED)}; mend or remove them")
+            pixels[k] = found.pixels
         return pixels
 
 
@@ -214,11 +211,12 @@ class ReadPictures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
         """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
         record = json.loads(arrays["record"].tobytes())
-        names, shape, notes = _texts(record.pop("names")), tuple(record.pop("shape")), tuple(record.pop("notes"))
+        names, shape, notes = texts(record.pop("names")), tuple(record.pop("shape")), tuple(record.pop("notes"))
         return cls(names, arrays["checks"], arrays["keys"], shape, notes=notes, **record)
 
 
-def _texts(names: Sequence[str]) -> NDArray[Any]:
+def texts(names: Sequence[str]) -> NDArray[Any]:
+    """Return names (n,) as an array of text."""
     return np.array(names, np.dtypes.StringDType())
 
 
@@ -259,6 +257,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity)
     notes = [note for one in read for note in one.notes]
+    if "test" in parts and spec.test is not None and Path(spec.test).resolve() != parts["test"].resolve():
+        notes.append(f"{parts['test']} is not read: the test part is {spec.test} (`data.test`)")
     return replace(source, notes=(*notes, *source.notes), file_names={"train": read[0].names, "test": read[-1].names})
 
 
@@ -291,45 +291,56 @@ def _read(
     skip_bad: bool,
 ) -> ReadPictures:
     """Return what the pictures of a folder are, each of which is decoded once."""
-    paths, notes = [folder / name for name in listed.names], list[str]()
+    notes = list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
-    heads = _heads_of(paths, tick)
+    heads = _heads_of([folder / name for name in listed.names], tick)
     sizes = {head[:2] for head in heads}
     height, width = asked[:2] if asked else _median_size(heads)
     n_colour = sum(head[2] for head in heads)
     decoder = Decoder((height, width), n_colour > 0 if colour is None else colour)
     if decoder.colour:
-        notes.append(f"{folder.name}: {n_colour} of {len(paths)} pictures are in colour, and all are read so")
+        notes.append(f"{folder.name}: {n_colour} of {len(listed.names)} pictures are in colour, and all are read so")
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
-    names, read, bad = list[str](), list[tuple[np.uint64, int]](), list[str]()
-    digest, keys, together = hashlib.sha256(), list[RowKeys](), max(1, BLOCK_BYTES // math.prod(decoder.shape))
+    found = decode_all(folder, listed.names, decoder, tick, skip_bad=skip_bad)
+    if lacking := set(map(class_of, listed.names)) - set(map(class_of, found.names)):
+        raise DataError(
+            f"{folder}: no picture of {shown(sorted(lacking), MOST_NAMED)} can be read; mend or remove them"
+        )
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def decode_all(
+    folder: Path, listed: list[str], decoder: Decoder, tick: Tick = lambda n_rows: None, *, skip_bad: bool = False
+) -> ReadPictures:
+    """Return what pictures are, each of which is decoded, without those that cannot be read where `skip_bad` says so.
+
+    Raises DataError with all that cannot be read; else a note tells of them.
+    """
+    paths, names, bad = [folder / name for name in listed], list[str](), list[str]()
+    read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
+    together = max(1, BLOCK_BYTES // math.prod(decoder.shape))
     for begin in range(0, len(paths), together):
         block, pixels = paths[begin : begin + together], list[NDArray[np.uint8]]()
         for k, found in enumerate(_each(decoder.read, block), begin):
             if isinstance(found, str):
                 bad.append(f"{paths[k]} ({found})")
                 continue
-            names.append(listed.names[k])
+            names.append(listed[k])
             read.append((found.sha256[0], found.n_bytes))
             pixels.append(found.pixels)
             digest.update(f"{names[-1]}\0".encode() + found.sha256.tobytes() + found.pixels.tobytes())
         keys += [row_keys(np.stack(pixels))] if pixels else []
         tick(len(block))
-    if bad and not skip_bad:
+    if bad and not (skip_bad and names):
         remedy = "mend or remove them, or leave them out with `data.skip_bad=true`"
         raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
-    if lacking := set(map(class_of, listed.names)) - set(map(class_of, names)):
-        raise DataError(
-            f"{folder}: no picture of {shown(sorted(lacking), MOST_NAMED)} can be read; mend or remove them"
-        )
-    if bad:
-        notes.append(f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}")
+    note = f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}"
     checks, n_bytes = zip(*read, strict=True)
-    numbers, every = np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(_texts(names), numbers, every, decoder.shape, digest.hexdigest(), max(n_bytes), tuple(notes))
+    numbers, every, notes = np.array(checks, np.uint64), np.concatenate(keys), (note,) if bad else ()
+    return ReadPictures(texts(names), numbers, every, decoder.shape, digest.hexdigest(), max(n_bytes), notes)
 
 
 def _heads_of(paths: Sequence[Path], tick: Tick) -> list[tuple[int, int, bool]]:

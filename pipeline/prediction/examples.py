@@ -19,8 +19,10 @@ from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
 from features.tables.table_paths import KNOWN, is_picture_folder, is_table
 from features.targets import class_array
+from pipeline.config.settings import parse_value
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime import stopping
 from storage.user_arrays import open_user_arrays
 
 if TYPE_CHECKING:  # with pyarrow, which runs on images do without
@@ -51,7 +53,7 @@ class Examples:
     """What to predict: a name for people, the part (None: a whole file), and its pieces.
 
     unknown: how many cells read so far of each column held a category that the model does not know. check: raises
-    DataError where files are no longer as they were when they were opened.
+    DataError where files are no longer as they were when they were opened. notes: what was left out.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Examples:
     pieces: tuple[ExamplePart, ...]
     unknown: Counter[str] = field(default_factory=Counter)
     check: Callable[[], None] = lambda: None
+    notes: tuple[str, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -95,10 +98,13 @@ def parts_asked(part: str) -> tuple[Part, ...]:
 
 def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
     """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
-    if asked.settings or asked.data_dir:
-        raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
-    if is_picture_folder(path) or (is_picture(path.name) and path.exists()):
-        return _open_pictures(path, asked, model)
+    of_pictures = is_picture_folder(path) or (is_picture(path.name) and path.exists())
+    skips = [one.partition("=")[2] for one in asked.settings if of_pictures and one.startswith("data.skip_bad=")]
+    if len(skips) < len(asked.settings) or asked.data_dir:
+        but = ", but of data.skip_bad," if of_pictures else ""
+        raise ConfigError(f"{path}: --set{but} and --data-dir have no effect on a file; leave them out")
+    if of_pictures:
+        return _open_pictures(path, asked, model, skip_bad=parse_value("data.skip_bad", [False, *skips][-1], "--set"))
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
     if is_folder and path.suffix == ".zarr":
         arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})
@@ -187,31 +193,32 @@ def _idx_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
+def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
     """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
 
-    Labels are the names of the folders in the folder that was named, else of the folders that files are in.
+    Labels are the names of the folders in the folder that was named, else of the folders that files are in. To skip bad
+    ones all are decoded here, and again when they are read.
     """
-    from features.pictures import Decoder, Pictures  # with what decodes them
+    from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
 
     if len(model.input_shape) < 2 or model.input_dtype != "uint8":
         raise DataError(f"{path}: the model is not of images of bytes, so that it takes no pictures")
     parts = part_folders(path) if path.is_dir() else {}
     if not parts:
         _refuse_part(path, asked)
-    pieces = []
+    pieces, decoder, notes = [], Decoder.of(model.input_shape), list[str]()
     for folder in [parts[part] for part in parts_asked(asked.part or "test") if part in parts] or [path]:
-        if folder.is_dir():
-            place, names = folder, pictures_below(folder).names
-            labels = [class_of(name) if "/" in name else folder.resolve().name for name in names]
-        else:
-            place, names = Path(), [str(path), *asked.more]
-            labels = [Path(name).absolute().parent.name for name in names]
-        pictures = Pictures(place, names, Decoder.of(model.input_shape))
+        place = folder if folder.is_dir() else Path()
+        listed = pictures_below(folder).names if place == folder else [str(path), *asked.more]
+        found = decode_all(place, listed, decoder, lambda _: stopping.check(), skip_bad=True) if skip_bad else None
+        names = texts(listed) if found is None else found.names
+        at, pictures = place.resolve(), Pictures(place, names, decoder, found)
+        labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
-        pieces.append(replace(piece, file_names=np.array(names, np.dtypes.StringDType())))
+        pieces.append(replace(piece, file_names=names))
+        notes += () if found is None else found.notes
     name = path.resolve().name if not asked.more else f"{1 + len(asked.more)} files"
-    return Examples(name, (asked.part or "test") if parts else None, tuple(pieces))
+    return Examples(name, (asked.part or "test") if parts else None, tuple(pieces), notes=tuple(notes))
 
 
 def _table_examples(

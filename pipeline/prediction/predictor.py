@@ -230,19 +230,19 @@ def _decide(
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
     """Return what a user should know of the rows that were read, of which so many are far from every center.
 
-    That most are, so that the model knows nothing of them, and that cells held categories which it does not know.
+    That most are, so that the model knows nothing of them, what was left out, and that cells held unknown categories.
     """
-    unknown, n_rows = list(unknown_words(examples.unknown)), examples.n_rows
+    told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_far <= n_rows:
-        return unknown
+        return told
     value = "the intercept" if model.intercept.any() else "0, there is no intercept"
     if not model.n_centers:
-        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *unknown]
+        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *told]
     return [
         f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
         f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
         + ("" if model.intercept.any() else " or --intercept"),
-        *unknown,
+        *told,
     ]
 
 

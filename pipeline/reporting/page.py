@@ -6,12 +6,14 @@ It loads nothing from a network. What cannot be shown is named in it.
 import re
 import shlex
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
+from numpy.typing import NDArray
 
 from features.published import PUBLISHED, cache_folder, given_folder, missing_files
 from features.targets import labels_from_decision
@@ -20,19 +22,22 @@ from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.examples import ExamplePart, ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
+from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
 from pipeline.runtime.run_folder import read_environment
 from pipeline.stages.run_workspace import in_order
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout
+from storage.zarr_arrays import row_blocks
 
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 MOST_CONFUSIONS = 20  # that are listed
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
-MOST_CENTERS = 20
+MOST_CENTERS = 40
+MOST_COMPARED_ROWS, COMPARED_TOGETHER = 60_000, 500  # of the training part, with moved centers
 MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
@@ -171,26 +176,50 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
 
 
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
-    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
+    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images.
+
+    A center that was moved has the picture of the training row nearest to it.
+    """
     model = predictor.model
     if len(model.input_shape) < 2 or not model.n_centers:
         return None
     piece = open_examples(ExampleRequest(None, labelled=True, part="train"), predictor).pieces[0]
     names = [str(label) for label in model.labels] if model.task == "multiclass" else ["weight"]
     norms = np.linalg.norm(model.weights, axis=1)
+    largest = np.argsort(-norms, kind="stable")[:MOST_CENTERS]
+    is_moved, rows = model.center_index[largest] < 0, model.center_index[largest]
+    if is_moved.any():
+        rows[is_moved] = _nearest_rows(model, largest[is_moved], piece)
     shown = []
-    for m in np.argsort(-norms, kind="stable")[:MOST_CENTERS].tolist():
-        row, weights = int(model.center_index[m]), model.weights[m].tolist()
+    for m, row, moved in zip(largest.tolist(), rows.tolist(), is_moved.tolist(), strict=True):
+        weights, (_, label) = model.weights[m].tolist(), piece.read(row, row + 1)
+        assert label is not None  # they were asked for
         strongest = int(np.argmax(np.abs(model.weights[m])))
-        center: dict[str, Any] = {"row": row, "picture": None, "label": None}
-        if row >= 0:
-            _, label = piece.read(row, row + 1)
-            assert label is not None  # they were asked for
-            center = {"row": _row(piece, row), "picture": _picture(piece, row), "label": label[0].item()}
-            center["name"] = _name(piece, row)
-        center |= {"norm": float(norms[m]), "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}"}
-        shown.append(center | {"weights": list(zip(names, weights, strict=True))})
+        shown.append(
+            {
+                "row": _row(piece, row),
+                "name": _name(piece, row),
+                "picture": _picture(piece, row),
+                "label": label[0].item(),
+                "moved": moved,
+                "norm": float(norms[m]),
+                "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}",
+                "weights": list(zip(names, weights, strict=True)),
+            }
+        )
     return shown
+
+
+def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: ExamplePart) -> NDArray[np.int64]:
+    """Return the row nearest to each of some centers, of about MOST_COMPARED_ROWS at most: of blocks spread evenly."""
+    probe = replace(model, centers=model.centers[some], weights=model.weights[some])
+    rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
+    blocks = list(row_blocks(piece.n_rows, COMPARED_TOGETHER))
+    for block in blocks[:: -(-piece.n_rows // MOST_COMPARED_ROWS)]:
+        found = probe.columns(probe.features_of(piece.read(block.start, block.stop)[0]))
+        nearer = found.max(axis=0) > values
+        rows[nearer], values[nearer] = block.start + found.argmax(axis=0)[nearer], found.max(axis=0)[nearer]
+    return rows
 
 
 def _row(piece: ExamplePart, row: int) -> int:

@@ -131,6 +131,8 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
     words = write(tmp_path / "words", **{"01": 4, "2": 4})
     assert opened(words).classes == ("01", "2")
     assert opened(words, test=str(write(tmp_path / "other", **{"2": 2}))).n_test == 2
+    told = f"{tmp_path / 'parts' / 'test'} is not read: the test part is {tmp_path / 'more'} (`data.test`)"
+    assert told in opened(tmp_path / "parts", test=str(write(tmp_path / "more", **{"9": 2}))).notes
 
 
 @pytest.mark.parametrize(

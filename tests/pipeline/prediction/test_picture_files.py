@@ -78,3 +78,22 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(folder: Path, tmp_pa
     assert predict.main([str(done.folder), str(tmp_path / "even"), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
     out = pandas.read_csv(tmp_path / "out.csv")
     assert ((out["decision"] >= 0) != out["file"].str.startswith("1")).sum() == done.report["n_errors"]
+
+
+def test_bad_pictures_are_all_named_or_left_out(folder: Path, finished_run: TrainedRuns, capsys: Capture) -> None:
+    """Also those beyond the block that the first is in; what is left is predicted as it is without them."""
+    run, test = finished_run("--centers", "30", dataset=folder), folder / "test"
+    for digit in range(10):
+        (test / str(digit) / "bad.png").write_bytes(b"none")
+    asked = [str(run), str(folder), "--set", "data.skip_bad=true"]
+    for command, more in ((predict.main, ["--out", "-"]), (evaluate.main, ["--json"])):
+        assert command([*asked[:2], *more]) == 65
+        told = capsys.readouterr().err
+        assert "10 of 110 pictures cannot be read: " in told
+        assert all(f"{test / str(digit) / 'bad.png'} (is no" in told for digit in range(10))
+        assert "leave them out with --set data.skip_bad=true" in told
+        assert command([*asked, *more]) == 0
+        out, told = capsys.readouterr()
+        assert "warning: 10 pictures left out, which cannot be read: " in told
+    assert json.loads(out)["n_errors"] == json.loads((run / "report.json").read_text())["n_errors"]
+    assert predict.main([*asked, "--set", "data.header=true", "--out", "-"]) == 2
