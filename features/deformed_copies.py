@@ -15,7 +15,7 @@ that of the copy: nothing is kept, and a copy does not depend on how many there 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from numba import njit
 
 from features.errors import UsageError
 from features.row_draws import RowKeys, draw_numbers, pair_keys, row_keys
-from features.source import Part, RowArray, Source, SourceSpec
+from features.source import Part, Source, SourceSpec
 
 ALGORITHM_VERSION = 1
 MOST = {"rotation": 180.0, "scale": 0.9, "shear": 1.0, "shift": 1.0, "smooth": 1.0, "flip": 1.0}
@@ -102,26 +102,26 @@ class Copies:
         nodes = self.smooth * sides[:, None, None] * even[:, 7:].reshape(-1, 2, NODES, NODES)
         return np.column_stack([*of_y, *of_x, shift]), nodes
 
-    def keys(self, of_images: RowArray, start: int, stop: int) -> RowKeys:
+    def keys(self, of_images: RowKeys, start: int, stop: int) -> RowKeys:
         """Return the keys (stop - start,) u8 of rows, from those of all images: equal ones have copies of their own."""
         of_rows, numbers = np.divmod(np.arange(start, stop), self.count)
-        keys = Repeated(of_images, self.count)[start:stop]
+        keys = of_images[of_rows]
         return np.where(numbers, keys ^ pair_keys(of_rows, numbers), keys)
 
 
 class Repeated:
-    """Values (n,), each `count` times in turn, as an array (n · count,) that holds n."""
+    """Values (n,), each `count` times in turn, as an array (n · count,) that holds n, found when first asked for."""
 
-    def __init__(self, values: RowArray, count: int) -> None:
-        self._values, self._count = values, count
+    def __init__(self, values: Callable[[], np.ndarray], n: int, count: int) -> None:
+        self._values, self._n, self._count = values, n, count
 
     def __getitem__(self, rows: Any) -> Any:
         """Return the values of some rows, from a first one to before another, or that of one."""
         if not isinstance(rows, slice):
-            return self._values[rows // self._count]
-        start, stop, _ = rows.indices(self._values.shape[0] * self._count)
+            return self._values()[rows // self._count]
+        start, stop, _ = rows.indices(self._n * self._count)
         first = start // self._count
-        values = np.repeat(self._values[first : -(-stop // self._count)], self._count)
+        values = np.repeat(self._values()[first : -(-stop // self._count)], self._count)
         return values[start - first * self._count : stop - first * self._count]
 
 
@@ -132,12 +132,16 @@ def with_copies(source: Source, spec: SourceSpec) -> Source:
     every sum one of weighted rows. Copies are in the group of their image, or are one. Raises as `Copies.of`.
     """
     n, copies = source.n_train, Copies.of(spec, source.input_shape)
-    images, file_rows, known = partial(source.read_rows, "train"), source.file_rows["train"], source.row_keys
-    spans = [(at, min(at + _TOGETHER, n)) for at in range(0, n, _TOGETHER)]
-    keys = np.concatenate([row_keys(images(*span)) if known is None else known(*span) for span in spans])
+    images, file_rows = partial(source.read_rows, "train"), source.file_rows["train"]
+    known = source.row_keys or (lambda start, stop: row_keys(images(start, stop)))
 
-    def repeated(values: Mapping[Part, Any]) -> dict[Part, Any]:
-        return {**values, "train": None if values["train"] is None else Repeated(values["train"], copies.count)}
+    @cache
+    def keys() -> RowKeys:  # to know how many rows there are no image is read
+        return np.concatenate([known(at, min(at + _TOGETHER, n)) for at in range(0, n, _TOGETHER)])
+
+    def repeated(values: Mapping[Part, Any], made: Callable[[], np.ndarray] | None = None) -> dict[Part, Any]:
+        found = made if values["train"] is None else lambda: values["train"]
+        return {**values, "train": None if found is None else Repeated(found, n, copies.count)}
 
     def read(part: Part, start: int, stop: int) -> np.ndarray:
         return copies.rows(images, start, stop) if part == "train" else source.read_rows(part, start, stop)
@@ -150,8 +154,8 @@ def with_copies(source: Source, spec: SourceSpec) -> Source:
         targets=repeated(source.targets),
         weights=repeated(source.weights),
         file_rows=repeated({**source.file_rows, "train": np.arange(n) if file_rows is None else file_rows}),
-        groups=repeated({"train": keys if source.groups is None else source.groups})["train"],
-        row_keys=partial(copies.keys, keys),
+        groups=repeated({"train": source.groups}, keys)["train"],
+        row_keys=lambda start, stop: copies.keys(keys(), start, stop),
         identity={**source.identity, "copies": {"version": ALGORITHM_VERSION, **asdict(copies)}},
         notes=(*source.notes, f"each of {n} training images with {told}: {n * copies.count} rows"),
         memory=replace(source.memory, held=source.memory.held + 24 * n),

@@ -6,6 +6,7 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import BinaryIO
@@ -42,13 +43,16 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
 
     Raises MissingInputError where a file is not there, DataError where one is damaged or the numbers of rows differ.
     """
-    paths = {name: path for name in IDX_FILES if (path := idx_file(folder, name)) is not None}
-    missing = [name for name in IDX_FILES if name not in paths]
-    if missing:
-        raise MissingInputError(
-            f"{folder}: lacks {', '.join(missing)} (raw or .gz); give MNIST's four IDX files, or {KNOWN_PICTURES}"
-        )
-    return _open_files(spec, folder.resolve().name, paths)
+    return _open_files(spec, folder.resolve().name, idx_files(folder, IDX_FILES))
+
+
+def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return where a folder has some of `IDX_FILES`. Raises MissingInputError with all that it lacks."""
+    found = {name: idx_file(folder, name) for name in names}
+    if missing := [name for name, path in found.items() if path is None]:
+        words = "give MNIST's four IDX files, or"
+        raise MissingInputError(f"{folder}: lacks {', '.join(missing)} (raw or .gz); {words} {KNOWN_PICTURES}")
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def idx_file(folder: Path, name: str) -> Path | None:

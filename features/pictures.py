@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,41 +147,6 @@ def _pool(_: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, "pictures")
 
 
-class Pictures:
-    """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
-
-    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, and with all
-    that cannot be read where one that was asked for is among them.
-    """
-
-    dtype, kept_bytes = np.dtype(np.uint8), 0
-
-    def __init__(
-        self, folder: Path, names: NDArray[Any], decoder: Decoder, found: "ReadPictures | None" = None
-    ) -> None:
-        self._folder, self._names, self._decoder = folder, names, decoder
-        self._checks = None if found is None else found.checks
-        self.shape = (len(names), *decoder.shape)
-        self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
-        self.decoding_bytes = 0 if found is None else THREADS * found.decoding_bytes
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        """Return some pictures."""
-        return self.take_rows(np.arange(len(self._names))[rows])
-
-    def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the pictures (len(rows), ...) of some files."""
-        pixels = np.empty((len(rows), *self._decoder.shape), np.uint8)
-        paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
-        for k, found in enumerate(_each(self._decoder.read, paths)):
-            if isinstance(found, str) and self._checks is None:
-                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # which names all that are bad
-            if isinstance(found, str) or (self._checks is not None and found.sha256[0] != self._checks[rows[k]]):
-                raise DataError(f"{paths[k]}: {CHANGED}")
-            pixels[k] = found.pixels
-        return pixels
-
-
 @dataclass(frozen=True, eq=False)
 class ReadPictures:
     """What the first reading of a folder found.
@@ -220,6 +185,39 @@ def texts(names: Sequence[str]) -> NDArray[Any]:
     return np.array(names, np.dtypes.StringDType())
 
 
+class Pictures:
+    """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
+
+    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, and with all
+    that cannot be read where one that was asked for is among them.
+    """
+
+    dtype, kept_bytes = np.dtype(np.uint8), 0
+
+    def __init__(self, folder: Path, names: NDArray[Any], decoder: Decoder, found: ReadPictures | None = None) -> None:
+        self._folder, self._names, self._decoder = folder, names, decoder
+        self._checks = None if found is None else found.checks
+        self.shape = (len(names), *decoder.shape)
+        self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
+        self.decoding_bytes = 0 if found is None else THREADS * found.decoding_bytes
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
+        """Return some pictures."""
+        return self.take_rows(np.arange(len(self._names))[rows])
+
+    def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the pictures (len(rows), ...) of some files."""
+        pixels = np.empty((len(rows), *self._decoder.shape), np.uint8)
+        paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
+        for k, found in enumerate(_each(self._decoder.read, paths)):
+            if isinstance(found, str) and self._checks is None:
+                decode_all(self._folder, [*map(str, self._names)], self._decoder)  # which names all that are bad
+            if isinstance(found, str) or (self._checks is not None and found.sha256[0] != self._checks[rows[k]]):
+                raise DataError(f"{paths[k]}: {CHANGED}")
+            pixels[k] = found.pixels
+        return pixels
+
+
 def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) -> Source:
     """Open a folder of pictures; `spec.test` is the one of the test part, in place of DIR/test.
 
@@ -248,9 +246,7 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
-    if all(
-        name.removeprefix("-").isdecimal() and len(name) < 19 and str(int(name)) == name for name in classes.tolist()
-    ):
+    if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
@@ -273,22 +269,13 @@ def _found(
         raise DataError(f"{folder}: has {told}; put each into a folder with the name of its class")
     if listed.empty:
         raise DataError(f"{folder}: has folders without pictures: {shown(listed.empty, MOST_NAMED)}; remove them")
-
-    def read_now(tick: Tick) -> ReadPictures:
-        return _read(folder, listed, size, tick, colour=colour, skip_bad=skip_bad)
-
+    read_now = partial(_read, folder, listed, size, colour=colour, skip_bad=skip_bad)
     request = {"pictures": size, "colour": colour, "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
 
 
 def _read(
-    folder: Path,
-    listed: PictureList,
-    asked: tuple[int, ...] | None,
-    tick: Tick,
-    *,
-    colour: bool | None,
-    skip_bad: bool,
+    folder: Path, listed: PictureList, asked: tuple[int, ...] | None, tick: Tick, *, colour: bool | None, skip_bad: bool
 ) -> ReadPictures:
     """Return what the pictures of a folder are, each of which is decoded once."""
     notes = list[str]()
@@ -306,9 +293,8 @@ def _read(
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
     found = decode_all(folder, listed.names, decoder, tick, skip_bad=skip_bad)
     if lacking := set(map(class_of, listed.names)) - set(map(class_of, found.names)):
-        raise DataError(
-            f"{folder}: no picture of {shown(sorted(lacking), MOST_NAMED)} can be read; mend or remove them"
-        )
+        none = shown(sorted(lacking), MOST_NAMED)
+        raise DataError(f"{folder}: no picture of {none} can be read; mend or remove them")
     return replace(found, notes=(*notes, *found.notes))
 
 

@@ -87,22 +87,17 @@ def _predict(arguments: argparse.Namespace) -> None:
     if out is None:
         columns = (*names, *classes)
         write_all(csv_writer(sys.stdout.write, columns, examples.file_names, regression=is_regression))
-        _warn(warnings_of(model, examples, n_far))
-        return
-    spec = OutputSpec(examples.n_rows, dtype, names, classes, examples.file_names, is_regression)
-    with stopping.working(), writing(out, spec, replace=arguments.force) as write:
-        write_all(write)
-        stopping.check()
-    _warn(warnings_of(model, examples, n_far))
+    else:
+        spec = OutputSpec(examples.n_rows, dtype, names, classes, examples.file_names, is_regression)
+        with stopping.working(), writing(out, spec, replace=arguments.force) as write:
+            write_all(write)
+            stopping.check()
+    for line in warnings_of(model, examples, n_far):
+        print(f"warning: {line}", file=sys.stderr)
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
-    if not arguments.quiet:
+    if out is not None and not arguments.quiet:
         print(f"{out}: {counted(examples.n_rows, 'row')} of {examples.name}{part}; {seconds:.2f} s")
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

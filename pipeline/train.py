@@ -315,14 +315,14 @@ def _run(
 
 def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
     """Print the table and where things are; return the exit code."""
-    from pipeline.reporting.result_table import next_steps, not_converged, table, warnings  # brings numpy and numba
+    from pipeline.reporting.result_table import next_steps, remarks, table  # brings numpy and numba
 
     report = run.report
     if not quiet:
         lines = ["", *table(report), f"model and report: {run.folder}", *next_steps(run.folder)]
         print("\n".join(lines), file=Console(sys.stdout), flush=True)
     else:
-        for line in not_converged(report) + warnings(report):
+        for line in remarks(report):
             print(line, file=Console(sys.stderr))
     return ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED
 

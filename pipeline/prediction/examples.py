@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from features import array_sources
 from features.cell_text import DATE, KINDS
 from features.errors import DataError, MissingInputError, UsageError
-from features.images import IDX_FILES, idx_file, read_idx
+from features.images import IDX_FILES, idx_files, read_idx
 from features.picture_folders import class_of, is_picture, part_folders, pictures_below
 from features.row_source import check_lengths, input_shape
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
@@ -181,16 +181,10 @@ def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
     pieces = []
     for name in parts_asked(part):
         images, labels = (file for file in IDX_FILES if file.startswith("train") == (name == "train"))
-        y = read_idx(_idx_file(path, labels), 1).astype(np.int64) if asked.labelled else None
-        pieces.append(_array_piece(images, read_idx(_idx_file(path, images), 3), y))
+        files = idx_files(path, (images, labels)[: 1 + asked.labelled])
+        y = read_idx(files[labels], 1).astype(np.int64) if asked.labelled else None
+        pieces.append(_array_piece(images, read_idx(files[images], 3), y))
     return Examples(path.resolve().name, part, tuple(pieces))
-
-
-def _idx_file(folder: Path, name: str) -> Path:
-    path = idx_file(folder, name)
-    if path is None:
-        raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
-    return path
 
 
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:

@@ -84,6 +84,7 @@ def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
+        "most_compared": MOST_COMPARED_ROWS,
         **_pictures(predictor, notes, damaged),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
@@ -106,16 +107,14 @@ def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
 
 def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
     """Return the examples that the model is wrong about, and its centers as pictures."""
-    empty: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
+    shown: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if predictor is None or predictor.config is None:
-        return empty
-    remedy = needs_download(predictor.config)
-    if remedy:
+        return shown
+    if remedy := needs_download(predictor.config):
         notes.append(f"pictures and examples: {remedy}")
-        return empty
-    mistakes = tried(notes, "examples", lambda: _mistakes(predictor), damaged) or {}
-    centers = tried(notes, "pictures of the centers", lambda: _centers(predictor), damaged)
-    return {**empty, **mistakes, "centers": centers}
+        return shown
+    shown |= tried(notes, "examples", lambda: _mistakes(predictor), damaged) or {}
+    return shown | {"centers": tried(notes, "pictures of the centers", lambda: _centers(predictor), damaged)}
 
 
 def needs_download(config: TrainConfig) -> str:
@@ -151,12 +150,10 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     wrong = np.flatnonzero(truth != found) if labels else np.arange(scanned)
     shown = [
         {
-            "row": _row(piece, row),
-            "name": _name(piece, row),
+            **_told(piece, row),
             "truth": labels[truth[row]] if labels else f"{truth[row]:.6g}",
             "predicted": labels[found[row]] if labels else f"{found[row]:.6g}",
             "excess": float(excess[row]),
-            "picture": _picture(piece, row) if labels else None,
         }
         for row in wrong[np.argsort(-np.abs(excess[wrong]), kind="stable")[:MOST_MISTAKES]].tolist()
     ]
@@ -195,18 +192,9 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
         weights, (_, label) = model.weights[m].tolist(), piece.read(row, row + 1)
         assert label is not None  # they were asked for
         strongest = int(np.argmax(np.abs(model.weights[m])))
-        shown.append(
-            {
-                "row": _row(piece, row),
-                "name": _name(piece, row),
-                "picture": _picture(piece, row),
-                "label": label[0].item(),
-                "moved": moved,
-                "norm": float(norms[m]),
-                "strongest": f"{names[strongest]}: {weights[strongest]:+.3g}",
-                "weights": list(zip(names, weights, strict=True)),
-            }
-        )
+        center = _told(piece, row) | {"label": label[0].item(), "moved": moved, "norm": float(norms[m])}
+        center["strongest"] = f"{names[strongest]}: {weights[strongest]:+.3g}"
+        shown.append(center | {"weights": list(zip(names, weights, strict=True))})
     return shown
 
 
@@ -214,26 +202,20 @@ def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Exam
     """Return the row nearest to each of some centers, of about MOST_COMPARED_ROWS at most: of blocks spread evenly."""
     probe = replace(model, centers=model.centers[some], weights=model.weights[some])
     rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
-    blocks = list(row_blocks(piece.n_rows, COMPARED_TOGETHER))
-    for block in blocks[:: -(-piece.n_rows // MOST_COMPARED_ROWS)]:
+    step = -(-piece.n_rows // MOST_COMPARED_ROWS)
+    for block in row_blocks(piece.n_rows, COMPARED_TOGETHER)[::step]:
         found = probe.columns(probe.features_of(piece.read(block.start, block.stop)[0]))
         nearer = found.max(axis=0) > values
         rows[nearer], values[nearer] = block.start + found.argmax(axis=0)[nearer], found.max(axis=0)[nearer]
     return rows
 
 
-def _row(piece: ExamplePart, row: int) -> int:
-    """Return the number of a row in the file that it is from."""
-    return row if piece.file_rows is None else int(piece.file_rows[row])
-
-
-def _name(piece: ExamplePart, row: int) -> str:
-    """Return what a row is called: the name of its file, where it is one."""
-    return f"row {_row(piece, row)}" if piece.file_names is None else str(piece.file_names[row])
-
-
-def _picture(piece: ExamplePart, row: int) -> str | None:
-    return plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) > 1 else None
+def _told(piece: ExamplePart, row: int) -> dict[str, Any]:
+    """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
+    number = row if piece.file_rows is None else int(piece.file_rows[row])
+    name = f"row {number}" if piece.file_names is None else str(piece.file_names[row])
+    picture = plots.picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) > 1 else None
+    return {"row": number, "name": name, "picture": picture}
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:

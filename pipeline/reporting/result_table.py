@@ -16,17 +16,20 @@ SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "with a 
 
 def table(report: dict[str, Any]) -> list[str]:
     """Return the report as short tables: setting, path or selection, solves, kernels, model, error."""
+    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidate centers, {_kernel_words(report)}, " + _problem_words(report),
+        f"{report['n_centers']} candidate centers, {kernel}sigma2 {report['sigma2']:g}, {_problem_words(report)}",
     ]
     lines += weighting_lines(report)
     lines += _path_table(report) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if not report["converged"] else []
     lines += [certificate_words(report)] if report["solves"] else []
-    lines += _kernel_table(report) if report["kernels_tried"] else []
+    if report["kernels_tried"]:
+        rows = ("{:<17}{:<18}{:>12}{:>12}{:>19}{:>8}".format(*row).rstrip() for row in kernel_rows(report))
+        lines += ["", *rows, *chosen_words(report)]
     lines += ["", *_scale_lines(report)] if report["feature_scales"] else []
     cost = f"{report['wall_seconds']:.1f} s, peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"
     lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
@@ -55,7 +58,7 @@ def next_steps(folder: Path) -> list[str]:
 
 def remarks(report: dict[str, Any]) -> list[str]:
     """Return what a user should look at: solves that missed the tolerance, warnings."""
-    return not_converged(report) + warnings(report)
+    return not_converged(report) + [f"WARNING: {line}" for line in report["warnings"]]
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
@@ -72,11 +75,6 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
 def by_weight(report: dict[str, Any]) -> str:
     """Return what is said of test errors whose rows are weighted, else nothing."""
     return " by weight" if (report["weighting"] or {}).get("test_weighted") else ""
-
-
-def warnings(report: dict[str, Any]) -> list[str]:
-    """Return the warnings as lines."""
-    return [f"WARNING: {line}" for line in report["warnings"]]
 
 
 def not_converged(report: dict[str, Any]) -> list[str]:
@@ -223,11 +221,6 @@ def _problem_words(report: dict[str, Any]) -> str:
     return f"penalty {report['penalty']:g}"
 
 
-def _kernel_words(report: dict[str, Any]) -> str:
-    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
-    return f"{kernel}sigma2 {report['sigma2']:g}"
-
-
 def trial_error(report: dict[str, Any]) -> str:
     """Return what the error is that kernels are compared by."""
     return "held-out mse" if report["task"] == "regression" else "held-out log loss"
@@ -249,11 +242,6 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
             for one in report["kernels_tried"]
         ),
     ]
-
-
-def _kernel_table(report: dict[str, Any]) -> list[str]:
-    rows = ("{:<17}{:<18}{:>12}{:>12}{:>19}{:>8}".format(*row).rstrip() for row in kernel_rows(report))
-    return ["", *rows, *chosen_words(report)]
 
 
 def chosen_words(report: dict[str, Any]) -> list[str]:

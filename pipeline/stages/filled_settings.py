@@ -272,10 +272,7 @@ def refuse(faults: Iterator[str]) -> None:
 
 
 def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
-    """Yield what is said of settings that were asked for and would have no effect; of data that are not there nothing.
-
-    No data are read for that.
-    """
+    """Yield what is said of settings that were asked for and would have no effect on data that are there."""
     solver, path = config.solver, Path(config.dataset)
     kind = path.suffix
     if config.dataset not in NAMED and not path.exists():

@@ -130,9 +130,9 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
     assert "train: files that are no pictures are passed over: 9/notes.txt" in source.notes
     words = write(tmp_path / "words", **{"01": 4, "2": 4})
     assert opened(words).classes == ("01", "2")
-    assert opened(words, test=str(write(tmp_path / "other", **{"2": 2}))).n_test == 2
-    told = f"{tmp_path / 'parts' / 'test'} is not read: the test part is {tmp_path / 'more'} (`data.test`)"
-    assert told in opened(tmp_path / "parts", test=str(write(tmp_path / "more", **{"9": 2}))).notes
+    other = opened(tmp_path / "parts", test=str(write(tmp_path / "other", **{"9": 2})))
+    assert other.n_test == 2
+    assert f"{train.parent / 'test'} is not read: the test part is {tmp_path / 'other'} (`data.test`)" in other.notes
 
 
 @pytest.mark.parametrize(

@@ -81,19 +81,17 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(folder: Path, tmp_pa
 
 
 def test_bad_pictures_are_all_named_or_left_out(folder: Path, finished_run: TrainedRuns, capsys: Capture) -> None:
-    """Also those beyond the block that the first is in; what is left is predicted as it is without them."""
     run, test = finished_run("--centers", "30", dataset=folder), folder / "test"
     for digit in range(10):
         (test / str(digit) / "bad.png").write_bytes(b"none")
-    asked = [str(run), str(folder), "--set", "data.skip_bad=true"]
+    asked, skip = [str(run), str(folder)], ("--set", "data.skip_bad=true")
     for command, more in ((predict.main, ["--out", "-"]), (evaluate.main, ["--json"])):
-        assert command([*asked[:2], *more]) == 65
+        assert command([*asked, *more]) == 65
         told = capsys.readouterr().err
-        assert "10 of 110 pictures cannot be read: " in told
-        assert all(f"{test / str(digit) / 'bad.png'} (is no" in told for digit in range(10))
-        assert "leave them out with --set data.skip_bad=true" in told
-        assert command([*asked, *more]) == 0
+        assert told.count("bad.png (is no") == 10
+        assert told.endswith("leave them out with --set data.skip_bad=true\n")
+        assert command([*asked, *more, *skip]) == 0
         out, told = capsys.readouterr()
         assert "warning: 10 pictures left out, which cannot be read: " in told
     assert json.loads(out)["n_errors"] == json.loads((run / "report.json").read_text())["n_errors"]
-    assert predict.main([*asked, "--set", "data.header=true", "--out", "-"]) == 2
+    assert predict.main([*asked, *skip, "--set", "data.header=true", "--out", "-"]) == 2
