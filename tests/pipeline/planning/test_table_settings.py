@@ -173,7 +173,7 @@ TOGETHER = [
     (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
     (
         ["--set", "data.deform=flip"],
-        "data.deform is how copies of images are deformed, and there are none: give --copie",
+        "data.deform is how copies are deformed, and there are none: give --copie",
     ),
     (["--set", "data.clip=false"], "data.clip=false: digits is no regression; leave it out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
