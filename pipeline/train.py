@@ -167,8 +167,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
-    from pipeline.runtime.executors import open_executor
     from pipeline.runtime.memory_limits import worker_limit_bytes
+    from pipeline.runtime.open_executor import open_executor
     from storage.folder_layouts import RunLayout
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)

@@ -1,4 +1,4 @@
-"""Where items run: one after the other or in threads here; in processes or on a cluster, by `dask_executor`.
+"""Where items run: one after the other, in threads, in processes, or on a dask cluster.
 
 Every executor runs the same functions on the same items, to the same bits: BLAS has one thread wherever an item runs.
 Each result is handed on as it arrives. Before an error ends a run, its tasks have ended, and nobody writes into its
@@ -8,9 +8,9 @@ folder any more.
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -19,8 +19,7 @@ from typing import Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from pipeline.config.parsers import is_address
-from pipeline.runtime import progress, stopping
+from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import processor_limit
 from storage.errors import CannotWriteError
 
@@ -129,27 +128,3 @@ def _pin_blas() -> None:
     import scipy.linalg  # noqa: F401  (as in `open_executor`; not with this file, at which a scheduler would wait)
 
     threadpool_limits(1)
-
-
-@contextmanager
-def open_executor(
-    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = 300.0
-) -> Iterator[Executor]:
-    """Open the executor that `--scheduler` names, and close it afterwards.
-
-    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each process bounded by
-    worker_memory_bytes; patience: seconds to wait for a worker, or the scheduler. Raises SchedulerError where a cluster
-    does not answer or has another version of this package, ConfigError where it needs a key and none is named.
-    """
-    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
-
-    progress.wait_for("")  # as an earlier run of this process may have said
-    with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
-        if scheduler in ("serial", "threads"):
-            yield Executor(1 if scheduler == "serial" else workers)
-            return
-        from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
-
-        is_remote, local = is_address(scheduler), (processes, workers, worker_memory_bytes)
-        with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
-            yield DaskExecutor(client, count_threads(client), patience)

@@ -18,7 +18,7 @@ import pytest
 from cases import CASES, SERIAL
 from commands import Capture
 from faults.spied_runs import EVERY, PIECE, Command, Note, Whole, first_pass, notes_in, spying, started, wait_for_notes
-from pipeline.runtime.executors import open_executor
+from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
 from storage.arrays import read_arrays

@@ -22,8 +22,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events
-from pipeline.runtime.executors import open_executor
 from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.open_executor import open_executor
 from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit_model as centers
 from pipeline.stages import preparation as features

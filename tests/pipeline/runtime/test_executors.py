@@ -21,7 +21,7 @@ from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.dask_executor import DaskExecutor, count_threads
-from pipeline.runtime.executors import open_executor
+from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
 

@@ -20,8 +20,8 @@ from numba.core import event
 import runs
 from pipeline.runtime import events, progress
 from pipeline.runtime.events import Events, StageLine
-from pipeline.runtime.executors import open_executor
 from pipeline.runtime.memory_limits import MemoryMeter
+from pipeline.runtime.open_executor import open_executor
 from pipeline.runtime.progress import COMPILING, Progress, Watch, _Task
 from pipeline.stages import run_workspace as run_module
 from pipeline.stages.run_workspace import Run

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.errors import SchedulerError
 from pipeline.runtime import dask_executor
-from pipeline.runtime.executors import open_executor
+from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import ROOT, held_python
 

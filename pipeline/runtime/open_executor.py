@@ -1,0 +1,34 @@
+"""Opening the executor that `--scheduler` names; dask is imported where processes or a cluster are asked for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from threadpoolctl import threadpool_limits
+
+from pipeline.config.parsers import is_address
+from pipeline.runtime import progress
+from pipeline.runtime.executors import Executor
+
+
+@contextmanager
+def open_executor(
+    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = 300.0
+) -> Iterator[Executor]:
+    """Open the executor that `--scheduler` names, and close it afterwards.
+
+    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each process bounded by
+    worker_memory_bytes; patience: seconds to wait for a worker, or the scheduler. Raises SchedulerError where a cluster
+    does not answer or has another version of this package, ConfigError where it needs a key and none is named.
+    """
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
+
+    progress.wait_for("")  # as an earlier run of this process may have said
+    with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
+        if scheduler in ("serial", "threads"):
+            yield Executor(1 if scheduler == "serial" else workers)
+            return
+        from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
+
+        is_remote, local = is_address(scheduler), (processes, workers, worker_memory_bytes)
+        with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
+            yield DaskExecutor(client, count_threads(client), patience)
