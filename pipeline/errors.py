@@ -40,54 +40,41 @@ class PipelineError(Exception):
 
     exit_code: ExitCode = ExitCode.BUG
 
+    def __init_subclass__(cls, exit_code: ExitCode | None = None) -> None:
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(self, message: str = "", for_runs: str = "") -> None:
         super().__init__(message + (for_runs and f", or {for_runs}"))
         self.message = message
 
 
-class ConfigError(PipelineError):
+class ConfigError(PipelineError, exit_code=ExitCode.USAGE):
     """An option has a value it cannot have, or does not exist."""
 
-    exit_code = ExitCode.USAGE
 
-
-class InvalidDataError(PipelineError):
+class InvalidDataError(PipelineError, exit_code=ExitCode.INVALID_DATA):
     """The data or the statistics made from them cannot be trained on."""
 
-    exit_code = ExitCode.INVALID_DATA
 
-
-class MissingRunError(PipelineError):
+class MissingRunError(PipelineError, exit_code=ExitCode.MISSING_INPUT):
     """A run folder that was asked for does not exist."""
 
-    exit_code = ExitCode.MISSING_INPUT
 
-
-class SchedulerError(PipelineError):
+class SchedulerError(PipelineError, exit_code=ExitCode.UNAVAILABLE):
     """The dask scheduler cannot be reached, was lost, or has workers of another version."""
 
-    exit_code = ExitCode.UNAVAILABLE
 
-
-class PlanError(PipelineError):
+class PlanError(PipelineError, exit_code=ExitCode.OUT_OF_MEMORY):
     """The plan does not fit the memory limit."""
 
-    exit_code = ExitCode.OUT_OF_MEMORY
 
-
-class StoppedError(PipelineError):
+class StoppedError(PipelineError, exit_code=ExitCode.STOPPED):
     """The run was stopped on request and can be resumed."""
 
-    exit_code = ExitCode.STOPPED
 
-
-class FolderInUseError(PipelineError):
+class FolderInUseError(PipelineError, exit_code=ExitCode.CANNOT_CREATE):
     """The run folder already holds another run."""
 
-    exit_code = ExitCode.CANNOT_CREATE
 
-
-class ConfigMismatchError(PipelineError):
+class ConfigMismatchError(PipelineError, exit_code=ExitCode.CONFIGURATION_MISMATCH):
     """A resumed run was given other settings than the ones it was started with."""
-
-    exit_code = ExitCode.CONFIGURATION_MISMATCH

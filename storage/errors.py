@@ -43,35 +43,28 @@ class StorageError(Exception):
 
     exit_code: int = 70
 
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = exit_code or cls.exit_code
 
-class CorruptDataError(StorageError):
+
+class CorruptDataError(StorageError, exit_code=65):
     """Stored data is damaged, incomplete or not in a form we accept (exit 65)."""
 
-    exit_code = 65
 
-
-class MissingDataError(StorageError):
+class MissingDataError(StorageError, exit_code=66):
     """A file or folder that was asked for does not exist (exit 66)."""
 
-    exit_code = 66
 
-
-class UnavailableStoreError(StorageError):
+class UnavailableStoreError(StorageError, exit_code=69):
     """The data exists but cannot be read now: permission, I/O error, lost mount (exit 69)."""
 
-    exit_code = 69
 
-
-class LockedError(StorageError):
+class LockedError(StorageError, exit_code=73):
     """Another process holds the lock of a folder (exit 73); names its host and pid."""
 
-    exit_code = 73
 
-
-class CannotWriteError(StorageError):
+class CannotWriteError(StorageError, exit_code=73):
     """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error."""
-
-    exit_code = 73
 
 
 def remedy_of(name: str) -> str:

@@ -133,21 +133,20 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         trials = _trials(kernel, arrays)
         found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
     finalists = _finalists(list(found.values()))
-    again = _tried_again(work, task, sizes.more, finalists)
-    best = choose(_firsts(finalists, again), n_held_out)
+    tried, again = _tried_again(work, task, sizes.more, finalists)
+    best, plain = choose(tried, n_held_out), tried[0]
     if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
         larger, start = replace(task, few=best.n_centers), Start(best.kernel, best.kind, best.scales)
         more += _searched(work, larger, [start], "-more")
         best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
         again.append({"records": _records([best], final=True)})
-    plain = _firsts(finalists, again)[0]
     if grows(work.config) and best.kind != PLAIN and plain.error < CLOSE * best.error:
         # Scales that few candidates gain by may cost more of them their accuracy.
-        again += _tried_again(work, replace(task, sigma2=KEPT), RIVALS * sizes.more, [plain, best])
-        best = choose(_firsts([plain, best], again[-2:]), n_held_out)
+        tried, records = _tried_again(work, replace(task, sigma2=KEPT), RIVALS * sizes.more, [plain, best])
+        best, again = choose(tried, n_held_out), again + records
     if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
-        again += _tried_again(work, task, most, [best])
-        best = _trials(best.kernel, again[-1])[0]
+        (best,), records = _tried_again(work, task, most, [best])
+        again += records
     if not np.isfinite(best.error):
         best.kernel(scaled(sample["points"], best.scales), best.sigma2)  # which may refuse them in words of its own
         raise InvalidDataError(
@@ -187,11 +186,14 @@ def trials_bytes(run: RunSize) -> int:
     return 2 * 4 * rows * shape.n_features + beside_each_other * each
 
 
-def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]) -> list[Arrays]:
-    """Return what `try_again` finds on so many candidates."""
+def _tried_again(
+    work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]
+) -> tuple[list[Trial], list[Arrays]]:
+    """Return the best trials that `try_again` finds on so many candidates, and its arrays."""
     items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
     words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
-    return work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
+    found = work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
+    return [_trials(one.kernel, arrays)[0] for one, arrays in zip(trials, found, strict=True)], found
 
 
 def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: str = "") -> list[Arrays]:
@@ -382,11 +384,6 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
 def _as_arrays(trials: list[Trial]) -> Arrays:
     """Return trials without their weights as arrays."""
     return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
-
-
-def _firsts(trials: list[Trial], of_trials: list[Arrays]) -> list[Trial]:
-    """Return the first trial that each of some has been tried again by."""
-    return [_trials(one.kernel, arrays)[0] for one, arrays in zip(trials, of_trials, strict=False)]
 
 
 def _trials(kernel: type[Kernel], arrays: Arrays) -> list[Trial]:

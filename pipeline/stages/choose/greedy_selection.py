@@ -79,20 +79,13 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     prefixes = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
     work.commit("solutions/prefixes.npz", prefixes)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "rounds": records or None}
-    summary |= {"selection": _selection_summary(chosen, seconds)} | ridge_summary(best)
+    curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
+    points = [{"size": size, "hold_out_error": error} for size, error in curve]
+    selection = {"n_centers": len(chosen.chosen), "wall_seconds": seconds, "curve": points}
+    summary |= {"selection": selection} | ridge_summary(best)
     active = chosen.chosen if asked is None else positions_of(work.candidates, columns[chosen.chosen])
     tried = best.of_fit.weights.named(columns[chosen.tried])
     return FinalWeights.of(active, best.weights, summary), CalibrationWeights(tried, fit=best.of_fit)
-
-
-def _selection_summary(chosen: GreedyChoice, seconds: float) -> dict[str, Any]:
-    """Return what the report says of a choice."""
-    curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
-    return {
-        "n_centers": len(chosen.chosen),
-        "wall_seconds": seconds,
-        "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
-    }
 
 
 def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
