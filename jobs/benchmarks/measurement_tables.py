@@ -55,6 +55,7 @@ AT_FIRST = ("compile", "reading", "features")  # what only the first run on some
 CENTERS = {"centers": lambda report: f"{report['model_n_centers']}"}
 ERROR = {"test error": lambda report: f"{100 * report['error_rate']:.2f} %"}
 SECONDS = {"CPU s": cpu_seconds}
+ROWS = {"rows": lambda report: f"{report['n_train']:,}".replace(",", " ")}
 MEMORY = {"memory": lambda report: f"{report['peak_rss_bytes'] / 2**30:.1f} GiB"}
 CERTIFICATE = {"certificate": lambda report: gap_of(report)}
 PROBABILITIES = {
@@ -295,18 +296,22 @@ def schedules(folder: Path) -> Table:
 
 PAPER = "--config jobs/paper/mnist.toml"
 SELECT = "--centers 12000 --select greedy:2500"
+COPIES = "--features-store none --memory-limit 2GiB --copies"
 MEASUREMENTS = {
-    "digits": trainings("digits", ["--refit none"], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
+    "digits": trainings("digits", [""], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
     "mnist": trainings(
         "mnist",
         [
-            "--refit none",
+            "",
+            "--penalty none --centers 4000",
             "--centers 4000 --select greedy:400 --move-centers 60",
-            SELECT,
             "--centers 4000 --select greedy:1000 --move-centers 60",
             "--centers all --penalty 1 --refit ridge --memory-limit 4GiB",
         ],
         CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY,
+    ),
+    "mnist-copies": trainings(
+        "mnist", [f"{COPIES} 18", f"{COPIES} 135"], ROWS | CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY
     ),
     "mnist-paper": trainings(
         "mnist",
