@@ -188,8 +188,8 @@ def texts(names: Sequence[str]) -> NDArray[Any]:
 class Pictures:
     """The pictures of files, an array-like (n, ...) u1 that decodes what is read of it, by a few threads.
 
-    found: what they are known to be; None: whatever is there. Raises DataError where a file is another, and with all
-    that cannot be read where one that was asked for is among them.
+    found: what they are known to be; None: whatever is there. Raises DataError where a file is another; where one of
+    those asked for cannot be read, with all of the folder that cannot.
     """
 
     dtype, kept_bytes = np.dtype(np.uint8), 0
@@ -321,7 +321,7 @@ def decode_all(
         keys += [row_keys(np.stack(pixels))] if pixels else []
         tick(len(block))
     if bad and not (skip_bad and names):
-        remedy = "mend or remove them, or leave them out with `data.skip_bad=true`"
+        remedy = "mend or remove them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
     note = f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}"
     checks, n_bytes = zip(*read, strict=True)

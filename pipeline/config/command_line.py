@@ -220,7 +220,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", metavar="DIR", help="folder that holds the files of a published data set")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of named data; data.skip_bad"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
     )
 
 

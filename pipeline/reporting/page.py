@@ -34,10 +34,10 @@ from storage.zarr_arrays import row_blocks
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 MOST_CONFUSIONS = 20  # that are listed
-MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
+MOST_SCANNED_ROWS = 20_000  # of a part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
 MOST_CENTERS = 40
-MOST_COMPARED_ROWS, COMPARED_TOGETHER = 60_000, 500  # of the training part, with moved centers
+COMPARED_TOGETHER = 500  # rows of the training part, with moved centers
 MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
@@ -84,7 +84,7 @@ def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
-        "most_compared": MOST_COMPARED_ROWS,
+        "most_compared": MOST_SCANNED_ROWS,
         **_pictures(predictor, notes, damaged),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
@@ -199,10 +199,10 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
 
 
 def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: ExamplePart) -> NDArray[np.int64]:
-    """Return the row nearest to each of some centers, of about MOST_COMPARED_ROWS at most: of blocks spread evenly."""
+    """Return the row nearest to each of some centers, of MOST_SCANNED_ROWS at most: of blocks spread evenly."""
     probe = replace(model, centers=model.centers[some], weights=model.weights[some])
     rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
-    step = -(-piece.n_rows // MOST_COMPARED_ROWS)
+    step = -(-piece.n_rows // MOST_SCANNED_ROWS)
     for block in row_blocks(piece.n_rows, COMPARED_TOGETHER)[::step]:
         found = probe.columns(probe.features_of(piece.read(block.start, block.stop)[0]))
         nearer = found.max(axis=0) > values

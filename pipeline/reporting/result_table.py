@@ -36,7 +36,11 @@ def table(report: dict[str, Any]) -> list[str]:
     if columns := report["columns"]:
         made = f"{columns['on_the_fly']} made on the fly, {columns['materialised']} materialised"
         lines.append(f"kernel columns: {made}; {columns['active']} of {columns['candidates']} candidates are active")
-    lines += [moves_words(report["moves"])] if report["moves"] else []
+    if moves := report["moves"]:
+        before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
+        change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
+        steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
+        lines.append(f"centers moved: {steps}, the held-out mse {change}")
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
     lines += [error_words(report, report), *class_lines(report, few=True)]
@@ -145,14 +149,6 @@ def before_words(report: dict[str, Any]) -> str:
         "before the centers moved": bool(report["moves"] and report["moves"]["kept_step"]),
     }
     return " and ".join(words for words, was in done.items() if was)
-
-
-def moves_words(moves: dict[str, Any]) -> str:
-    """Return what became of moved centers."""
-    before, kept = moves["held_out_before"], moves["kept_step"]
-    steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
-    after = f"falls from {before:.6g} to {moves['held_out_after']:.6g}" if kept else f"of {before:.6g} does not fall"
-    return f"centers moved: {steps}, the held-out mse {after}"
 
 
 def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:

@@ -89,8 +89,5 @@ def of_command() -> Iterator[tuple[Console, Console]]:
 
 
 def _end_silently() -> None:
-    def say_nothing(_: object) -> None:
-        pass
-
     warnings.simplefilter("ignore")
-    sys.unraisablehook = threading.excepthook = say_nothing
+    sys.unraisablehook = threading.excepthook = lambda _: None  # type: ignore[assignment]

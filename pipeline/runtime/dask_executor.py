@@ -1,6 +1,6 @@
 """Worker processes of this machine or of a dask cluster: the only file that imports dask, once a run asks for it.
 
-A lost worker costs no finished item. Before an error ends a run, its tasks have ended everywhere.
+A lost worker costs no finished item. Before an error ends a run, its tasks have a while to end everywhere.
 """
 
 import errno

@@ -1,21 +1,21 @@
-"""Where items run: one after the other, in threads, in processes, or on a dask cluster.
+"""Items in this process, one after the other or in threads; those in other processes are in `dask_executor`.
 
 Every executor runs the same functions on the same items, to the same bits: BLAS has one thread wherever an item runs.
-Each result is handed on as it arrives. Before an error ends a run, its tasks have ended, and nobody writes into its
-folder any more.
+Each result is handed on as it arrives. Before an error ends a run, its tasks have a while to save what they have.
 """
 
 import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -67,22 +67,29 @@ class Executor:
             yield from (run_item(function, item) for item in items)
             return
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        pool, waiting = ThreadPoolExecutor(self.workers, thread_name_prefix="items"), iter(items)
-        under_way = {pool.submit(run_item, function, item, lease) for item in islice(waiting, 2 * self.workers)}
+        pool, results, waiting, under_way = ThreadPool(self.workers), SimpleQueue[Any](), iter(items), 0
         try:
-            while under_way:
-                stopping.check()
-                ended, under_way = wait(under_way, stopping.POLL_SECONDS, FIRST_COMPLETED)
-                under_way |= {pool.submit(run_item, function, item, lease) for item in islice(waiting, len(ended))}
-                for future in ended:
-                    yield future.result()
+            while True:
+                for item in islice(waiting, 2 * self.workers - under_way):
+                    pool.apply_async(run_item, (function, item, lease), {}, results.put, results.put)
+                    under_way += 1
+                if not under_way:
+                    return
+                while results.empty():
+                    stopping.check()
+                    time.sleep(stopping.POLL_SECONDS)
+                result, under_way = results.get(), under_way - 1
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            running = [future for future in under_way if not future.cancelled()]
-            if running and lease_file is not None:
+            if under_way and lease_file is not None:
                 with suppress(CannotWriteError):  # a full disk ends them as well
                     stopping.Lease.next(lease_file)
-            wait(running, stopping.SAVE_SECONDS)
+            deadline = time.monotonic() + stopping.SAVE_SECONDS
+            while results.qsize() < under_way and time.monotonic() < deadline:
+                time.sleep(stopping.POLL_SECONDS)
+            pool.terminate()  # of a call that has not come back: its thread is a daemon
 
     def processes(self) -> list[WorkerProcess]:
         """Return the processes that there are at this moment, with their threads."""

@@ -31,4 +31,4 @@ def open_executor(
 
         is_remote, local = is_address(scheduler), (processes, workers, worker_memory_bytes)
         with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
-            yield DaskExecutor(client, count_threads(client), patience)
+            yield DaskExecutor(client, count_threads(client) if is_remote else workers, patience)

@@ -119,6 +119,20 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, t
         assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
 
 
+def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tmp_path: Path) -> None:
+    model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
+    shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
+    largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:40]
+    rows = source.file_rows["train"]
+    assert rows is not None
+    assert list(shown) == rows[model.center_index[largest]].tolist()
+    assert len(shown) == 40 < model.n_centers
+    for m, image in zip(largest.tolist(), shown.values(), strict=True):
+        row = int(model.center_index[m])
+        np.testing.assert_array_equal(image, source.read("train", row, row + 1)[0][0])
+        np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
+
+
 SELECTION = ("--centers", "60", "--select", "greedy:25")
 PATH = ("--centers", "40", "--penalty", "auto", "--refit", "ridge")
 

@@ -52,7 +52,7 @@ from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Wo
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
-# Features as they are, if as close to the best as that, are tried again on so many times the candidates of finalists.
+# The first kernel without scales, if as CLOSE to the best, is tried beside it on RIVALS times as many candidates.
 CLOSE, RIVALS, KEPT = 1.5, 2, "kept"
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
@@ -114,7 +114,8 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
     if by_folds:  # the last trial is the fit
         sizes = replace(sizes, most=len(index))
     name = f"passes/{PASS}/sample.npz"
-    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, RIVALS * sizes.more)]
+    n_rivals = RIVALS * sizes.more if grows(work.config) and not by_folds else 0
+    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, n_rivals)]
     sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
     task = KernelTask(
         sample=work.stored(name),
@@ -133,16 +134,17 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         trials = _trials(kernel, arrays)
         found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
     finalists = _finalists(list(found.values()))
-    tried, again = _tried_again(work, task, sizes.more, finalists)
+    tried, again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
     best, plain = choose(tried, n_held_out), tried[0]
     if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
         larger, start = replace(task, few=best.n_centers), Start(best.kernel, best.kind, best.scales)
         more += _searched(work, larger, [start], "-more")
         best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
         again.append({"records": _records([best], final=True)})
-    if grows(work.config) and best.kind != PLAIN and plain.error < CLOSE * best.error:
+    n_rivals = min(n_rivals, len(points))
+    if best.n_centers < n_rivals and best.kind != PLAIN and plain.error < CLOSE * best.error:
         # Scales that few candidates gain by may cost more of them their accuracy.
-        tried, records = _tried_again(work, replace(task, sigma2=KEPT), RIVALS * sizes.more, [plain, best])
+        tried, records = _tried_again(work, replace(task, sigma2=KEPT), n_rivals, [plain, best])
         best, again = choose(tried, n_held_out), again + records
     if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
         (best,), records = _tried_again(work, task, most, [best])
@@ -357,9 +359,8 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
     sample, sigma2 = as_dataclass(task.sample.read(), Sample), trial.sigma2 if task.sigma2 == KEPT else task.given
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
-    size = min(n_centers, len(sample.points))
-    trial = replace(trial, n_centers=size, sigma2=trial.sigma2 if sigma2 is None else sigma2)
-    tried = best_width(sample, trial, Search(size, sigma2=sigma2, once=_Steps(checkpoints).once))
+    trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
+    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 
