@@ -14,7 +14,7 @@ from functools import cache
 from itertools import islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -70,15 +70,16 @@ class Executor:
         pool, results, waiting, under_way = ThreadPool(self.workers), SimpleQueue[Any](), iter(items), 0
         try:
             while True:
+                stopping.check()
                 for item in islice(waiting, 2 * self.workers - under_way):
                     pool.apply_async(run_item, (function, item, lease), {}, results.put, results.put)
                     under_way += 1
                 if not under_way:
                     return
-                while results.empty():
-                    stopping.check()
-                    time.sleep(stopping.POLL_SECONDS)
-                result, under_way = results.get(), under_way - 1
+                try:
+                    result, under_way = results.get(timeout=stopping.POLL_SECONDS), under_way - 1
+                except Empty:
+                    continue
                 if isinstance(result, BaseException):
                     raise result
                 yield result

@@ -52,7 +52,7 @@ from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Wo
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
-# The first kernel without scales, if as CLOSE to the best, is tried beside it on RIVALS times as many candidates.
+# Where features as they are come as CLOSE to learned scales, both are tried on RIVALS times as many candidates.
 CLOSE, RIVALS, KEPT = 1.5, 2, "kept"
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
@@ -143,7 +143,6 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         again.append({"records": _records([best], final=True)})
     n_rivals = min(n_rivals, len(points))
     if best.n_centers < n_rivals and best.kind != PLAIN and plain.error < CLOSE * best.error:
-        # Scales that few candidates gain by may cost more of them their accuracy.
         tried, records = _tried_again(work, replace(task, sigma2=KEPT), n_rivals, [plain, best])
         best, again = choose(tried, n_held_out), again + records
     if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
