@@ -43,7 +43,7 @@ CASES = {
         *("--centers", "60", "--penalty", "1", "--schedule", "uniform"),
         *("--checkpoint-every", "0.000001s"),  # after each sweep
     ),
-    "a search": classes("--centers", "60", "--penalty", "auto", "--refit", "ridge", "--intercept"),
+    "a search": classes("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
     "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
     "copies, a refit, moved": Case("images", (*COPIES, "--centers", "40", "--refit", "ridge", "--move-centers", "4")),

@@ -257,9 +257,9 @@ def image_peers(folder: Path) -> Table:
 
 
 PEERS = {
-    "ridge-1000": "slkl, `--refit ridge --intercept`",
-    "greedy-1200-3500": "slkl, `--centers 3500 --select greedy:1200 --intercept`",
-    "greedy-2000-12000": "slkl, `--centers 12000 --select greedy:2000 --intercept`",
+    "ridge-1000": "slkl, `--refit ridge`",
+    "greedy-1200-3500": "slkl, `--centers 3500 --select greedy:1200`",
+    "greedy-2000-12000": "slkl, `--centers 12000 --select greedy:2000`",
     "svc": "SVC, C = 10",
     "nystroem-1000": "Nystroem(1000), RidgeClassifier",
     "nystroem-3000": "Nystroem(3000), RidgeClassifier",

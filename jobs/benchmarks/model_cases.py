@@ -31,7 +31,7 @@ TRAININGS = {
     "refit": "{data}/classes.npz --centers 60 --penalty 1 --refit ridge --set statistics.hold_out=0.2",
     "search": f"{{data}}/classes.npz --centers 60 --penalty auto {WEIGHTED}",
     "search-groups": "{data}/values.npz --centers 60 --penalty auto --set data.groups=g --seed 3",
-    "search-refitted": "{data}/classes.npz --centers 60 --penalty auto --refit ridge --intercept",
+    "search-refitted": "{data}/classes.npz --centers 60 --penalty auto --refit ridge",
     "uniform": "{data}/classes.npz --centers 60 --penalty 1 --schedule uniform",
     "width-searched": "{data}/values.npz --centers 60 --penalty 0.1 --sigma2 auto",
     "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal",

@@ -81,14 +81,13 @@ def settings_of(common: Facts, name: str, n_train: int) -> Facts:
     kind, *numbers = re.sub(r"-(?=\d)", " ", called).split()
     size = int(numbers[0]) if numbers else 0
     arguments = {
-        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge", "--intercept"],
+        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge"],
         "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
         "greedy": [
             "--centers",
             str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
             "--select",
             f"greedy:{size}",
-            "--intercept",
         ],
     }
     own = [*arguments[kind], "--seed", seed or "0"] if kind in arguments else None

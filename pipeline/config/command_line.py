@@ -191,10 +191,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
     setting = SETTINGS[key]
     flag, text = str(setting.flag), setting.help.replace("%", "%%")
-    if key == "solver.intercept":
-        group.add_argument(flag, dest=key, action="store_const", const=True, help=text)
-    else:
-        group.add_argument(flag, dest=key, metavar="VALUE", help=text)
+    group.add_argument(flag, dest=key, metavar="VALUE", help=text)
 
 
 def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:

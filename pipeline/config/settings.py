@@ -99,7 +99,7 @@ def _option(key: str, value: str | None) -> str:
     flag = SETTINGS[key].flag
     if flag is None:
         return key if value is None else f"--set {shlex.quote(f'{key}={value}')}"
-    return flag if value is None or key == "solver.intercept" else f"{flag} {value}"
+    return flag if value is None else f"{flag} {value}"
 
 
 def get(config: TrainConfig, key: str) -> Any:

@@ -251,9 +251,7 @@ class SolverConfig:
         "none for least squares on all candidates (default: 0.01 for images, none for tables)",
         "--penalty",
     )
-    intercept: bool | None = optional(
-        truth, "auto", "fit an intercept without a penalty (auto: for tables)", "--intercept"
-    )
+    intercept: bool = option(True, truth, "fit an intercept, without a penalty")
     select: str = option(
         "none",
         selection,

@@ -241,7 +241,7 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> lis
     return [
         f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
         f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
-        + ("" if model.intercept.any() else " or --intercept"),
+        + ("" if model.intercept.any() else " or --set solver.intercept=true"),
         *told,
     ]
 

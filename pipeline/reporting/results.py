@@ -145,7 +145,7 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
     untried = {
         "--sigma2 auto": config.kernel.sigma2 != "auto",
         "--penalty auto": config.solver.select == "none" and not isinstance(config.solver.penalty, str),
-        "--intercept": not config.solver.intercept,
+        "--set solver.intercept=true": not config.solver.intercept,
     }
     advice = "try " + (", ".join(flag for flag, left in untried.items() if left) or "other inputs, or more rows")
     if score["r2"] is not None and score["r2"] <= 0:

@@ -78,7 +78,7 @@ class MemoryBudget:
 def fill_in(
     asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in what the data decide: penalty, width, scales, number of centers, intercept; return notes for the user.
+    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user.
 
     Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
@@ -94,7 +94,7 @@ def fill_in(
         chosen = explicit & {"solver.penalty", "solver.refit"}
         if config.solver.is_penalised and config.statistics.hold_out and not chosen:
             config = with_value(config, "solver.refit", "ridge")  # fewer errors (docs/problem.md)
-    config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
+    config = _with_defaults(config, {"kernel.name": "gaussian"})
     config, notes = _with_count(config, shape, explicit, room)
     refuse(_without_sense(config, shape))
     config, of_memory = _with_memory(config, shape, asked, room)

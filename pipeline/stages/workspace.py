@@ -274,4 +274,4 @@ class Workspace(RowData):
     @property
     def intercept(self) -> bool:
         """Whether an intercept is fitted."""
-        return bool(self.config.solver.intercept)
+        return self.config.solver.intercept

@@ -15,7 +15,7 @@ from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
 
 LAST = "round-003"  # of the run in rounds
-COMMON = ("--intercept", "--tol", "1e-7", "--sigma2", "1", *SERIAL)
+COMMON = ("--tol", "1e-7", "--sigma2", "1", *SERIAL)
 SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
     "least squares": ("--centers", "60", "--sigma2", "1", "--scale", "none", *SERIAL),

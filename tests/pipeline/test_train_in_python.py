@@ -34,9 +34,9 @@ LONG = SMALL | {"schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoin
 def test_it_is_the_command_of_that_name(
     finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path
 ) -> None:
-    words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false", "--intercept")
+    words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false")
     command = finished_run(*words, dataset=classes)
-    asked = {"refit": "ridge", "intercept": True, "settings": {"data": {"standardise": False}}, "penalty": None}
+    asked = {"refit": "ridge", "settings": {"data": {"standardise": False}}, "penalty": None}
     asked["centers"] = np.int64(40)
     run = train(classes, run_dir=tmp_path / "run", quiet=True, **asked, features_dir=features)
     assert model_bytes(run.folder) == model_bytes(command)

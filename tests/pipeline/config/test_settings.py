@@ -221,7 +221,7 @@ def test_names_that_no_file_or_no_text_has(word, tmp_path, capsys):
 
 def test_a_message_names_settings_as_its_reader_types_them():
     message = "`solver.select=greedy:9` goes with `centers.count`, `solver.intercept=true`, `a.b=1`, `data.drop=a b`"
-    said = "--select greedy:9 goes with --centers, --intercept, `a.b=1`, --set 'data.drop=a b'"
+    said = "--select greedy:9 goes with --centers, --set solver.intercept=true, `a.b=1`, --set 'data.drop=a b'"
     assert in_options(message) == said
 
 

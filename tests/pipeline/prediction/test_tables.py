@@ -149,7 +149,7 @@ def test_rows_far_from_every_center_are_told_of(data, prices, tmp_path, capsys, 
     assert 95 <= n_far <= 110
     (line,) = found["far"]["warnings"]
     assert f"{n_far} of {N} rows are far from every center" in line
-    assert ("the intercept" in line, "--intercept" in line) == (intercept != 0, intercept == 0)
+    assert ("the intercept" in line, "solver.intercept" in line) == (intercept != 0, intercept == 0)
     decision = np.array([float(row.split(",")[2]) for row in (tmp_path / "far-out.csv").read_text().splitlines()[1:]])
     assert np.count_nonzero(np.abs(decision - intercept) < 0.1) >= n_far
 
@@ -196,7 +196,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
 FIELDS = ["id", "color", "age", "size", "ok"]
 DRAW = np.random.default_rng(5)
 ENCODED = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--set", "data.drop=id")
-SERIAL = ("--centers", "100", "--penalty", "1", "--intercept", "--scheduler", "serial")
+SERIAL = ("--centers", "100", "--penalty", "1", "--scheduler", "serial")
 
 
 def example(k: int) -> list[str]:

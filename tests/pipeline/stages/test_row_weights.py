@@ -95,7 +95,7 @@ def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: 
         del one["w"]
     many = save(tmp_path / "many.npz", cut(repeated[0], order), repeated[1])
     n = len(rows["w"])
-    asked = ["--centers", str(n), *EXACT, "--kernel", kernel, "--intercept"]
+    asked = ["--centers", str(n), *EXACT, "--kernel", kernel]
     asked += [*(BALANCED if classes else ()), "--penalty", "0.3" if classes else "0.05"]
     asked += ["--set", "centers.working_set=100"] if rounds else []
     weighted = train(tmp_path / "weighted", tmp_path / "f", *asked, *WEIGHTED, dataset=once)

@@ -21,7 +21,7 @@ from runs import TrainedRuns, report_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
-COMMON = ("--centers", "60", "--intercept", "--sigma2", "4", *SERIAL)
+COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
 Train = Callable[..., tuple[Path, SparseKernelModel, Any]]
 
 

@@ -20,23 +20,24 @@ COMMON = SERIAL
 WIDTH = ("--sigma2", "1")
 ON_DEMAND = ("--set", "centers.columns=on-demand")
 AT_ONCE = ("--set", "centers.working_set=150")
+ORIGIN = ("--set", "solver.intercept=false")
 EXACT = ("--tol", "1e-9")
 MANY = ("--centers", "400")
 CASES = {
     "all candidates": (*AT_ONCE, "--centers", "all", "--penalty", "1", "--sigma2", "2"),
     "some candidates": (*AT_ONCE, "--centers", "300", "--penalty", "1", "--sigma2", "2", "--refit", "ridge"),
-    "an intercept": (*AT_ONCE, "--centers", "300", "--penalty", "1", "--sigma2", "2", "--intercept"),
+    "no intercept": (*AT_ONCE, "--centers", "300", "--penalty", "1", "--sigma2", "2", *ORIGIN),
     "on demand": (*ON_DEMAND, *MANY, "--penalty", "1", *WIDTH),
-    "on demand, an intercept": (*ON_DEMAND, *MANY, "--penalty", "1", "--intercept", *WIDTH),
+    "on demand, no intercept": (*ON_DEMAND, *MANY, "--penalty", "1", *ORIGIN, *WIDTH),
     "on demand, weights": (
-        *(*ON_DEMAND, *MANY, "--penalty", "1", *WIDTH, "--intercept"),
+        *(*ON_DEMAND, *MANY, "--penalty", "1", *WIDTH),
         *("--set", "data.weights=w", "--class-weight", "balanced"),
     ),
     "on demand, edges": (*ON_DEMAND, *MANY, "--penalty", "3", "--kernel", "product-laplace", "--sigma2", "8"),
     "on demand, a fraction": (*ON_DEMAND, *MANY, "--penalty", "max:1e-3", *WIDTH),
 }
-MARKS: dict[str, Any] = dict.fromkeys(("all candidates", "an intercept", "on demand, edges"), pytest.mark.ci)
-MARKS |= dict.fromkeys(("on demand", "on demand, an intercept", "on demand, a fraction"), pytest.mark.nightly)
+MARKS: dict[str, Any] = dict.fromkeys(("all candidates", "no intercept", "on demand, edges"), pytest.mark.ci)
+MARKS |= dict.fromkeys(("on demand", "on demand, no intercept", "on demand, a fraction"), pytest.mark.nightly)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from storage.folder_layouts import RunLayout
 
 CENTERS = 60
 COMMON = ("--centers", str(CENTERS), "--sigma2", "2", *SERIAL)
+ORIGIN = ("--set", "solver.intercept=false")
+
 Train = Callable[..., tuple[Path, dict[str, Any]]]
 
 
@@ -25,8 +27,7 @@ def train(finished_run: TrainedRuns, tables: Path) -> Train:
     """Return a run on the table of three classes, without an intercept unless asked for, and its report."""
 
     def trained(*arguments: str) -> tuple[Path, dict[str, Any]]:
-        without = () if "--intercept" in arguments else ("--set", "solver.intercept=false")
-        run = finished_run(*COMMON, *without, *arguments, dataset=tables / "classes.npz")
+        run = finished_run(*COMMON, *ORIGIN, *arguments, dataset=tables / "classes.npz")
         return run, report_of(run)
 
     return trained
@@ -59,7 +60,9 @@ def test_the_search_reports_objective_size_held_out_error_and_time(train: Train,
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of: Any, intercept: bool) -> None:
-    run, report = train("--penalty", "10", "--refit", "ridge", *(["--intercept"] if intercept else []))
+    run, report = train(
+        "--penalty", "10", "--refit", "ridge", *(["--set", "solver.intercept=true"] if intercept else [])
+    )
     model, rows = load_model(run / "model"), rows_of(run)
     places = {row: place for place, row in enumerate(read_arrays(RunLayout(run).candidates)["index"])}
     selected = [places[row] for row in model.center_index]
