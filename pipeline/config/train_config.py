@@ -189,7 +189,8 @@ class CentersConfig:
         OneOf(("at-once", "on-demand")),
         "auto",
         "which candidates get a row of the Gram matrix: at-once for all (or a working set, if they do not "
-        "fit), on-demand for those whose weight would become non-zero (auto: at-once)",
+        "fit), on-demand for those whose weight would become non-zero (auto: at-once, and a working set for more than "
+        "8000 candidates at one penalty)",
     )
 
     @property

@@ -193,7 +193,8 @@ def _rounds_note(run: RunSize) -> str:
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if run.config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
-    return f"working set: at most {most} candidates have their Gram in memory, not all; {kept}"
+    are = "some candidates" if most == count_candidates(run.config, run.shape.n_train) else f"at most {most} candidates"
+    return f"working set: {are} have their Gram in memory, not all; {kept}"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from storage.records import write_marker
 RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
 MARGIN = 0.98  # of τ; candidates with a larger correlation are in the working set even if they do not violate
-DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+DRAWN = 4000  # random candidates in the first working set, at most; of few a tenth
 LEAST_FREE = 0.05  # share of the capacity that must be free for another round to pay off
 BLOCKS = 10  # in which all candidates are priced for the first time, on demand
 LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
@@ -51,23 +51,20 @@ class Limits(NamedTuple):
     """How many columns and candidates a round has.
 
     capacity, drawn : the most columns of a working set, and how many of them the first one draws at random
-    per_solve : how many candidates come in at most for each solve
     block : candidates priced together; None: all of them, in every round
     """
 
     capacity: int
     drawn: int
-    per_solve: int
     block: int | None
 
     @staticmethod
     def of(run: Run) -> "Limits":
-        """Return the limits of a run: at most half of the working set comes in at once, on demand all of it."""
+        """Return the limits of a run."""
         capacity = run.config.centers.working_set or run.n_candidates
         if run.config.centers.on_demand:
-            return Limits(capacity, 0, capacity, min(max(-(-run.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))
-        drawn = min(DRAWN, max(capacity // 2, 1))
-        return Limits(capacity, drawn, max(drawn // run.shape.n_outputs, 1), None)
+            return Limits(capacity, 0, min(max(-(-run.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))
+        return Limits(capacity, max(min(run.n_candidates // 10, DRAWN, capacity // 2), 1), None)
 
 
 def generate_columns(run: Run) -> tuple[PricedRound, list[RoundRecord]]:
@@ -105,7 +102,7 @@ def first_columns(run: Run, penalty: float) -> NDArray[np.int64]:
     violations = np.abs(found.values) / np.sqrt(penalty)
     entering = violations * (violations > 1.0)
     entering[_random_order(run) >= limits.block] = 0.0  # priced for the largest penalty alone
-    chosen = largest_violations(entering, limits.capacity, limits.capacity)
+    chosen = largest_violations(entering, limits.capacity)
     if not len(chosen):  # the solves need some column
         exact = np.flatnonzero(found.exact)
         chosen = exact[np.argsort(-violations[exact].max(axis=1), kind="stable")[:1]]
@@ -181,9 +178,9 @@ def _random_order(run: Run) -> NDArray[np.int64]:
 def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the columns of the working set that stay, and the candidates admitted to it, none where none violates.
 
-    On demand the violators come in, and all columns stay where there is room for both. Else active columns stay, and
-    those nearest to violating have the rest of the room, whether they stay or come in: the residual moves as others
-    come in, and on MNIST seven in ten of those that became active later were no violators yet.
+    On demand the violators come in, and all columns stay where there is room for both. Else active columns stay, and as
+    many of those nearest to violating, whether they stay or come in: the residual moves as others come in, and on MNIST
+    seven in ten of those that became active later were no violators yet.
     """
     limits, inside, active = Limits.of(priced.run), priced.inside, priced.inside[priced.weights.columns]
     violations, violators = priced.violations(), priced.violators()
@@ -194,24 +191,25 @@ def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.i
         violations[inside] = violations[violations <= 1.0] = 0.0
     violations[active] = 0.0
     free = limits.capacity - len(active)
-    near = largest_violations(violations, limits.per_solve, free if free >= LEAST_FREE * limits.capacity else 0)
+    most = limits.capacity if limits.block else max(len(active), limits.drawn // 2)
+    near = largest_violations(violations, min(free, most) if free >= LEAST_FREE * limits.capacity else 0)
     stay = np.isin(inside, np.concatenate([active, near]))
     return np.flatnonzero(stay), np.setdiff1d(near, inside)
 
 
-def largest_violations(violations: NDArray[np.float64], per_solve: int, free: int) -> NDArray[np.int64]:
-    """Return the candidates above MARGIN, sorted: the largest `per_solve` of each solve, at most `free` in all.
+def largest_violations(violations: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Return the candidates above MARGIN, sorted: the largest of each solve in turn, at most `most` in all.
 
-    violations (M, T), 0 for what shall not come in. A candidate wanted by several solves counts once; where there are
-    more than fit, the best rank decides.
+    violations (M, T), 0 for what shall not come in. A candidate wanted by several solves counts once, with its best
+    rank.
     """
     ranks = np.full(len(violations), len(violations), np.int64)
     for of_solve in violations.T:
-        largest = np.argsort(-of_solve, kind="stable")[:per_solve]
+        largest = np.argsort(-of_solve, kind="stable")
         largest = largest[of_solve[largest] > MARGIN]
         ranks[largest] = np.minimum(ranks[largest], np.arange(len(largest)))
     wanted = np.flatnonzero(ranks < len(violations))
-    return np.sort(wanted[np.argsort(ranks[wanted], kind="stable")][:free])
+    return np.sort(wanted[np.argsort(ranks[wanted], kind="stable")][:most])
 
 
 def penalty_of(run: Run) -> float:
