@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg.blas import dgemm
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -208,12 +209,13 @@ def _back(used: GramStatistics, kept: Index, columns: Index, damping: float) -> 
         L = _cholesky(used.gram[np.ix_(left, left)], damping)
         H, W = np.tril(dpotri(L, lower=True)[0]), cho_solve((L, True), used.kty[left])
         H += np.tril(H, -1).T
+        H = np.ascontiguousarray(H)  # it is changed in place
         del L
-        goal = max(len(left) // 2, len(kept))
-        while len(left) > goal:
-            dropped, H, W = _drop_block(H, W, min(BACK_BLOCK, len(left) - goal), len(kept))
+        alive, goal = np.ones(len(left), bool), max(len(left) // 2, len(kept))
+        while (n_alive := np.count_nonzero(alive)) > goal:
+            dropped, W = _drop_block(H, W, alive, min(BACK_BLOCK, n_alive - goal), len(kept))
             order += left[dropped].tolist()
-            left = np.delete(left, dropped)
+        left = left[alive]
     return np.concatenate([kept, np.array(order[::-1], np.int64)])
 
 
@@ -227,26 +229,26 @@ def _cholesky(gram: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
 
 
 def _drop_block(
-    H: NDArray[np.float64], W: NDArray[np.float64], count: int, n_kept: int
-) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
-    """Drop `count` columns, none of the first `n_kept`; return which, and H and W of those that are left.
+    H: NDArray[np.float64], W: NDArray[np.float64], alive: NDArray[np.bool_], count: int, n_kept: int
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Drop `count` of the columns that are alive, none of the first `n_kept`; return which, and W of those left.
 
-    mathematics.md, eqs. 65 and 66.
+    H and `alive` are changed in place; rows of dropped columns become 0 (mathematics.md, eqs. 65 and 66).
     """
     steps = np.empty((count, len(H)))
-    diagonal, alive = np.diagonal(H).copy(), np.ones(len(H), bool)
+    diagonal = np.where(alive, np.diagonal(H), 1.0)
     dropped: list[int] = []
     for t in range(count):
         losses = np.where(alive, np.einsum("mt,mt->m", W, W) / diagonal, np.inf)
         m = n_kept + int(np.argmin(losses[n_kept:]))
-        column = H[:, m] - steps[:t].T @ steps[:t, m]
+        column = H[m] - steps[:t].T @ steps[:t, m]
         steps[t] = column / np.sqrt(diagonal[m])
         W = W - np.outer(column, W[m] / diagonal[m])
         dropped.append(m)
         alive[m] = False
         diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
-    kept = steps[:, alive]
-    return dropped, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
+    dgemm(-1.0, steps.T, steps.T, beta=1.0, c=H.T, trans_b=True, overwrite_c=True)
+    return dropped, W
 
 
 class _Factor:
