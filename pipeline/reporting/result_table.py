@@ -20,7 +20,7 @@ def table(report: dict[str, Any]) -> list[str]:
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidate centers, {kernel}sigma2 {report['sigma2']:g}, {_problem_words(report)}",
+        f"{report['n_centers']} candidates, {kernel}sigma2 {report['sigma2']:g}, {_problem_words(report)}",
     ]
     lines += weighting_lines(report)
     lines += _path_table(report) if report["path"] else []

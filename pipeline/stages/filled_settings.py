@@ -147,9 +147,7 @@ def _with_count(
     if "centers.budget" in explicit or (centers.count is None and config.solver.is_least_squares):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
-        note = (
-            f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory "
-        )
+        note = f"at most {count} candidates of {n} rows: what a budget of {budget:g} core seconds and the memory "
         note += "allow (--budget, --centers)"
         config = with_values(config, {"centers.count": count, "centers.budget": budget})
         return config, [note] if count < n else []
@@ -158,7 +156,7 @@ def _with_count(
         return with_value(config, "centers.count", asked), []
     if "centers.count" in explicit:
         raise ConfigError(f"`centers.count={asked}`: {shape.dataset} has {n} training rows; ask for fewer, or all")
-    note = f"{n} candidate centers instead of {asked}: there are no more training rows"
+    note = f"{n} candidates instead of {asked}: there are no more training rows"
     return with_value(config, "centers.count", n), [note]
 
 

@@ -70,7 +70,7 @@ def test_the_compiler_is_charged_once_in_every_stage(monkeypatch, scheduler, sel
 
 @pytest.mark.parametrize(
     "settings",
-    [{"centers__count": count} for count in (1000, 3000, 12_000)]
+    [{"centers__count": count} for count in (1000, 3000, 8000)]
     + [{"centers__working_set": 6000}, {"centers__working_set": 3000, "solver__select": "greedy:500"}],
 )
 def test_64_workers_find_work_in_every_pass(settings):

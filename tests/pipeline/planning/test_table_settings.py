@@ -90,7 +90,7 @@ def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp
     for budget in ("0.1s", "3s", "60s"):
         config, notes = filled(data, centers__budget=budget)
         assert taken(config, {"kernel.name": "auto"} | SIMPLE) == {"kernel.name": "auto"} | SIMPLE
-        assert f"at most {config.centers.count} candidate centers of 20000 rows" in " ".join(notes)
+        assert f"at most {config.centers.count} candidates of 20000 rows" in " ".join(notes)
         assert grows(config)
         sizes.append(trial_sizes(config, FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})))
     assert sizes == sorted(sizes, key=lambda one: one.more)
@@ -140,7 +140,7 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     config, notes = filled(data, resources__memory_limit="700MiB")
     assert taken(config, SIMPLE) == SIMPLE
     assert 500 <= config.centers.count == config.centers.working_set
-    assert any(f"at most {config.centers.count} candidate centers of 6000 rows" in note for note in notes)
+    assert any(f"at most {config.centers.count} candidates of 6000 rows" in note for note in notes)
     fewer, _ = filled(data, resources__memory_limit="640MiB")
     assert 500 <= fewer.centers.count < config.centers.count
     named, notes = filled(data, resources__memory_limit="700MiB", centers__count=4000)
