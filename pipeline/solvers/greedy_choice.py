@@ -18,7 +18,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import Selection, forward_size
 from pipeline.solvers.ridge import RIDGES, bracketed
 
-ROWS_EACH = 4  # sampled fit rows for each finalist
+ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist, and for each of so few as many again
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
 SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
@@ -144,7 +144,7 @@ def preselection(n_fit: float, n_candidates: int, at_once: int, size: int) -> Pr
     n_finalists, n_back = forward_most(size, n_candidates), forward_size(n_candidates)
     if at_once < n_candidates:
         n_finalists = min(n_finalists, int(at_once / SELECTION_ROOM))
-    share = ROWS_EACH * n_finalists / max(n_fit, 1.0)
+    share = ROWS_EACH * (n_finalists + min(n_finalists, FEW)) / max(n_fit, 1.0)
     if at_once >= n_candidates and (WORTH * n_finalists > n_candidates or WORTH * share > 1.0):
         return None
     return Preselection(n_finalists, min(n_back, n_finalists), min(share, 1.0))

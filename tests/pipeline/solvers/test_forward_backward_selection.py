@@ -265,11 +265,11 @@ def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
 
 
 def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
-    assert preselection(54_000, 12_000, 12_000, 2500) == Preselection(4000, 4000, 16_000 / 54_000)
-    assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 20_000 / 54_000)
+    assert preselection(54_000, 12_000, 12_000, 2500) == Preselection(4000, 4000, 9000 / 54_000)
+    assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 11_000 / 54_000)
     assert preselection(54_000, 3500, 3500, 1200) is None, "2000 finalists of 3500 candidates"
-    assert preselection(9000, 6000, 6000, 1000) is None, "8000 of 9000 rows"
-    assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 8000 / 54_000)
+    assert preselection(9000, 6000, 6000, 1000) is None, "5000 of 9000 rows"
+    assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 5000 / 54_000)
     assert preselection(1000, 1000, 300, 60) == Preselection(200, 200, 0.8)
     assert preselection(500, 1000, 300, 60) == Preselection(200, 200, 1.0)
 
