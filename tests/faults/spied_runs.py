@@ -23,16 +23,12 @@ Whole = Callable[[str], dict[str, bytes]]  # and `whole`
 
 
 class Note(NamedTuple):
-    """A piece that was added: when, by which process, of what pass, its number."""
+    """A piece that was added: when, by which process, the kind of its pass (grid and folder), its number."""
 
     seconds: float
     process: int
     kind: str
     piece: int
-
-    @property
-    def grid(self) -> str:
-        return self.kind.partition(":")[0]
 
 
 def notes_in(path: Path) -> list[Note]:

@@ -32,20 +32,20 @@ ENDLESS = 10  # times the unbroken run, after which kills as frequent as these l
 
 
 def committed(run: Path) -> dict[str, set[int]]:
-    """Return the pieces that are in committed sums, by the grid of their pass, as notes name it."""
+    """Return the pieces that are in committed sums, by the kind of their pass, as notes name it."""
     found: dict[str, set[int]] = {}
     for path in run.glob("passes/*/sums-*.npz"):
         with suppress(MissingDataError, CorruptDataError):  # gone meanwhile
             arrays = read_arrays(path)
-            grid = "-".join(map(str, arrays["grid"].tolist()))
-            found.setdefault(grid, set()).update(arrays["pieces"].tolist())
+            (grid,) = arrays["grid"].tolist()
+            found.setdefault(f"{grid}:{path.parent.name}", set()).update(arrays["pieces"].tolist())
     return found
 
 
 def check_loss(run: Path, session: list[Note], killed: float) -> None:
     """Check that what a killed session added, and no committed sums have, was added just before."""
     added = first_pass(session[::-1])  # the one that was under way
-    kept = committed(run).get(added[0].grid, set())
+    kept = committed(run).get(added[0].kind, set())
     lost = [killed - note.seconds for note in added if note.piece not in kept]
     print(f"lost {len(lost)} of {len(added)} pieces, all of the last {max(lost, default=0.0):.1f} s")
     assert max(lost, default=0.0) <= EVERY + BUSY
@@ -94,7 +94,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
             check_files(run, 2)
         killed = time.monotonic()
         session = notes_in(notes)[n_before:]
-        assert [note for note in first_pass(session) if note.piece in before.get(note.grid, ())] == []
+        assert [note for note in first_pass(session) if note.piece in before.get(note.kind, ())] == []
         if scheduler != address:
             check_loss(run, session, killed)
     assert main(command(run, case, *SERIAL, "--memory-limit", "1GiB")) == 0
