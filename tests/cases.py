@@ -45,7 +45,7 @@ CASES = {
     ),
     "a search": classes("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
     "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
-    "a selection, moved": values("--centers", "100", "--select", "greedy:12", "--move-centers", "4"),
+    "a selection, moved": values("--centers", "100", "--sigma2", "1", "--select", "greedy:12", "--move-centers", "4"),
     "copies, a refit, moved": Case("images", (*COPIES, "--centers", "40", "--refit", "ridge", "--move-centers", "4")),
     "learned scales": classes("--centers", "60", "--scale", "learned"),
     "a metric": values("--centers", "60", "--select", "greedy:20", "--scale", "metric"),

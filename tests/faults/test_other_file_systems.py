@@ -125,7 +125,7 @@ def test_without_locks_a_run_warns_and_can_be_looked_at(
 
     monkeypatch.setattr(fcntl, "flock", no_flock)
     folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
-    assert main([str(tables / "values.npz"), *folders, "--centers", "20", "--scheduler", "serial", "-q"]) == 0
+    assert main([str(tables / "values.npz"), *folders, "--centers", "20", "--sigma2", "1", *SERIAL, "-q"]) == 0
     error = capsys.readouterr().err
     assert error.count("its file system offers no locks") == 2  # of the run and of the feature store
     assert all(line.startswith("warning: ") for line in error.splitlines())

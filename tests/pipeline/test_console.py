@@ -52,7 +52,7 @@ def test_a_place_without_a_run_is_told(command: str, tmp_path: Path, capsys: Cap
 def test_a_run_keeps_the_arguments_of_its_command(
     tables: Path, features: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    words = [str(tables / "values.npz"), "--centers", "20", "-q", "--run-dir", str(tmp_path / "run")]
+    words = [str(tables / "values.npz"), "--centers", "20", "--sigma2", "1", "-q", "--run-dir", str(tmp_path / "run")]
     words += ["--features-dir", str(features)]
     monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
     assert main() == 0
@@ -103,7 +103,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an installation puts on the path."""
     folder = tmp_path_factory.mktemp("installed")
     for package in ("pipeline", "features", "storage"):
-        shutil.copytree(runs.ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(runs.ROOT / package, folder / package)
     return folder
 
 

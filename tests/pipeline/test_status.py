@@ -54,7 +54,7 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     save = checkpoints.save
 
     data = tables / "classes.npz"
-    options = ("--centers", "40", "--penalty", "0.001", "--schedule", "uniform")
+    options = ("--centers", "40", "--penalty", "0.1", "--schedule", "uniform")
     options += ("--scheduler", "serial", "--checkpoint-every", "0.001s")
     line = ["-m", "pipeline.train", data, "--run-dir", run, "--features-dir", features, *options, "--resume", "auto"]
 

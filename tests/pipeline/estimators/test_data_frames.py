@@ -27,6 +27,7 @@ ROWS, NAMES = 300, ["zip", "member", "compute"]
 PEOPLE, Y = people(ROWS)
 NUMBERS = PEOPLE[["zip", "member"]].assign(compute=np.arange(ROWS) * 0.7)
 X = NUMBERS.to_numpy(dtype=np.float64)
+PLAIN: dict[str, Any] = {"sigma2": "median", "random_state": 0}  # no search for a kernel
 GAPS = np.where(np.arange(ROWS) == 3, np.nan, 1.0)
 KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
     "pandas": lambda frame: frame.set_index(np.arange(len(frame))[::-1]),
@@ -37,7 +38,7 @@ KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frame_of_numbers_is_an_array_with_names(kind: str, tmp_path: Path) -> None:
     make = KINDS[kind]
-    of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, Y) for rows in (X, make(NUMBERS)))
+    of_array, of_frame = (SLKLRegressor(50, **PLAIN).fit(rows, Y) for rows in (X, make(NUMBERS)))
     np.testing.assert_array_equal(of_frame.dual_coef_, of_array.dual_coef_)
     told = of_frame.predict(make(NUMBERS))
     np.testing.assert_array_equal(told, of_array.predict(X))
@@ -83,7 +84,7 @@ def test_scikit_learn_checks_the_names_of_columns(kind: str) -> None:
     ],
 )
 def test_words_dates_and_gaps_are_refused(kind: str, column: dict[str, Any], message: str) -> None:
-    frame, machine = KINDS[kind](NUMBERS.assign(**column)), SLKLRegressor(50, random_state=0)
+    frame, machine = KINDS[kind](NUMBERS.assign(**column)), SLKLRegressor(50, **PLAIN)
     with pytest.raises(ValueError, match=message):
         machine.fit(frame, Y)
     with pytest.raises(ValueError, match=message):
@@ -91,7 +92,7 @@ def test_words_dates_and_gaps_are_refused(kind: str, column: dict[str, Any], mes
 
 
 def test_tables_of_arrow_are_refused() -> None:
-    machine, table = SLKLRegressor(50, random_state=0).fit(X, Y), pyarrow.Table.from_pandas(NUMBERS)
+    machine, table = SLKLRegressor(50, **PLAIN).fit(X, Y), pyarrow.Table.from_pandas(NUMBERS)
     for call in (machine.predict, partial(machine.fit, y=Y), Predictor(machine.to_model()).predict):
         with pytest.raises(ValueError, match=r"X is a table of Arrow; give X\.to_pandas\(\)$"):
             call(table)
@@ -102,7 +103,7 @@ def test_words_and_gaps_are_encoded_in_a_pipeline() -> None:
         (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["color", "size"]),
         (SimpleImputer(strategy="median", add_indicator=True), ["age", "zip", "member"]),
     )
-    machine = make_pipeline(encoder.set_output(transform="pandas"), SLKLRegressor(60, random_state=0))
+    machine = make_pipeline(encoder.set_output(transform="pandas"), SLKLRegressor(60, **PLAIN))
     assert cross_val_score(machine, PEOPLE, Y, cv=2, error_score="raise").min() > 0.8
     search = GridSearchCV(machine, {"slklregressor__n_centers": [20, 80]}, cv=2, error_score="raise").fit(PEOPLE, Y)
     alone = clone(search.best_estimator_).fit(PEOPLE, Y)

@@ -32,7 +32,7 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> pandas.DataFrame:
 @pytest.mark.parametrize(
     "machine",
     [
-        SLKLClassifier(random_state=0),
+        SLKLClassifier(40, random_state=0),
         SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
         SLKLClassifier(50, select="greedy:10", feature_scale="learned", move_centers=2, random_state=0),
         SLKLClassifier(
@@ -80,7 +80,7 @@ def test_predictions_of_least_squares_stay_near_the_targets(asked: str, clip: st
 
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
-    machine = SLKLRegressor(random_state=0).fit(X[:60], X[:60, 0])
+    machine = SLKLRegressor(sigma2=1.0, random_state=0).fit(X[:60], X[:60, 0])
     for name in ("work", "link", "noted", "alike"):
         machine.save(tmp_path / name)
     (tmp_path / "alike" / "MANIFEST.json").write_text('{"files": "of another program"}')
@@ -103,7 +103,7 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
 
 
 def test_a_model_that_a_killed_save_moved_aside_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = SLKLRegressor(20, random_state=0).fit(X[:60], X[:60, 0])
+    machine = SLKLRegressor(20, sigma2=1.0, random_state=0).fit(X[:60], X[:60, 0])
     machine.save(tmp_path / "model")
     disk.low_rename(tmp_path / "model", disk.replaced_path(tmp_path / "model"))
     now = time.time

@@ -124,7 +124,7 @@ def test_waiting_for_a_feature_store_ends_on_request(
     tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [str(tables / "values.npz"), "--features-dir", str(tmp_path / "features"), "--centers", "20"]
-    command += [*SERIAL, "--run-dir"]
+    command += ["--sigma2", "1", *SERIAL, "--run-dir"]
     assert main([*command, str(tmp_path / "first"), "-q"]) == 0
     (store,) = (path for path in (tmp_path / "features").iterdir() if path.suffix == "" and path.is_dir())
     store.rename(tmp_path / "away")
