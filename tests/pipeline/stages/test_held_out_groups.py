@@ -152,8 +152,8 @@ def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) ->
 def test_copies_of_rows_change_no_choice() -> None:
     """Neither as rows nor as weights, of all rows or of one class, in whatever order."""
     rng = np.random.default_rng(2)
-    X = rng.normal(size=(260, 2))
-    y = (X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=260) > 0).astype(int)
+    X = rng.normal(size=(130, 2))
+    y = (X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=130) > 0).astype(int)
     repeats = np.where(y == 1, 5, 1)
     order = rng.permutation(repeats.sum())
     machine = SLKLClassifier(random_state=0).fit(X, y, sample_weight=repeats)

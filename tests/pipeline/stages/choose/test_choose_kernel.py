@@ -238,6 +238,7 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(
     assert min(tried) < report["sigma2"] == min(tried, key=tried.__getitem__) < max(tried)
 
 
+@pytest.mark.ci
 def test_scales_are_left_where_more_candidates_lose_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An arm of joints: a metric gains with 200 candidates, and loses with 400."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "jobs" / "benchmarks"))

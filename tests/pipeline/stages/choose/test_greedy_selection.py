@@ -150,7 +150,7 @@ def finalists(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TABLES = {"data": (), "weighted": ("--set", "data.weights=w"), "grouped": ("--set", "data.groups=g")}
 
 
-@pytest.mark.parametrize("data", TABLES)
+@pytest.mark.parametrize("data", [pytest.param("data", marks=pytest.mark.ci), "weighted", "grouped"])
 def test_a_sample_that_is_read_piece_by_piece_is_the_same(
     finalists: Path, monkeypatch: pytest.MonkeyPatch, data: str
 ) -> None:
