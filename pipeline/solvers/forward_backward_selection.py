@@ -212,7 +212,7 @@ def _back(used: GramStatistics, kept: Index, columns: Index, damping: float) -> 
         H = np.ascontiguousarray(H)  # it is changed in place
         del L
         alive, goal = np.ones(len(left), bool), max(len(left) // 2, len(kept))
-        while (n_alive := np.count_nonzero(alive)) > goal:
+        while (n_alive := int(np.count_nonzero(alive))) > goal:
             dropped, W = _drop_block(H, W, alive, min(BACK_BLOCK, n_alive - goal), len(kept))
             order += left[dropped].tolist()
         left = left[alive]

@@ -14,7 +14,7 @@ from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
 
-LAST = "round-003"  # of the run in rounds
+LAST, BEFORE = "round-005", "round-004"  # of the run in rounds
 COMMON = ("--tol", "1e-7", "--sigma2", "1", *SERIAL)
 SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
@@ -122,9 +122,9 @@ REFUSED = [
     ("finalists", "statistics/finalists/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
-    ("rounds", "correlations/round-002.npz"),
+    ("rounds", f"correlations/{BEFORE}.npz"),
     ("rounds", "markers/rounds/round-000.json"),
-    ("rounds", "markers/rounds/round-002.json"),
+    ("rounds", f"markers/rounds/{BEFORE}.json"),
 ]
 
 

@@ -92,7 +92,7 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float) -> None:
 
 COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)
 MODES = {
-    "rounds": ("--set", "centers.working_set=120", "--penalty", "1"),
+    "rounds": ("--set", "centers.working_set=150", "--penalty", "1"),
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
 ROWS = 400
