@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow
@@ -288,8 +288,12 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))
-    if found.held is not None or keeper is None:
+    if found.held is not None:
         return source
+    if keeper is None:  # all rows are in memory, and the sample is of them
+        assert found.sample is not None
+        drawn, inputs = found.sample.rows, cast(NDArray[np.float64], rows.inputs)
+        return replace(source, learned=lambda: _training_rows(source, drawn, inputs[drawn]))
     kept = [found] if found.sample is not None else []  # until it was used once: it is large
 
     def learned() -> LearnedRows:
@@ -464,9 +468,14 @@ def _sampled(source: Source, found: ReadTable) -> LearnedRows:
     """Return the training rows of the sample."""
     assert found.sample is not None
     drawn, codes = found.sample
+    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)[: len(codes)]
+    return _training_rows(source, drawn, inputs)
+
+
+def _training_rows(source: Source, drawn: NDArray[np.int64], inputs: NDArray[np.float64]) -> LearnedRows:
+    """Return those of the rows of a file that train, with their inputs."""
     rows = source.file_rows["train"]
     rows = np.arange(source.n_train) if rows is None else rows
-    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)[: len(codes)]
     chosen = np.flatnonzero(np.isin(drawn, rows))
     return LearnedRows(inputs[chosen], np.searchsorted(rows, drawn[chosen]))
 
