@@ -57,6 +57,7 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
+LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
@@ -232,20 +233,25 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
 
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
-    n_candidates = count_candidates(config, bounds.shape.n_train)
-    given = config.centers.working_set
-    if given is not None:
-        choices = [(min(given, n_candidates), 1)]
-    else:  # two workers shall fit where the working set grows, lest one core idles
-        smaller = [size for size in WORKING_SETS if size < n_candidates]
-        choices = [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
-    tried = []
-    for working_set, beside_each_other in choices:
-        sized = with_value(config, "centers.working_set", working_set)
-        tried.append((sized, _plan_of_workers(sized, bounds, beside_each_other)))
-        if tried[-1][1].memory_bytes <= bounds.limit:
-            return tried[-1]
-    return min(tried, key=lambda pair: pair[1].memory_bytes)
+    n, given = count_candidates(config, bounds.shape.n_train), config.centers.working_set
+    sizes = [n, *(size for size in WORKING_SETS if size < n)] if given is None else [min(given, n)]
+
+    def tried(size: int, most: int) -> tuple[TrainConfig, Plan]:
+        sized = with_value(config, "centers.working_set", size)
+        alike = with_value(sized, "resources.scheduler", "threads") if config.resources.scheduler == "serial" else sized
+        return sized, _plan_of_workers(alike if most > 1 else sized, bounds, most)
+
+    def fits(plan: Plan, least: int) -> bool:
+        return plan.memory_bytes <= bounds.limit and plan.workers.threads * plan.workers.processes >= least
+
+    largest = next((pair for pair in (tried(size, 1) for size in sizes) if fits(pair[1], 1)), None)
+    if largest is None:
+        return min((tried(size, 1) for size in sizes), key=lambda pair: pair[1].memory_bytes)
+    most = largest[0].centers.working_set or 0
+    if most == sizes[0]:
+        return largest
+    smaller = (tried(size, 2) for size in sizes if LEAST_SHARE * most <= size <= most)
+    return next((pair for pair in smaller if fits(pair[1], 2)), largest)
 
 
 def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
