@@ -168,8 +168,6 @@ def _parser() -> argparse.ArgumentParser:
         default="never",
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
-    for key in FIRST:
-        _add_setting(first, key)
     asked = parser.add_argument_group("instead of a run, and around it")
     asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
     asked.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its key")
@@ -178,20 +176,15 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
     )
     asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for key, setting in SETTINGS.items():
-        if setting.flag and key not in FIRST:
-            section = key.rpartition(".")[0] or "all of the run"
-            if section not in groups:
-                groups[section] = parser.add_argument_group(section)
-            _add_setting(groups[section], key)
+    groups = dict.fromkeys(FIRST, first)  # by section, and of settings by key
+    for key, setting in sorted(SETTINGS.items(), key=lambda pair: pair[0] not in FIRST):
+        section = key if key in FIRST else key.rpartition(".")[0] or "all of the run"
+        if setting.flag and section not in groups:
+            groups[section] = parser.add_argument_group(section)
+        if setting.flag:
+            text = setting.help.replace("%", "%%")
+            groups[section].add_argument(setting.flag, dest=key, metavar="VALUE", help=text)
     return parser
-
-
-def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
-    setting = SETTINGS[key]
-    flag, text = str(setting.flag), setting.help.replace("%", "%%")
-    group.add_argument(flag, dest=key, metavar="VALUE", help=text)
 
 
 def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -194,7 +194,7 @@ def _rounds_note(run: RunSize) -> str:
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if run.config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
-    are = "some candidates" if most == count_candidates(run.config, run.shape.n_train) else f"at most {most} candidates"
+    are = f"at most {most} candidates" if most < count_candidates(run.config, run.shape.n_train) else "some candidates"
     return f"working set: {are} have their Gram in memory, not all; {kept}"
 
 
@@ -235,23 +235,19 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
     n, given = count_candidates(config, bounds.shape.n_train), config.centers.working_set
     sizes = [n, *(size for size in WORKING_SETS if size < n)] if given is None else [min(given, n)]
+    alike = with_value(config, "resources.scheduler", "threads") if config.resources.scheduler == "serial" else config
 
-    def tried(size: int, most: int) -> tuple[TrainConfig, Plan]:
-        sized = with_value(config, "centers.working_set", size)
-        alike = with_value(sized, "resources.scheduler", "threads") if config.resources.scheduler == "serial" else sized
-        return sized, _plan_of_workers(alike if most > 1 else sized, bounds, most)
+    def plan_of(size: int, workers: int = 1) -> Plan:
+        return _plan_of_workers(with_value(alike, "centers.working_set", size), bounds, workers)
 
-    def fits(plan: Plan, least: int) -> bool:
-        return plan.memory_bytes <= bounds.limit and plan.workers.threads * plan.workers.processes >= least
+    def fits(size: int, workers: int = 1) -> bool:
+        plan = plan_of(size, workers)
+        return plan.memory_bytes <= bounds.limit and plan.workers.threads >= workers
 
-    largest = next((pair for pair in (tried(size, 1) for size in sizes) if fits(pair[1], 1)), None)
-    if largest is None:
-        return min((tried(size, 1) for size in sizes), key=lambda pair: pair[1].memory_bytes)
-    most = largest[0].centers.working_set or 0
-    if most == sizes[0]:
-        return largest
-    smaller = (tried(size, 2) for size in sizes if LEAST_SHARE * most <= size <= most)
-    return next((pair for pair in smaller if fits(pair[1], 2)), largest)
+    size = next(filter(fits, sizes), None) or min(sizes, key=lambda size: plan_of(size).memory_bytes)
+    if fits(size) and size < sizes[0]:
+        size = next((one for one in sizes if LEAST_SHARE * size <= one <= size and fits(one, 2)), size)
+    return with_value(config, "centers.working_set", size), plan_of(size)
 
 
 def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:

@@ -240,8 +240,7 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> lis
         return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty", *told]
     return [
         f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
-        f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
-        + ("" if model.intercept.any() else " or --set solver.intercept=true"),
+        f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2",
         *told,
     ]
 

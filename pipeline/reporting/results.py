@@ -142,12 +142,9 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
     """Return a line for a model no better on the test part than the best constant: what it is, and what to try."""
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
-    untried = {
-        "--sigma2 auto": config.kernel.sigma2 != "auto",
-        "--penalty auto": config.solver.select == "none" and not isinstance(config.solver.penalty, str),
-        "--set solver.intercept=true": not config.solver.intercept,
-    }
-    advice = "try " + (", ".join(flag for flag, left in untried.items() if left) or "other inputs, or more rows")
+    untried = [] if config.kernel.sigma2 == "auto" else ["--sigma2 auto"]
+    untried += ["--penalty auto"] if config.solver.is_penalised and not isinstance(config.solver.penalty, str) else []
+    advice = "try " + (", ".join(untried) or "other inputs, or more rows")
     if score["r2"] is not None and score["r2"] <= 0:
         return [f"the model is no better on the test part than its mean (R2 {score['r2']:.3g}); {advice}"]
     counts = [sum(row) for row in score["confusion"] or ()]

@@ -208,8 +208,7 @@ def _back(used: GramStatistics, kept: Index, columns: Index, damping: float) -> 
     while len(left) > len(kept):
         L = _cholesky(used.gram[np.ix_(left, left)], damping)
         H, W = np.tril(dpotri(L, lower=True)[0]), cho_solve((L, True), used.kty[left])
-        H += np.tril(H, -1).T
-        H = np.ascontiguousarray(H)  # it is changed in place
+        H = np.ascontiguousarray(H + np.tril(H, -1).T)  # it is changed in place
         del L
         alive, goal = np.ones(len(left), bool), max(len(left) // 2, len(kept))
         while (n_alive := int(np.count_nonzero(alive))) > goal:
