@@ -207,10 +207,8 @@ def _filled_in(
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    values = {
-        "centers.count": count,
-        "centers.working_set": None if count is None else shape.n_train,  # a Gram of all candidates, or none
-    }
+    values: dict[str, Any] = {"centers.count": count, "centers.columns": "at-once"}  # no rounds: they need a folder
+    values["centers.working_set"] = None if count is None else shape.n_train  # a Gram of all candidates, or none
     room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)

@@ -23,6 +23,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
 from pipeline.prediction.trained_model import ModelFormatError
+from pipeline.stages import filled_settings
 from runs import largest_bytes
 
 Table = tuple[np.ndarray, np.ndarray]
@@ -44,7 +45,10 @@ def digits() -> Table:
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_penalised_regressor_is_the_dense_lasso(diabetes: Table, intercept: bool, weighted: bool) -> None:
+def test_a_penalised_regressor_is_the_dense_lasso(
+    diabetes: Table, intercept: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filled_settings, "MOST_AT_ONCE", 50)  # of more the command has a working set
     X, y = diabetes[0], diabetes[1] + 0.5
     weights = np.random.default_rng(0).uniform(0.5, 3.0, len(y)) if weighted else np.ones(len(y))
     options: dict[str, Any] = {"fit_intercept": intercept, "standardise": False, "random_state": 1, "tol": 0.0}
