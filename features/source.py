@@ -153,7 +153,7 @@ class SourceMemory:
 class LearnedRows(NamedTuple):
     """Training rows that moments are fitted to: inputs (m, d), and which rows of the training part they are (m,)."""
 
-    inputs: np.ndarray
+    inputs: RowArray
     rows: np.ndarray
 
 

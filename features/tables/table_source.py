@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -270,10 +270,10 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     try:
         found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
         rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-        columns, identity = replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
+        codes, columns, identity = rows.inputs, replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
         if found.encoding is not None:
             columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
-            rows = rows._replace(inputs=EncodedRows(rows.inputs, found.encoding, found.words))
+            rows = rows._replace(inputs=EncodedRows(codes, found.encoding, found.words))
         given, digests, notes = [rows], [found.sha256], list[str]()
         if test is not None:
             of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
@@ -292,15 +292,16 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         return source
     if keeper is None:  # all rows are in memory, and the sample is of them
         assert found.sample is not None
-        drawn, inputs = found.sample.rows, cast(NDArray[np.float64], rows.inputs)
-        return replace(source, learned=lambda: _training_rows(source, drawn, inputs[drawn]))
+        drawn, all_codes, learner = found.sample.rows, np.asarray(codes), replace(found, sample=None)
+        return replace(source, learned=lambda: _sampled(source, learner, Sample(drawn, all_codes[drawn])))
     kept = [found] if found.sample is not None else []  # until it was used once: it is large
 
     def learned() -> LearnedRows:
         again = kept.pop() if kept else read_now(lambda n_rows: None)
         if again.sha256 != found.sha256:
             raise DataError(f"{path}: {CHANGED}")
-        return _sampled(source, again)
+        assert again.sample is not None
+        return _sampled(source, again, again.sample)
 
     return replace(source, learned=learned)
 
@@ -464,20 +465,14 @@ def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     return CellReader(names, words, columns.encoding.missing, columns.kinds)
 
 
-def _sampled(source: Source, found: ReadTable) -> LearnedRows:
-    """Return the training rows of the sample."""
-    assert found.sample is not None
-    drawn, codes = found.sample
-    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)[: len(codes)]
-    return _training_rows(source, drawn, inputs)
-
-
-def _training_rows(source: Source, drawn: NDArray[np.int64], inputs: NDArray[np.float64]) -> LearnedRows:
-    """Return those of the rows of a file that train, with their inputs."""
+def _sampled(source: Source, found: ReadTable, sample: Sample) -> LearnedRows:
+    """Return the training rows of a sample; their inputs are encoded as they are read, as they may be many."""
     rows = source.file_rows["train"]
     rows = np.arange(source.n_train) if rows is None else rows
-    chosen = np.flatnonzero(np.isin(drawn, rows))
-    return LearnedRows(inputs[chosen], np.searchsorted(rows, drawn[chosen]))
+    chosen = np.flatnonzero(np.isin(sample.rows, rows))
+    codes: RowArray = sample.codes[chosen]
+    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)
+    return LearnedRows(inputs, np.searchsorted(rows, sample.rows[chosen]))
 
 
 def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:

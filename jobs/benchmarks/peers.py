@@ -35,6 +35,7 @@ OWN = ("ridge", "all", "greedy")
 WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
 WORDS |= {"random": "{} random centers", "ridge": "{} candidates", "all": "all candidates", "greedy": "greedy {}"}
 PAIR = ("ridge", "nystroem")  # whose times and errors are compared, over all draws
+INTERCEPT = ("--set", "solver.intercept=true")  # the paper's settings have none
 POOL = 6  # candidates of a greedy selection for each center
 WITHIN_POINTS, SMALLER, FASTER_FIT, FASTER_PREDICT = 0.2, 3, 5, 20
 TIMES = {"fit_seconds": "fit", "predict_seconds": "predict the test part"}
@@ -81,13 +82,14 @@ def settings_of(common: Facts, name: str, n_train: int) -> Facts:
     kind, *numbers = re.sub(r"-(?=\d)", " ", called).split()
     size = int(numbers[0]) if numbers else 0
     arguments = {
-        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge"],
+        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge", *INTERCEPT],
         "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
         "greedy": [
             "--centers",
             str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
             "--select",
             f"greedy:{size}",
+            *INTERCEPT,
         ],
     }
     own = [*arguments[kind], "--seed", seed or "0"] if kind in arguments else None

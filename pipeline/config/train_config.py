@@ -183,14 +183,16 @@ class CentersConfig:
         "--budget",
     )
     working_set: int | None = optional(
-        whole(2), "auto", "number of candidates whose Gram matrix is in memory at once (auto: all, if memory allows)"
+        whole(2),
+        "auto",
+        "number of candidates whose Gram matrix may be in memory (auto: all, if memory allows)",
     )
     columns: str | None = optional(
         OneOf(("at-once", "on-demand")),
         "auto",
         "which candidates get a row of the Gram matrix: at-once for all (or a working set, if they do not "
-        "fit), on-demand for those whose weight would become non-zero (auto: at-once, and a working set for more than "
-        "8000 candidates at one penalty)",
+        "fit), on-demand for those whose weight would become non-zero (auto: at-once; a working set also for more "
+        "than 8000 candidates at one penalty, which is quicker)",
     )
 
     @property

@@ -18,7 +18,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import Selection, forward_size
 from pipeline.solvers.ridge import RIDGES, bracketed
 
-ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist, and for each of so few as many again
+ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist; twice as many for each of the first FEW
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
 SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 

@@ -1,4 +1,4 @@
-"""Column generation: the weights over more candidates than a Gram in memory can hold (mathematics.md, eqs. 70 and 92).
+"""Column generation: the weights over more candidates than a Gram shall hold (mathematics.md, eqs. 70 and 92).
 
 `generate_columns` is the algorithm: solve on a working set; price candidates; admit the violators; until all candidates
 are priced and the duality gap over them is below the tolerance. A round prices all candidates together, or, on demand,
@@ -179,8 +179,8 @@ def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.i
     """Return the columns of the working set that stay, and the candidates admitted to it, none where none violates.
 
     On demand the violators come in, and all columns stay where there is room for both. Else active columns stay, and as
-    many of those nearest to violating, whether they stay or come in: the residual moves as others come in, and on MNIST
-    seven in ten of those that became active later were no violators yet.
+    many of those nearest to violating (half of the first draw at least), whether they stay or come in: the residual
+    moves as others come in, and on MNIST seven in ten of those that became active later were no violators yet.
     """
     limits, inside, active = Limits.of(priced.run), priced.inside, priced.inside[priced.weights.columns]
     violations, violators = priced.violations(), priced.violators()
@@ -191,7 +191,7 @@ def choose_columns(priced: PricedRound) -> tuple[NDArray[np.int64], NDArray[np.i
         violations[inside] = violations[violations <= 1.0] = 0.0
     violations[active] = 0.0
     free = limits.capacity - len(active)
-    most = limits.capacity if limits.block else max(len(active), limits.drawn // 2)
+    most = limits.capacity if limits.block else max(len(active), limits.drawn // 2, 1)
     near = largest_violations(violations, min(free, most) if free >= LEAST_FREE * limits.capacity else 0)
     stay = np.isin(inside, np.concatenate([active, near]))
     return np.flatnonzero(stay), np.setdiff1d(near, inside)

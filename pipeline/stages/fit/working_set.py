@@ -353,9 +353,9 @@ def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
 def growth_bytes(run: RunSize) -> PassBytes:
     """Return what a larger working set needs: Gram rows of what comes in, in each group, or the old Gram and the new.
 
-    At most half of the working set comes in at once, on demand all of it. Each thread has a block of the columns, as
-    the files have them. On disk are the Grams of the last round, the new one, and the sums of each process; columns are
-    kept where there is room beside these.
+    At most half of the working set comes in at once (`choose_columns`), on demand all of it. Each thread has a block of
+    the columns, as the files have them. On disk are the Grams of the last round, the new one, and the sums of each
+    process; columns are kept where there is room beside these.
     """
     n_columns, workers = run.n_columns, run.workers
     gram, blocks = 8 * n_columns**2, kept_blocks(run.shape.n_train, n_columns)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from features.source import SourceMemory
-from pipeline.config.settings import with_value
+from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.planning import plan as plans
@@ -18,6 +18,7 @@ from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk,
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import OWN_SUMS_BYTES
 from pipeline.stages import fit_model
+from pipeline.stages.filled_settings import is_in_rounds
 from pipeline.train import main
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
@@ -70,7 +71,7 @@ def test_the_compiler_is_charged_once_in_every_stage(monkeypatch, scheduler, sel
 
 @pytest.mark.parametrize(
     "settings",
-    [{"centers__count": count} for count in (1000, 3000, 8000)]
+    [{"centers__count": count, "centers__columns": "at-once"} for count in (1000, 3000, 12_000)]
     + [{"centers__working_set": 6000}, {"centers__working_set": 3000, "solver__select": "greedy:500"}],
 )
 def test_64_workers_find_work_in_every_pass(settings):
@@ -91,8 +92,8 @@ def test_64_workers_find_work_in_every_pass(settings):
 @pytest.mark.parametrize("n_centers", [1000, 3000, 12_000])
 def test_a_large_gram_takes_as_much_memory_for_any_number_of_threads(n_centers):
     """Threads share sums of more than 256 MiB: their own are blocks and tiles, and smaller sums."""
-    shape = shape_of(60_000, SPHOG)
-    few, many = (stage(planned(shape, n, centers__count=n_centers)[1], "statistics").memory_bytes for n in (1, 64))
+    shape, settings = shape_of(60_000, SPHOG), {"centers__count": n_centers, "centers__columns": "at-once"}
+    few, many = (stage(planned(shape, n, **settings)[1], "statistics").memory_bytes for n in (1, 64))
     sums = 2 * 8 * n_centers**2
     assert few >= sums
     assert many - few < 64 * 150 * MIB + (64 * sums if sums <= OWN_SUMS_BYTES else 0)
@@ -112,6 +113,34 @@ def test_fewer_threads_have_sums_of_their_own_before_there_are_fewer_threads():
     assert scarce.memory_bytes <= limit
 
 
+@pytest.mark.parametrize(("limit", "size", "together"), [(1000, 5000, 1), (1100, 4500, 2), (2000, 8500, 2)])
+def test_a_working_set_is_smaller_by_a_fifth_at_most_so_that_two_workers_fit(limit, size, together):
+    def sized(scheduler: str, workers: int) -> tuple[int | None, int]:
+        options = {"resources__memory_limit": limit * MIB, "resources__scheduler": scheduler}
+        config, plan = planned(shape_of(60_000, 512), workers, **options)
+        return config.centers.working_set, plan.workers.threads
+
+    assert sized("threads", 2) == (size, together)
+    assert sized("serial", 2) == sized("threads", 1) == (size, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "many"),
+    [
+        ({"solver.penalty": 1.0}, True),
+        ({"solver.penalty": "max:1e-3"}, True),
+        ({"solver.penalty": "auto"}, False),
+        ({"solver.penalty": "none"}, False),
+        ({"solver.select": "greedy:50"}, False),
+        ({"centers.columns": "at-once"}, False),
+    ],
+)
+def test_of_many_candidates_some_come_in_at_one_penalty(options, many):
+    for count, expected in ((8000, False), (8001, many)):
+        asked = {"centers.count": count, "centers.working_set": count} | options
+        assert is_in_rounds(with_values(TrainConfig(dataset="mnist"), asked), 60_000) == expected
+
+
 def test_processes_of_a_large_gram_are_fewer_than_workers():
     shape, settings = shape_of(60_000, SPHOG), {"resources__scheduler": "processes", "centers__count": 12_000}
     _, plan = planned(shape, 16, **settings)
@@ -125,6 +154,7 @@ def test_processes_of_a_large_gram_are_fewer_than_workers():
 def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set, select, centred):
     """In rounds, where it is on the disk too, and at once; a selection centres row by row."""
     settings: dict[str, Any] = {"centers__working_set": working_set, "solver__select": select}
+    settings |= {"centers__columns": "at-once"}
     plans = [planned(shape_of(9000, 64), **settings, solver__intercept=asked)[1] for asked in (False, True)]
     before, after = (stage(plan, "solve").memory_bytes for plan in plans)
     assert after == before + centred * 8 * working_set**2

@@ -124,6 +124,15 @@ def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -
     assert report["model_n_centers"] == 0
 
 
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_a_first_column_without_a_weight_lets_others_come_in(train_classes: Any, seed: str) -> None:
+    words = ("--centers", "15", "--set", "centers.working_set=10", "--penalty", "max:0.6", "--sigma2", "1")
+    report = train_classes("few", *words, "--seed", seed)
+    assert report["rounds"][0]["working_set"] == 1
+    assert report["converged"]
+    assert report["model_n_centers"] > 0
+
+
 @pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.ci), ON_DEMAND])
 def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[str, ...]) -> None:
     words = ("--centers", "200", "--sigma2", "2", "--set", "centers.working_set=120", "--tol=0", "--penalty=1", *more)
