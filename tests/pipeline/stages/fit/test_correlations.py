@@ -150,8 +150,8 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: str
 ) -> None:
     n = train_classes("kept", *MODES["rounds"])["n_train"]
-    free = 8 * (working_set.FREE_GRAMS * 120**2 + working_set.FREE_VALUES * n * 4)
-    free += 8 * 64 * 60 if disk == "with room for one file" else 0  # of the 60 that are drawn first
+    free = 8 * (working_set.FREE_GRAMS * 150**2 + working_set.FREE_VALUES * n * 4)
+    free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
     usage = namedtuple("usage", "free")(free)
     write, found = working_set.write_arrays, list[int]()
 
