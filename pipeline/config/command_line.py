@@ -176,14 +176,14 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
     )
     asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
-    groups = dict.fromkeys(FIRST, first)  # by section, and of settings by key
-    for key, setting in sorted(SETTINGS.items(), key=lambda pair: pair[0] not in FIRST):
-        section = key if key in FIRST else key.rpartition(".")[0] or "all of the run"
-        if setting.flag and section not in groups:
-            groups[section] = parser.add_argument_group(section)
-        if setting.flag:
-            text = setting.help.replace("%", "%%")
-            groups[section].add_argument(setting.flag, dest=key, metavar="VALUE", help=text)
+    groups = {"most used": first}
+    for key in (*FIRST, *(key for key in SETTINGS if key not in FIRST)):
+        title = "most used" if key in FIRST else key.rpartition(".")[0] or "all of the run"
+        if (flag := SETTINGS[key].flag) is not None:
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            text = SETTINGS[key].help.replace("%", "%%")
+            groups[title].add_argument(flag, dest=key, metavar="VALUE", help=text)
     return parser
 
 

@@ -245,7 +245,8 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
         return plan.memory_bytes <= bounds.limit and plan.workers.threads >= workers
 
     size = next(filter(fits, sizes), None) or min(sizes, key=lambda size: plan_of(size).memory_bytes)
-    if fits(size) and given is None and is_in_rounds(with_value(config, "centers.working_set", size), n):
+    in_rounds = is_in_rounds(with_value(config, "centers.working_set", size), bounds.shape.n_train)
+    if fits(size) and given is None and in_rounds:
         size = next((one for one in sizes if LEAST_SHARE * size <= one <= size and fits(one, 2)), size)
     return with_value(config, "centers.working_set", size), plan_of(size)
 

@@ -250,7 +250,7 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
 def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
     """Return whether a working set grows: the Gram of all has no room or takes long, or candidates enter on demand.
 
-    With 20 000 candidates of MNIST, 1900 of which get a weight, it takes five times as long as a working set.
+    With 20 000 candidates of MNIST, 1900 of which get a weight, it takes four times as long as a working set.
     """
     centers, solver, n = config.centers, config.solver, count_candidates(config, n_train)
     is_long = n > MOST_AT_ONCE and centers.columns is None and solver.is_penalised and solver.penalty != "auto"
