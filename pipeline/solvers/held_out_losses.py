@@ -6,7 +6,6 @@ far out, neither the mean nor its doubt is theirs alone: the largest differences
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from pipeline.solvers.ridge import search_exponents
 
@@ -29,7 +28,7 @@ def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different
 
     def losses_at(step: int) -> Values:
         temperature = 2.0 ** (step / 2)
-        losses: Values = logsumexp(behind / temperature, axis=1) + sure / temperature
+        losses: Values = np.logaddexp.reduce(behind / temperature, axis=1) + sure / temperature
         return losses
 
     def mean_at(step: int) -> float:

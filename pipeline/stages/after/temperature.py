@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from pipeline.prediction.scores import Calibration, by_class
+from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
 from pipeline.stages.held_out_decisions import Rows, held_out_decisions, kept_share
 from pipeline.stages.training_rows import (
@@ -30,7 +30,8 @@ FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by l
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
-INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
+POWERS = (-5.0, 15.0)  # of 2: the inverse temperatures that are tried
+FIRST_STEP = 6.0  # of the search, that begins at the lowest
 BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
@@ -73,12 +74,12 @@ def best_calibration(rows: Rows, n_rows: int, offsets: Values) -> Calibration:
     classes get a bend and another offset only where the loss falls by more than chance.
     """
     (decision, truth, s), n_classes, doubt = rows, len(offsets), 1.0 / (n_rows + 2)
-    Y = np.where(truth[:, None] == np.arange(n_classes), 1.0 - doubt, doubt / (n_classes - 1))
+    Y = np.where(truth == np.arange(n_classes)[:, None], 1.0 - doubt, doubt / (n_classes - 1))
     s = s / (s.sum() or 1.0)
     chance = CHANCE * float(s @ s)
 
     def tried(bend: float | None, shifts: bool) -> tuple[float, Calibration]:
-        loss, inverse, shift = _least_loss(by_class(decision, bend), Y, s, offsets, shifts)
+        loss, inverse, shift = _least_loss(np.ascontiguousarray(by_class(decision, bend).T), Y, s, offsets, shifts)
         corrected = offsets + shift * (np.arange(n_classes) == 1)
         found = Calibration(1.0 / inverse, tuple(corrected.tolist()) if corrected.any() else (), bend)
         return loss + chance * ((bend is not None) + shifts), found
@@ -88,26 +89,31 @@ def best_calibration(rows: Rows, n_rows: int, offsets: Values) -> Calibration:
 
 
 def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) -> tuple[float, float, float]:
-    """Return the least log loss of f / temperature + offsets, with f (n, K), its inverse temperature and a shift.
+    """Return the least log loss of f / temperature + offsets, with f (K, n), its inverse temperature and a shift.
 
-    Y (n, K): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
+    Y (K, n): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
     all temperatures are alike the highest is taken.
     """
-    from scipy.optimize import minimize  # slow to import, and no worker needs it
+    last = np.zeros(3)  # the loss that was asked for last, and its slopes
 
-    size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that the search is for numbers of one size
+    def loss_at(numbers: Values) -> float:
+        power = np.clip(numbers[0], *POWERS)
+        odds = np.exp2(power) * f + offsets[:, None]
+        odds[1] += numbers[1]
+        odds -= odds.max(axis=0)
+        likely = np.exp(odds)
+        total = likely.sum(axis=0)
+        above = (likely / total - Y) * s
+        by_power = (power == numbers[0]) * np.log(2.0) * np.exp2(power) * (above * f).sum()
+        last[:] = s @ (np.log(total) - (Y * odds).sum(axis=0)), by_power, shifts * above[1].sum()
+        return float(last[0])
 
-    def loss_and_slope(numbers: Values) -> tuple[float, Values]:
-        odds = numbers[0] / size * f + offsets
-        odds[:, 1] += numbers[1]
-        total = logsumexp(odds, axis=1)
-        above = (np.exp(odds - total[:, None]) - Y) * s[:, None]
-        return s @ (total - (Y * odds).sum(axis=1)), np.array([(above * f).sum() / size, above[:, 1].sum()])
-
-    ends = tuple(size * INVERSE_TEMPERATURES)
-    bounds, exact = [ends, (None, None) if shifts else (0.0, 0.0)], {"ftol": 0.0, "gtol": 1e-12}
-    found = minimize(loss_and_slope, (ends[0], 0.0), jac=True, method="L-BFGS-B", bounds=bounds, options=exact)
-    return float(found.fun), float(found.x[0]) / size, float(found.x[1])
+    x, curvature = np.array([POWERS[0], 0.0]), Curvature.nothing(2)
+    loss, slope = loss_at(x), last[1:].copy()
+    while (point := next_point(x, loss, slope, curvature, FIRST_STEP, loss_at)) is not None:
+        curvature = curvature.with_pair(point - x, last[1:] - slope)
+        x, loss, slope = point, float(last[0]), last[1:].copy()
+    return loss, float(np.exp2(np.clip(x[0], *POWERS))), float(x[1])
 
 
 def temperature_bytes(run: RunSize) -> int:
