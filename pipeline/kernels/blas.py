@@ -56,13 +56,13 @@ def product_tile(
 
 
 def factorise_definite(matrix: NDArray[np.float64], n: int) -> None:
-    """Overwrite the lower triangle of matrix[:n, :n] by L of its Cholesky factorisation L Lᵀ; the rest is left alone.
+    """Overwrite the upper triangle of matrix[:n, :n] by R of its Cholesky factorisation RᵀR; the rest is left alone.
 
     matrix (m, m) f8, C-contiguous, m ≥ n. Costs n³/3 operations. Raises LinAlgError where it is not definite.
     """
     _check(matrix)
     order, leading, info = ctypes.c_int(n), ctypes.c_int(matrix.shape[1]), ctypes.c_int(0)
-    _dpotrf(b"U", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
+    _dpotrf(b"L", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
     if info.value != 0:
         raise np.linalg.LinAlgError("Matrix is not positive definite.")
 

@@ -157,8 +157,11 @@ class SparseKernelModel:
         of the targets, within the limits. Costs rows·m·(d + T)·2 operations.
         """
         columns = self.columns(X)
-        decision = clipped(columns @ self.weights + self.intercept, self.limits)
-        return decision, columns.max(axis=1, initial=0.0) < FAR_VALUE
+        return self.decision_of(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+
+    def decision_of(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""
+        return clipped(columns @ self.weights + self.intercept, self.limits)
 
     def decision_function(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""

@@ -82,14 +82,14 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
 
 
 def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
-    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows; L overwrites the lower triangle of B."""
+    """Return B^-1 = X^T X with X = R^-T, by blocks of 64 rows; R overwrites the upper triangle of B."""
     n = len(B)
     factorise_definite(B, n)
     X = np.zeros((n, n))
     for start in range(0, n, 64):
         stop = min(start + 64, n)
         if start:
-            np.negative(B[start:stop, :start] @ X[:start, :start], out=X[start:stop, :start])
+            np.negative(B[:start, start:stop].T @ X[:start, :start], out=X[start:stop, :start])
         loop.inverse_rows(B, X, start, stop)
     return X.T @ X.copy()  # of an array with itself numpy takes dsyrk, whose last bits are others
 

@@ -178,52 +178,51 @@ def residual_scores(gram, kty, weights, active, scores):
 
 @compiled()
 def scaled_system(gram, mu, active, B):
-    """Write the lower triangle of B = I + D^1/2 C^T C D^1/2 (n, n); G = D^1/2 B^-1 D^1/2 (mathematics.md, eq. 27)."""
+    """Write the upper triangle of B = I + D^1/2 C^T C D^1/2 (n, n); G = D^1/2 B^-1 D^1/2 (mathematics.md, eq. 27)."""
     for i in range(active.size):
-        for j in range(i + 1):
+        for j in range(i, active.size):
             B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]]
         B[i, i] += 1.0
 
 
 @compiled()
-def inverse_rows(L, X, start, stop):
-    """Write rows start … stop - 1 of X = L^-1, a lower triangle; columns before ``start`` hold -L X of those above."""
+def inverse_rows(R, X, start, stop):
+    """Write rows start … stop - 1 of X = R^-T, lower triangular; columns before ``start`` hold -R^T X of rows above."""
     for i in range(start, stop):
         X[i, i] += 1.0
         for k in range(start, i):
             for j in range(k + 1):
-                X[i, j] -= L[i, k] * X[k, j]
+                X[i, j] -= R[k, i] * X[k, j]
         for j in range(i + 1):
-            X[i, j] /= L[i, i]
+            X[i, j] /= R[i, i]
 
 
 @compiled()
 def face_system(gram, kty, tau, ridge, weights, signs, active, n, A, target):
-    """Write gram_PP + ridge I to the lower triangle of ``A`` (cap, cap), and kty_P - tau s_P + ridge w_P to ``target``.
+    """Write gram_PP + ridge I to the upper triangle of ``A`` (cap, cap), and kty_P - tau s_P + ridge w_P to ``target``.
 
     mathematics.md, eq. 54.
     """
     for i in range(n):
         m = active[i]
-        for j in range(i + 1):
+        for j in range(i, n):
             A[i, j] = gram[m, active[j]]
         A[i, i] += ridge
         target[i] = kty[m] - tau * signs[m] + ridge * weights[m]
 
 
 @compiled()
-def substitute(L, x, n):
-    """Solve L L^T x = b in place of b, the first n entries of ``x``; L is the lower triangle of its argument."""
+def substitute(R, x, n):
+    """Solve R^T R x = b in place of b, the first n entries of ``x``; R is the upper triangle of its argument."""
     for i in range(n):
-        total = x[i]
-        for j in range(i):
-            total -= x[j] * L[i, j]
-        x[i] = total / L[i, i]
+        x[i] /= R[i, i]
+        for j in range(i + 1, n):
+            x[j] -= x[i] * R[i, j]
     for i in range(n - 1, -1, -1):
         total = 0.0
         for j in range(i + 1, n):
-            total += L[j, i] * x[j]
-        x[i] = (x[i] - total) / L[i, i]
+            total += R[i, j] * x[j]
+        x[i] = (x[i] - total) / R[i, i]
 
 
 @compiled()

@@ -154,12 +154,13 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         def score(decision: NDArray[np.float64], calibration: Calibration | None = None) -> Sums:
             return score_sums(decision, block.y, n_classes, calibration, block.weights)
 
-        decision = model.decision_function(block.X)
-        of_model = score(decision, model.calibration)
-        penalised = of_model if before is model else score(before.decision_function(block.X))
+        columns = model.columns(block.X)
+        of_model = score(model.decision_of(columns), model.calibration)
+        columns = columns if final.points is None else before.columns(block.X)
+        penalised = of_model if before is model else score(before.decision_of(columns))
         values = of_model | {PENALISED + name: value for name, value in penalised.items() if not np.ndim(value)}
         if prefixes:
-            columns, error = before.columns(block.X), "wrong" if n_classes else "squared_error"
+            error = "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
             values[PREFIXES] = np.array([score(clipped(of_first, model.limits))[error] for of_first in decided])
         found.put(block.number, values)
