@@ -36,6 +36,7 @@ from storage.records import write_marker
 
 SCORES = "scores"  # the marker of the scores of a model
 PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
+ERRORS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
 
 
 def evaluate_model(run: Run) -> dict[str, Any]:
@@ -69,17 +70,13 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
     )
     task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
-    of_model = ({name: of for name, of in block.items() if not name.startswith(PENALISED)} for block in blocks)
-    of_penalised = (
-        {name.removeprefix(PENALISED): of for name, of in block.items() if name.startswith(PENALISED)}
-        for block in blocks
-    )
-    model, penalised = reduce(add_sums, of_model), reduce(add_sums, of_penalised)
-    counted, spread = model["counted"].item(), model.get("spread", np.zeros(1)).item()
-    errors = [error / counted for error in model.get(PREFIXES, np.empty(0)).tolist()]
+    total = reduce(add_sums, blocks)
+    penalised = {name.removeprefix(PENALISED): of for name, of in total.items() if name.startswith(PENALISED)}
+    counted, spread = total["counted"].item(), total.get("spread", np.zeros(1)).item()
+    errors = [error / counted for error in total.get(PREFIXES, np.empty(0)).tolist()]
     return {
-        "model": score_numbers(model, run.shape.classes),
-        "penalised": error_numbers(penalised),
+        "model": score_numbers(total, run.shape.classes),
+        "penalised": error_numbers(total | penalised),
         "prefixes": [{"test_error": error, "test_r2": r_squared(error * counted, spread)} for error in errors],
     }
 
@@ -158,7 +155,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         of_model = score(model.decision_of(columns), model.calibration)
         columns = columns if final.points is None else before.columns(block.X)
         penalised = of_model if before is model else score(before.decision_of(columns))
-        values = of_model | {PENALISED + name: value for name, value in penalised.items() if not np.ndim(value)}
+        values = of_model | {PENALISED + name: penalised[name] for name in ERRORS if name in penalised}
         if prefixes:
             error = "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)

@@ -30,8 +30,7 @@ FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by l
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
-POWERS = (-5.0, 15.0)  # of 2: the inverse temperatures that are tried
-FIRST_STEP = 6.0  # of the search, that begins at the lowest
+POWERS, FIRST_STEP = (-5.0, 15.0), 6.0  # of 2: the inverse temperatures that are tried, the first step from the lowest
 BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
