@@ -238,22 +238,33 @@ TABLES = {
 
 
 def image_peers(folder: Path) -> Table:
-    rows, lines = [row for row in json_of(folder / "peers.json") if row["ended"] == "done"], []
-    for name in dict.fromkeys(row["name"].partition("@")[0] for row in rows):
-        draws = [row for row in rows if row["name"].partition("@")[0] == name]
-        several = len(draws) > 1
-        spread = f" ± {stdev(row['error_percent'] for row in draws):.2f}" if several else ""
+    """Read what the methods give on the default's features, and their errors on the paper's."""
+    on_default, on_paper = (draws_of(json_of(folder / name / "peers.json")) for name in ("soft-hog", "paper"))
+    lines = []
+    for name, draws in on_default.items():
         costs = [f"{means(draws, 'fit_seconds'):.1f} s", f"{means(draws, 'predict_seconds'):.1f} s"]
         lines.append(
             [
-                PEERS.get(name, name) + (f" ({len(draws)} draws)" if several else ""),
+                PEERS.get(name, name) + (f" ({len(draws)} draws)" if len(draws) > 1 else ""),
                 f"{means(draws, 'size'):.0f}",
-                f"{means(draws, 'error_percent'):.2f}{spread} %",
+                error_of(on_paper[name]),
+                error_of(draws),
                 *costs,
                 f"{means(draws, 'peak_bytes') / 2**30:.1f} GiB",
             ]
         )
-    return ["method", "centers", "test error", "fit", "predict 10 000", "peak memory"], lines
+    return ["method", "centers", "paper's features", "default's", "fit", "predict 10 000", "peak memory"], lines
+
+
+def draws_of(rows: list[Any]) -> dict[str, list[Any]]:
+    """Return the rows of each method, one for each of its draws."""
+    named = [(row["name"].partition("@")[0], row) for row in rows if row["ended"] == "done"]
+    return {name: [row for other, row in named if other == name] for name, _ in named}
+
+
+def error_of(draws: list[Any]) -> str:
+    spread = f" ± {stdev(row['error_percent'] for row in draws):.2f}" if len(draws) > 1 else ""
+    return f"{means(draws, 'error_percent'):.2f}{spread} %"
 
 
 PEERS = {
@@ -362,10 +373,11 @@ MEASUREMENTS = {
         ("python jobs/benchmarks/table_peers.py --out DIR --methods slkl,boosting,CatBoost,LightGBM",), table_peers
     ),
     "image-peers": Measurement(
-        (
-            "python jobs/benchmarks/peers.py --out DIR --methods ridge-1000,greedy-1200-3500,greedy-2000-12000,svc,"
-            "nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000"
-            + "".join(f",ridge-1000@{seed},nystroem-1000@{seed}" for seed in range(1, 5)),
+        tuple(
+            f"python jobs/benchmarks/peers.py --out DIR/{folder} --dataset {data} --methods ridge-1000,"
+            "greedy-1200-3500,greedy-2000-12000,svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000"
+            + "".join(f",ridge-1000@{seed},nystroem-1000@{seed}" for seed in range(1, 5))
+            for folder, data in (("paper", "mnist"), ("soft-hog", "mnist-soft-hog"))
         ),
         image_peers,
     ),

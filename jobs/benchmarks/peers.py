@@ -5,8 +5,8 @@ COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train 
 
 Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
 all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
-the peers have). `@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-upright`
-their square roots, of upright images, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
+the peers have). `@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-soft-hog`
+those of the default, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
@@ -47,7 +47,7 @@ START_SECONDS = 3600.0  # imports, and reading or building the features
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
-    parser.add_argument("--dataset", choices=("mnist", "mnist-upright", "digits", "usps"), default="mnist")
+    parser.add_argument("--dataset", choices=("mnist", "mnist-soft-hog", "digits", "usps"), default="mnist")
     parser.add_argument("--n-train", type=int, help="training rows: the first so many")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS.split(","))
     parser.add_argument("--cap", type=float, default=1800.0, help="seconds for each fit, and for each prediction")
