@@ -70,13 +70,8 @@ def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) 
     """
     if "digest" in body:
         raise ValueError("the key 'digest' is the record's own")
-    stored = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    write_json(path, {**stored, "digest": digests_of(stored)}, compact=compact)
-
-
-def digests_of(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of each value of a record. Raises as `canonical_json`."""
-    return {key: digest_of(value)[:16] for key, value in body.items()}
+    body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
+    write_json(path, {**body, "digest": {key: digest_of(value)[:16] for key, value in body.items()}}, compact=compact)
 
 
 def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:

@@ -157,9 +157,9 @@ class SparseKernelModel:
         of the targets, within the limits. Costs rows·m·(d + T)·2 operations.
         """
         columns = self.columns(X)
-        return self.decision_of(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
+        return self.decision_at(columns), columns.max(axis=1, initial=0.0) < FAR_VALUE
 
-    def decision_of(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    def decision_at(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 of kernel values (rows, m) f8; of a regression within the limits."""
         return clipped(columns @ self.weights + self.intercept, self.limits)
 

@@ -184,7 +184,10 @@ class Watch:
 
     def now(self) -> Progress:
         """Return how far the items are; safe in every thread."""
-        self._read_files()
+        for path in self._reports_to.parent.glob(f"{self._reports_to.name}-*.json"):
+            with suppress(OSError, ValueError, TypeError):  # one that is gone or being written: the last report stands
+                done, words = json.loads(path.read_text(encoding="utf-8"))
+                self._reports[int(path.stem.rpartition("-")[2])] = float(done), str(words)
         sizes = self._sizes.copy()
         reports = [(sizes[index], *report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
         under_way = sum(min(done, size) for size, done, _ in reports)
@@ -210,12 +213,6 @@ class Watch:
         if seconds < MEASURED_SECONDS or gained < MEASURED_SHARE * self._total:
             return None
         return max(seconds * (self._total - self._last) / gained - (time.monotonic() - self._moved), 0.0)
-
-    def _read_files(self) -> None:
-        for path in self._reports_to.parent.glob(f"{self._reports_to.name}-*.json"):
-            with suppress(OSError, ValueError, TypeError):  # one that is gone or being written: the last report stands
-                done, words = json.loads(path.read_text(encoding="utf-8"))
-                self._reports[int(path.stem.rpartition("-")[2])] = float(done), str(words)
 
 
 @contextmanager

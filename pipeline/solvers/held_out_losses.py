@@ -28,8 +28,7 @@ def log_losses(f: Values, truth: NDArray[np.int64], weights: Values, n_different
 
     def losses_at(step: int) -> Values:
         temperature = 2.0 ** (step / 2)
-        losses: Values = np.logaddexp.reduce(behind / temperature, axis=1) + sure / temperature
-        return losses
+        return np.asarray(np.logaddexp.reduce(behind / temperature, axis=1) + sure / temperature)
 
     def mean_at(step: int) -> float:
         return float(np.average(losses_at(step), weights=weights))

@@ -379,7 +379,7 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search,
     trials = [trial]
     for _ in range(count):
         last = trials[-1]
-        found = search.once(partial(_slopes, sample, last, kind))
+        found = search.once(partial(slopes, sample, last, kind))
         scales = next_scales(last, found["slopes"], sample.points, power)
         of_round = replace(last, kind=kind, scales=scales, n_centers=search.n_centers)
         trials.append(best_width(sample, of_round, search)[0])
@@ -387,17 +387,13 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search,
     return trials[1:]
 
 
-def _slopes(sample: Sample, trial: Trial, kind: str) -> Found:
-    return {"slopes": slopes(sample, trial, kind)}
-
-
-def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
-    """Return the mean squares (d,) f8 of the derivatives of a fit by the scaled features, over a common factor.
+def slopes(sample: Sample, trial: Trial, kind: str) -> Found:
+    """Return, as `slopes`, the mean squares (d,) f8 of the derivatives of a fit by the scaled features.
 
     For a METRIC the mean products (d, d). Of the fit rows, at most SLOPE_ROWS and what SLOPE_OPERATIONS pay for.
     """
     if trial.weights is None:
-        return np.zeros(len(trial.scales))
+        return {"slopes": np.zeros(len(trial.scales))}
     points, largest = scaled(sample.points[: trial.n_centers], trial.scales), np.abs(trial.weights).max(initial=_LEAST)
     kernel, outputs = trial.kernel(points, trial.sigma2, points.dtype.type), trial.weights / largest
     each = 2.0 * points.size * (1 + trial.weights.shape[1])
@@ -408,7 +404,7 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
         block = rows[start : start + BLOCK_ROWS]
         weights = None if sample.weights is None else sample.weights[block]
         total += kernel.slope_sums(scaled(sample.X[block], trial.scales), outputs, kind, weights)
-    return total
+    return {"slopes": total}
 
 
 def next_scales(

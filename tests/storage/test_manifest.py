@@ -14,7 +14,7 @@ from storage import folders
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import MANIFEST_NAME, check_plain_name
 from storage.folders import FileDigest, Manifest, seal
-from storage.records import canonical_json, digests_of, read_json
+from storage.records import canonical_json, digest_of, read_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -65,7 +65,7 @@ def test_a_linked_folder_is_no_part_of_it(folder: Path) -> None:
 
 
 def signed(body: dict) -> bytes:
-    return json.dumps({**body, "digest": digests_of(body)}).encode()
+    return json.dumps({**body, "digest": {key: digest_of(value)[:16] for key, value in body.items()}}).encode()
 
 
 SHA = "0" * 64

@@ -36,7 +36,7 @@ from storage.records import write_marker
 
 SCORES = "scores"  # the marker of the scores of a model
 PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
-ERRORS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
+ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
 
 
 def evaluate_model(run: Run) -> dict[str, Any]:
@@ -152,10 +152,12 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
             return score_sums(decision, block.y, n_classes, calibration, block.weights)
 
         columns = model.columns(block.X)
-        of_model = score(model.decision_of(columns), model.calibration)
-        columns = columns if final.points is None else before.columns(block.X)
-        penalised = of_model if before is model else score(before.decision_of(columns))
-        values = of_model | {PENALISED + name: penalised[name] for name in ERRORS if name in penalised}
+        of_model = score(model.decision_at(columns), model.calibration)
+        if final.points is not None:
+            del columns  # `test_bytes` counts one block of them
+            columns = before.columns(block.X)
+        penalised = of_model if before is model else score(before.decision_at(columns))
+        values = of_model | {PENALISED + name: penalised[name] for name in ERROR_SUMS if name in penalised}
         if prefixes:
             error = "wrong" if n_classes else "squared_error"
             decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.prediction.scores import Calibration, by_class
-from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
 from pipeline.stages.held_out_decisions import Rows, held_out_decisions, kept_share
 from pipeline.stages.training_rows import (
@@ -30,7 +29,8 @@ FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by l
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
-POWERS, FIRST_STEP = (-5.0, 15.0), 6.0  # of 2: the inverse temperatures that are tried, the first step from the lowest
+INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
+MOST_STEPS, ENOUGH = 60, 1e-24  # of the search; it ends where the next step promises so small a share of the loss
 BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
@@ -93,26 +93,36 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     Y (K, n): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
     all temperatures are alike the highest is taken.
     """
-    last = np.zeros(3)  # the loss that was asked for last, and its slopes
+    size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that both numbers are of one size
+    ends, f = size * INVERSE_TEMPERATURES, f / size
 
-    def loss_at(numbers: Values) -> float:
-        power = np.clip(numbers[0], *POWERS)
-        odds = np.exp2(power) * f + offsets[:, None]
+    def loss_at(numbers: Values) -> tuple[float, Values, Values]:
+        odds = numbers[0] * f + offsets[:, None]
         odds[1] += numbers[1]
         odds -= odds.max(axis=0)
-        likely = np.exp(odds)
-        total = likely.sum(axis=0)
-        above = (likely / total - Y) * s
-        by_power = (power == numbers[0]) * np.log(2.0) * np.exp2(power) * (above * f).sum()
-        last[:] = s @ (np.log(total) - (Y * odds).sum(axis=0)), by_power, shifts * above[1].sum()
-        return float(last[0])
+        p = np.exp(odds)
+        total = p.sum(axis=0)
+        p /= total
+        above, wrong = f - (p * f).sum(axis=0), (p - Y) * s
+        pulled = p * above * s
+        bends = [[(pulled * above).sum(), pulled[1].sum()], [pulled[1].sum(), s @ (p[1] * (1 - p[1]))]]
+        loss = float(s @ (np.log(total) - (Y * odds).sum(axis=0)))
+        return loss, np.array([(wrong * f).sum(), wrong[1].sum()]), np.array(bends)
 
-    x, curvature = np.array([POWERS[0], 0.0]), Curvature.nothing(2)
-    loss, slope = loss_at(x), last[1:].copy()
-    while (point := next_point(x, loss, slope, curvature, FIRST_STEP, loss_at)) is not None:
-        curvature = curvature.with_pair(point - x, last[1:] - slope)
-        x, loss, slope = point, float(last[0]), last[1:].copy()
-    return loss, float(np.exp2(np.clip(x[0], *POWERS))), float(x[1])
+    x = np.array([ends[0], 0.0])
+    loss, slope, bend = loss_at(x)
+    for _ in range(MOST_STEPS):  # of Newton
+        free = np.array([not (x[0] == ends[0] and slope[0] > 0) and not (x[0] == ends[1] and slope[0] < 0), shifts])
+        step = np.linalg.pinv(bend * np.outer(free, free), hermitian=True) @ (slope * free)
+        if not slope @ step > ENOUGH * loss:
+            break
+        for length in 0.5 ** np.arange(MOST_STEPS):
+            point = np.clip(x - length * step, (ends[0], -np.inf), (ends[1], np.inf))
+            new = loss_at(point)
+            if new[0] <= (1 + 1e-12) * loss:
+                break
+        x, (loss, slope, bend) = point, new
+    return loss, float(x[0]) / size, float(x[1])
 
 
 def temperature_bytes(run: RunSize) -> int:

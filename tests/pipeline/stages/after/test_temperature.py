@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import expit
 
 import runs
@@ -64,6 +65,27 @@ def test_no_calibration_nearby_has_a_lower_log_loss(
         nearby += [replace(found, offsets=(0.0, found.offsets[1] + by)) for by in (-0.001, 0.001)]
     assert loss(found) < min(map(loss, nearby))
     assert best(f, truth, 1e-90 * s, offsets).temperature == pytest.approx(found.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "above", "share"), [(1.0, 1.5, 0.03), (0.005, 0.0, 0.5), (1e-3, -1.5, 0.2), (30.0, 0.0, 0.5)]
+)
+def test_the_loss_is_the_least_wherever_the_values_lie(size: float, above: float, share: float) -> None:
+    """As by scipy's BFGS from the place that was found, of values far from -1 and 1."""
+    rng = np.random.default_rng(0)
+    truth = (rng.random(1000) < share).astype(int)
+    f = size * np.stack([np.zeros(1000), 2 * truth - 1 + above + 0.3 * rng.normal(size=1000)])
+    Y, s = np.where(truth == np.arange(2)[:, None], 0.999, 0.001), np.full(1000, 1e-3)
+
+    def loss(numbers: np.ndarray) -> float:
+        odds = numbers[0] / size * f + np.array([[0.0], [numbers[1]]])
+        return float(s @ (np.logaddexp(*odds) - (Y * odds).sum(axis=0)))
+
+    least, inverse, shift = temperature._least_loss(f, Y, s, np.zeros(2), True)
+    x = np.array([inverse * size, shift])
+    assert least == pytest.approx(loss(x), rel=1e-9)
+    assert minimize(loss, x).fun >= least * (1 - 1e-6)
+    assert minimize(loss, [1.0, 0.0], method="Nelder-Mead").fun >= least * (1 - 1e-6)
 
 
 def test_two_classes_get_a_bend_and_an_offset_where_these_are_true() -> None:
