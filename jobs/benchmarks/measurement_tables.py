@@ -287,7 +287,8 @@ def paper_cells(*names: str) -> Callable[[Path], Table]:
         (row,) = found
         centers = "" if row["m0_mean"] is None else f" ({row['m0_mean']:.0f})"
         theirs = "" if row["paper_mean"] is None else f"<br>*{row['paper_mean']:g}*"
-        return f"{row['mean']:.3g} ± {row['std']:.2g}{centers}{theirs}"
+        spread = f" ± {row['std']:.2g}" if row["runs"] > 1 else ""
+        return f"{row['mean']:.3g}{spread}{centers}{theirs}"
 
     def table(folder: Path) -> Table:
         rows = [row | {"place": f"{row['dataset']} {row['M']}"} for name in names for row in json_of(folder / name)]

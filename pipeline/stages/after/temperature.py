@@ -131,7 +131,7 @@ def temperature_bytes(run: RunSize) -> int:
     if run.shape.task == "regression" or not hold_out:
         return 0
     used = n if n < FEW_ROWS else int(hold_out * kept_share(n, n_outputs) * n)
-    return block_pass_bytes(run, run.n_columns) + 64 * used * (n_outputs + 2)
+    return block_pass_bytes(run, run.n_columns) + 80 * used * (n_outputs + 2)
 
 
 def _few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Rows:
