@@ -35,6 +35,7 @@ from storage.zarr_metadata import NODE_FILE
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 TAKE_SLOW_ROWS = 16  # the same of rows that are made when they are read: deformed copies, pictures
+TAKE_TOGETHER = 128  # scattered rows whose features are computed at once
 
 
 @dataclass(frozen=True)
@@ -200,16 +201,14 @@ class _LiveRows:
         return found[1], found[1] if groups is None else groups[start:stop]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        n_features = feature_length(self._request.features, self.source.input_shape)
-        out, wanted = np.empty((len(rows), n_features), np.float32), np.unique(rows)
-
-        def read(start: int, stop: int) -> NDArray[np.float32]:
-            here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, stop)]
-            X, inputs = np.zeros((stop - start, n_features), np.float32), self.source.read("train", start, stop)[0]
-            X[here - start] = self.features("train", here.tolist(), inputs[here - start])
-            return X
-
-        gather_rows(rows, TAKE_ROWS if self.source.row_keys is None else TAKE_SLOW_ROWS, read, out)
+        source, order = self.source, np.argsort(rows, kind="stable")
+        out = np.empty((len(rows), feature_length(self._request.features, source.input_shape)), np.float32)
+        block_rows = TAKE_ROWS if source.row_keys is None else TAKE_SLOW_ROWS
+        for start in range(0, len(rows), TAKE_TOGETHER):
+            some = order[start : start + TAKE_TOGETHER]
+            inputs = np.empty((len(some), *source.input_shape), source.input_dtype)
+            gather_rows(rows[some], block_rows, partial(source.read_rows, "train"), inputs)
+            out[some] = self.features("train", rows[some].tolist(), inputs)
         return out
 
     def standardisation(self) -> Standardisation:
