@@ -162,8 +162,11 @@ class Events:
         self._print(f"warning: {message}")
 
     def _print(self, message: str) -> None:
-        stream, line = self._stream, self._line
-        print(printable(message), file=_Above(stream, line) if line else stream, flush=True)
+        print(printable(message), file=self._above(), flush=True)
+
+    def _above(self) -> Any:
+        """Return the stream for what goes above the line of the stage under way."""
+        return _Above(self._stream, self._line) if self._line else self._stream
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""
@@ -190,7 +193,7 @@ class Events:
             return
         before = self._line
         try:
-            with StageLine(self._stream, name, lambda: self._words()) as self._line:
+            with StageLine(self._above(), name, lambda: self._words()) as self._line:
                 yield
         finally:
             self._line = before

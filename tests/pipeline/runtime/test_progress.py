@@ -210,8 +210,9 @@ def test_the_line_stays_with_its_time_below_what_is_printed(tmp_path: Path) -> N
         redirect_stderr(stream),
     ):
         with told.stage("statistics"):
+            wait_for("statistics", stream)
             with told.stage("compile"):
-                pass
+                wait_for("compile", stream)
             with told.progress("statistics", Progress(32.0, 64.0, "rows", "residuals").text):
                 wait_for("residuals", stream)
                 told.warn("a row is odd")
