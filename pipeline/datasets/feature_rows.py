@@ -226,8 +226,7 @@ def computed_block(
     inputs : of these rows; None: they are read. Raises InvalidDataError naming a row whose features are not finite.
     """
     rows = _LiveRows(access)
-    if inputs is None:
-        inputs, _ = rows.source.read(part, start, stop)
+    inputs = rows.source.read(part, start, stop)[0] if inputs is None else inputs
     targets = rows.source.targets[part][start:stop]
     arrays = {"X": rows.features(part, range(start, stop), inputs), "y": targets}
     weights, groups = rows.weights(part, start, stop), rows.source.groups
