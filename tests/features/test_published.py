@@ -77,7 +77,9 @@ def mirror(monkeypatch):
     server.server_close()
 
 
-@pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang", "trickle", "endless"])
+@pytest.mark.parametrize(
+    "behaviour", ["wrong", "truncated", "error", "hang", "endless", pytest.param("trickle", marks=pytest.mark.ci)]
+)
 def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_path, monkeypatch, behaviour):
     monkeypatch.setattr(published, "MAX_FILE_BYTES", 1 << 20)
     one = dict(list(FILES.items())[:1])

@@ -189,6 +189,7 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
     assert [path.name for path in tmp_path.iterdir()] == [f"out{suffix}"], "a file that lacks rows is not committed"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_memory_of_a_file_does_not_grow_with_its_rows(tmp_path: Path, suffix: str, monkeypatch: Patch) -> None:
     """Python's own account of memory, and Arrow's: of 15 times the rows, the peak holds not a tenth of what came in."""

@@ -75,7 +75,13 @@ def forget() -> None:
     ],
 )
 @pytest.mark.parametrize("store", ["zarr", "none"])
-@pytest.mark.parametrize("kind", ["npz", "zarr", "idx", "pictures", "csv", "parts", "csv in order", "parts in order"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("npz", "zarr", "csv in order"),
+        *(pytest.param(k, marks=pytest.mark.ci) for k in ("idx", "pictures", "csv", "parts", "parts in order")),
+    ],
+)
 def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, capsys, kind, store, scheduler, times):
     if kind.endswith("in order"):
         for module, name, value in ((table_source, "SAMPLE_CELLS", 30), (readers, "BLOCK_BYTES", 256)):

@@ -98,6 +98,7 @@ SIGNATURES = {"one": [(i8,)], "other": [(i8,)]}
 """
 
 
+@pytest.mark.ci
 def test_what_is_kept_is_known_loop_by_loop_until_its_source_changes(tmp_path: Path) -> None:
     """Without compiling anything to see."""
     code = (

@@ -73,10 +73,9 @@ def own_terminal(hangup: Any) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("way", "code"),
     [
-        *((way, 0) for way in ("pipe", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>&1")),
-        ("terminal of others", 0),
+        *((way, 0) for way in ("pipe", "<&- >&- 2>&-", ">/dev/full 2>&1", "terminal of others")),
         ("terminal", 75),
-        ("terminal, nohup", 0),
+        *(pytest.param(way, 0, marks=pytest.mark.nightly) for way in (">&-", "2>&-", "terminal, nohup")),
     ],
 )
 def test_a_run_goes_on_without_a_console(tables: Path, tmp_path: Path, way: str, code: int) -> None:

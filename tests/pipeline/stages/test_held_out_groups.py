@@ -45,7 +45,7 @@ def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "npz", pytest.param("zarr", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("kind", ["csv", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("npz", "zarr"))])
 def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
     data = write(tmp_path, table, kind)
     with keeping_statistics():

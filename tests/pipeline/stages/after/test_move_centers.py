@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("intercept", "weighted"),
-    [(False, ()), pytest.param(True, (), marks=pytest.mark.ci), (True, ("--set", "data.weights=w"))],
+    [*(pytest.param(of, (), marks=pytest.mark.ci) for of in (False, True)), (True, ("--set", "data.weights=w"))],
 )
 def test_gradient_is_that_of_differences(
     place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any

@@ -142,7 +142,8 @@ def test_fits_are_judged_by_the_same_drawn_rows(
     assert next(calls) > 3
 
 
-@pytest.mark.parametrize("case", [ENDS, *(pytest.param(case, marks=pytest.mark.ci) for case in (GROWS, TRIED))])
+@pytest.mark.ci
+@pytest.mark.parametrize("case", [ENDS, GROWS, TRIED])
 def test_sessions_that_end_at_every_commit_make_the_same_model(
     grown: dict[tuple[str, str], Path],
     case: tuple[str, str],
