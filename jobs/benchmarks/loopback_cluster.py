@@ -20,6 +20,7 @@ SETTINGS = {
     "distributed.worker.http.routes": [],
     "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
     "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
 }
 
 

@@ -35,7 +35,7 @@ from storage.zarr_metadata import NODE_FILE
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 TAKE_SLOW_ROWS = 16  # the same of rows that are made when they are read: deformed copies, pictures
-TAKE_TOGETHER = 128  # scattered rows whose features are computed at once
+TAKE_BYTES = 2**20  # inputs and features of scattered rows that are computed at once, or of one row
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class _LiveRows:
         source, order = self.source, np.argsort(rows, kind="stable")
         out = np.empty((len(rows), feature_length(self._request.features, source.input_shape)), np.float32)
         block_rows = TAKE_ROWS if source.row_keys is None else TAKE_SLOW_ROWS
-        for start in range(0, len(rows), TAKE_TOGETHER):
-            some = order[start : start + TAKE_TOGETHER]
+        step = max(1, TAKE_BYTES // (4 * out.shape[1] + np.empty(source.input_shape, source.input_dtype).nbytes))
+        for some in (order[start : start + step] for start in range(0, len(rows), step)):
             inputs = np.empty((len(some), *source.input_shape), source.input_dtype)
             gather_rows(rows[some], block_rows, partial(source.read_rows, "train"), inputs)
             out[some] = self.features("train", rows[some].tolist(), inputs)

@@ -274,8 +274,9 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
         "distributed.nanny.preload": [_PRELOAD],
         "distributed.worker.preload": [_PRELOAD],
-        # Without dask's MALLOC_TRIM_THRESHOLD_: with it the kernel clears the pages of each block anew.
-        "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
+        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
+        "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,  # else temporaries are given back each time
     }
     with ExitStack() as stack:
         folder = stack.enter_context(_workers_folder())

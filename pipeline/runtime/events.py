@@ -165,8 +165,7 @@ class Events:
         print(printable(message), file=self._above(), flush=True)
 
     def _above(self) -> Any:
-        """Return the stream for what goes above the line of the stage under way."""
-        return _Above(self._stream, self._line) if self._line else self._stream
+        return _Above(self._line._stream, self._line) if self._line else self._stream
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""

@@ -275,7 +275,7 @@ def smooth(n: int) -> Table:
 
 @pytest.mark.parametrize(
     ("of_x", "of_y", "mean", "close"),
-    [(1.0, 1e-6, 0.0, 1e-9), (2.0**20, 1e6, 0.0, 1e-6), (1.0, 1.0, 1e9, 1e-3)],
+    [(1.0, 1e-6, 0.0, 1e-9), (1.0, 1e6, 0.0, 1e-9), (2.0**20, 1.0, 0.0, 1e-6), (1.0, 1.0, 1e9, 1e-3)],
 )
 @pytest.mark.parametrize(
     "asked",
@@ -511,7 +511,7 @@ def checks() -> Iterator[Any]:
     for name, estimator in CHECKED.items():
         for copy, check in estimator_checks_generator(estimator):
             function = getattr(check, "func", check).__name__
-            plain = name in ("regressor", "classifier")
+            plain = name in ("regressor", "classifier", "classifier, probabilities")
             seldom = pytest.mark.ci if plain or not function.startswith(LONG) else pytest.mark.nightly
             quick = plain and function.startswith(QUICK)
             yield pytest.param(copy, check, marks=() if quick else seldom, id=f"{name}-{function}")

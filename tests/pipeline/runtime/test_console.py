@@ -75,7 +75,8 @@ def own_terminal(hangup: Any) -> Callable[[], None]:
     [
         *((way, 0) for way in ("pipe", "<&- >&- 2>&-", ">/dev/full 2>&1", "terminal of others")),
         ("terminal", 75),
-        *(pytest.param(way, 0, marks=pytest.mark.nightly) for way in (">&-", "2>&-", "terminal, nohup")),
+        ("terminal, nohup", 0),
+        *(pytest.param(way, 0, marks=pytest.mark.nightly) for way in (">&-", "2>&-")),
     ],
 )
 def test_a_run_goes_on_without_a_console(tables: Path, tmp_path: Path, way: str, code: int) -> None:
