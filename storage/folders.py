@@ -116,9 +116,9 @@ def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> l
 def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
     path = root / name
     try:
-        # A link could lead out of the folder, a pipe would hang: only plain files count.
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or not path.resolve().is_relative_to(root.resolve()):
+        # A link could lead out of the folder, also of a folder below it; a pipe would hang: only plain files count.
+        status, below = path.lstat(), "/" in name
+        if not stat.S_ISREG(status.st_mode) or (below and not path.resolve().is_relative_to(root.resolve())):
             return f"{name}: not a plain file of {root}"
         if status.st_size != entry.bytes:
             return f"{name}: has {status.st_size} bytes, wanted {entry.bytes}"

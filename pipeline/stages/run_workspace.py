@@ -38,7 +38,7 @@ from pipeline.runtime.row_pass import (
     take_over,
 )
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
-from pipeline.stages.workspace import FINAL, STAGES, FinalWeights, TaskCheckpoints, Workspace, note_of
+from pipeline.stages.workspace import CANDIDATES, FINAL, STAGES, FinalWeights, TaskCheckpoints, Workspace, note_of
 from storage import checkpoints as checkpoint_files
 from storage.arrays import read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
@@ -181,6 +181,7 @@ class Run(Workspace):
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
     _checked: set[str] = field(default_factory=set)  # folders written or checked since it was opened
+    _mapped: dict[str, Arrays] = field(default_factory=dict)  # what is committed with the candidates, once read
     _told: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each stage, how far it was when last committed
 
     def path(self, name: str) -> Path:
@@ -189,17 +190,23 @@ class Run(Workspace):
 
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; every byte is checked once a session."""
+        if mapped and name in self._mapped:
+            return self._mapped[name]
         path = self.path(name)
         if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
             return None
         if path.suffix != ".npz" and name not in self._checked:
             check_folder(path, remedy=remedy_at(path))
             self._checked.add(name)
-        return StoredFile(path).read(mapped=mapped)
+        found = StoredFile(path).read(mapped=mapped)
+        if mapped and name == CANDIDATES:  # many steps ask for them
+            self._mapped[name] = found
+        return found
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         """Commit arrays under a name; they replace what was there."""
         path = self.path(name)
+        self._mapped.pop(name, None)
         make_folder(path.parent)
         write_arrays(path, arrays)
         self._checked.add(name)

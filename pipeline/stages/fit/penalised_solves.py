@@ -26,12 +26,7 @@ from pipeline.solvers.regularization_path import largest_penalty, search
 from pipeline.solvers.ridge import Weights, finalise
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
-from pipeline.stages.accumulate_statistics import (
-    FIT,
-    HELD_OUT,
-    name_of,
-    statistics_of,
-)
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
 

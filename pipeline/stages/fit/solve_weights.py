@@ -30,17 +30,8 @@ from pipeline.solvers.ridge import (
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, name_of, statistics_at, statistics_of
 from pipeline.stages.choose.greedy_selection import AT_ONCE
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
-from pipeline.stages.fit.column_generation import (
-    count_columns,
-    generate_columns,
-    summaries_over_all,
-)
-from pipeline.stages.fit.penalised_solves import (
-    largest_penalty_of,
-    load_weights,
-    search_penalty,
-    solve_outputs,
-)
+from pipeline.stages.fit.column_generation import count_columns, generate_columns, summaries_over_all
+from pipeline.stages.fit.penalised_solves import largest_penalty_of, load_weights, search_penalty, solve_outputs
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 

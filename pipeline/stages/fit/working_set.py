@@ -26,13 +26,7 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.ridge import Weights
-from pipeline.stages.accumulate_statistics import (
-    ALL,
-    STORING,
-    name_of,
-    no_sums,
-    statistics_of,
-)
+from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
 from pipeline.stages.fit.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import (
