@@ -212,6 +212,10 @@ class Run(Workspace):
         self._checked.add(name)
         return StoredFile(path)
 
+    def close(self) -> None:
+        """Let go of files that are mapped: somebody may remove the folder, or unmount its disk."""
+        self._mapped.clear()
+
     def stored(self, name: str) -> Stored:
         """Return what is committed under a name, for tasks."""
         return StoredFile(self.path(name))
