@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -292,21 +292,20 @@ def _run(
                 costs=costs,
                 together=prepared.plan.workers.together,
             )
-            with closing(run):
-                compile_needed(run)
-                prepare_workers(run)
-                build_features(run)
-                try:
-                    fit(run)
-                    scores = evaluate_model(run)
-                except (CorruptDataError, MissingDataError):
-                    if not build_features(run, contents=True):
-                        raise
-                    fit(run)  # goes on from what is committed
-                    scores = evaluate_model(run)
-                report = results.build(run, scores, meter.peak_bytes)
-                remove_file(layout.lease)
-                run_folder.finish(layout, report)
+            compile_needed(run)
+            prepare_workers(run)
+            build_features(run)
+            try:
+                fit(run)
+                scores = evaluate_model(run)
+            except (CorruptDataError, MissingDataError):
+                if not build_features(run, contents=True):
+                    raise
+                fit(run)  # goes on from what is committed
+                scores = evaluate_model(run)
+            report = results.build(run, scores, meter.peak_bytes)
+            remove_file(layout.lease)
+            run_folder.finish(layout, report)
         except BaseException as error:
             with suppress(StorageError):
                 events.record("error", error=type(error).__name__, traceback=traceback.format_exc())

@@ -116,7 +116,7 @@ def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> l
 def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
     path = root / name
     try:
-        # A link could lead out of the folder, also of a folder below it; a pipe would hang: only plain files count.
+        # A link, also one in place of a folder below, could lead out; a pipe would hang: only plain files count.
         status, below = path.lstat(), "/" in name
         if not stat.S_ISREG(status.st_mode) or (below and not path.resolve().is_relative_to(root.resolve())):
             return f"{name}: not a plain file of {root}"

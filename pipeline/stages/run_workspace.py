@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
@@ -181,7 +182,7 @@ class Run(Workspace):
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
     _checked: set[str] = field(default_factory=set)  # folders written or checked since it was opened
-    _mapped: dict[str, Arrays] = field(default_factory=dict)  # what is committed with the candidates, once read
+    _kept: dict[str, Arrays] = field(default_factory=dict)  # what many steps ask for: the choices, once read
     _told: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each stage, how far it was when last committed
 
     def path(self, name: str) -> Path:
@@ -190,31 +191,30 @@ class Run(Workspace):
 
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; every byte is checked once a session."""
-        if mapped and name in self._mapped:
-            return self._mapped[name]
         path = self.path(name)
         if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
             return None
         if path.suffix != ".npz" and name not in self._checked:
             check_folder(path, remedy=remedy_at(path))
             self._checked.add(name)
-        found = StoredFile(path).read(mapped=mapped)
-        if mapped and name == CANDIDATES:  # many steps ask for them
-            self._mapped[name] = found
-        return found
+        return StoredFile(path).read(mapped=mapped)
+
+    @property
+    def choices(self) -> Arrays:
+        """What is committed with the candidates, in memory; without their features."""
+        if CANDIDATES not in self._kept:
+            found = super().choices.items()
+            self._kept[CANDIDATES] = {name: np.array(values) for name, values in found if name != "X"}
+        return self._kept[CANDIDATES]
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         """Commit arrays under a name; they replace what was there."""
         path = self.path(name)
-        self._mapped.pop(name, None)
+        self._kept.pop(name, None)
         make_folder(path.parent)
         write_arrays(path, arrays)
         self._checked.add(name)
         return StoredFile(path)
-
-    def close(self) -> None:
-        """Let go of files that are mapped: somebody may remove the folder, or unmount its disk."""
-        self._mapped.clear()
 
     def stored(self, name: str) -> Stored:
         """Return what is committed under a name, for tasks."""
@@ -224,6 +224,7 @@ class Run(Workspace):
         """Remove what is committed under a name, and below it."""
         path = self.path(name)
         self._checked.discard(name)
+        self._kept.pop(name, None)
         if path.suffix == ".npz":
             remove_file(path)
         else:

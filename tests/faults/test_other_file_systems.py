@@ -70,7 +70,8 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand"))]
+    "case",
+    ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand", "by a budget"))],
 )
 def test_nothing_is_removed_while_this_process_maps_it(
     tmp_path: Path, command: Command, monkeypatch: Patch, case: str

@@ -63,10 +63,10 @@ def grow_candidates(work: Workspace) -> None:
         if work.committed(name_of(ALL), mapped=True) is None:
             commit_parts(work, *growth.statistics_of_kept(size, sigma2), (FIT, HELD_OUT, ALL))
         if kept is not None:  # last: the steps, and so how statistics are joined, follow from all candidates
-            copied = {name: np.array(values) for name, values in work.choices.items()}
-            cut = {name: copied[name][:size] for name in ("index", "X")}
+            X = np.array(work.stored(CANDIDATES).read(mapped=True)["X"][:size])
+            cut = {"index": work.candidates[:size], "X": X}
             chosen = {"sigma2": np.array(sigma2), RIDGE_ERRORS: kept.ridges}
-            work.commit(CANDIDATES, copied | cut | chosen)
+            work.commit(CANDIDATES, work.choices | cut | chosen)
         work.drop(f"passes/{STATISTICS}")
 
 
