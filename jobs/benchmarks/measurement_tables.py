@@ -51,11 +51,15 @@ def cpu_seconds(report: Report) -> str:
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
 
 
+def whole(number: int) -> str:
+    return f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
+
+
 AT_FIRST = ("compile", "reading", "features")  # what only the first run on some data takes
 CENTERS = {"centers": lambda report: f"{report['model_n_centers']}"}
 ERROR = {"test error": lambda report: f"{100 * report['error_rate']:.2f} %"}
 SECONDS = {"CPU s": cpu_seconds}
-ROWS = {"rows": lambda report: f"{report['n_train']:,}".replace(",", " ")}
+ROWS = {"rows": lambda report: whole(report["n_train"])}
 MEMORY = {"memory": lambda report: f"{report['peak_rss_bytes'] / 2**30:.1f} GiB"}
 CERTIFICATE = {"certificate": lambda report: gap_of(report)}
 PROBABILITIES = {
@@ -181,9 +185,9 @@ def on_demand(folder: Path) -> Table:
     for one in (row for row in rows if row["columns"] == "on-demand"):
         key = (one["candidates"], one["penalty"])
         (other,) = [row for row in rows if (row["candidates"], row["penalty"]) == key and row is not one]
-        counts = [f"{one[name]}" for name in ("candidates", "penalty", "on_the_fly", "materialised", "active")]
+        first, *counts = [whole(one[name]) for name in ("candidates", "on_the_fly", "materialised", "active")]
         costs = [f"{row['cpu_seconds']:.1f} s, {row['peak_bytes'] / 2**30:.1f} GiB" for row in (one, other)]
-        lines.append([*counts, *costs])
+        lines.append([first, f"{one['penalty']:g}", *counts, *costs])
     head = ["candidates", "λν", "columns made", "kept", "with a weight", "on demand (CPU)", "Gram matrix of all (CPU)"]
     return head, lines
 
@@ -246,7 +250,7 @@ def image_peers(folder: Path) -> Table:
         lines.append(
             [
                 PEERS.get(name, name) + (f" ({len(draws)} draws)" if len(draws) > 1 else ""),
-                f"{means(draws, 'size'):.0f}",
+                whole(round(means(draws, "size"))),
                 error_of(on_paper[name]) if name in on_paper else "",
                 error_of(draws),
                 *costs,
@@ -303,7 +307,7 @@ def schedules(folder: Path) -> Table:
     ways = {"uniform": "the paper's", "shrinkage-aware": "the default"}
     head, lines = ["data", "schedule", "scores evaluated", "seconds"], []
     for row in (row for row in json_of(folder / "scheduler.json") if row["schedule"] in ways):
-        lines.append([row["dataset"], ways[row["schedule"]], f"{row['evaluations']:,}", f"{row['seconds']:.1f}"])
+        lines.append([row["dataset"], ways[row["schedule"]], whole(row["evaluations"]), f"{row['seconds']:.1f}"])
     return head, lines
 
 

@@ -35,7 +35,7 @@ from storage.zarr_metadata import NODE_FILE
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 TAKE_SLOW_ROWS = 16  # the same of rows that are made when they are read: deformed copies, pictures
-TAKE_BYTES = 2**20  # inputs and features of scattered rows that are computed at once, or of one row
+TAKE_BYTES = 2**20  # of the inputs and features of scattered rows that are computed at once: of one row at least
 
 
 @dataclass(frozen=True)

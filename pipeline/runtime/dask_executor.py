@@ -276,7 +276,7 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         "distributed.worker.preload": [_PRELOAD],
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
-        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,  # else temporaries are given back each time
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,  # else freed arrays go back to the kernel
     }
     with ExitStack() as stack:
         folder = stack.enter_context(_workers_folder())

@@ -164,7 +164,7 @@ class Events:
     def _print(self, message: str) -> None:
         print(printable(message), file=self._above(), flush=True)
 
-    def _above(self) -> Any:
+    def _above(self) -> Any:  # the line's own stream may go above another line
         return _Above(self._line._stream, self._line) if self._line else self._stream
 
     def record(self, event: str, **facts: Any) -> None:

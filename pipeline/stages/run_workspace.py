@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
+from pipeline.kernels.jit import read_only
 from pipeline.runtime import stopping
 from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor, this_process
@@ -182,7 +183,7 @@ class Run(Workspace):
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
     _checked: set[str] = field(default_factory=set)  # folders written or checked since it was opened
-    _kept: dict[str, Arrays] = field(default_factory=dict)  # what many steps ask for: the choices, once read
+    _kept: dict[str, Arrays] = field(default_factory=dict)  # the choices, once they were read: many steps ask for them
     _told: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each stage, how far it was when last committed
 
     def path(self, name: str) -> Path:
@@ -201,10 +202,10 @@ class Run(Workspace):
 
     @property
     def choices(self) -> Arrays:
-        """What is committed with the candidates, in memory; without their features."""
+        """What is committed with the candidates, in memory: no file stays mapped."""
         if CANDIDATES not in self._kept:
             found = super().choices.items()
-            self._kept[CANDIDATES] = {name: np.array(values) for name, values in found if name != "X"}
+            self._kept[CANDIDATES] = {name: read_only(np.array(values)) for name, values in found}
         return self._kept[CANDIDATES]
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:

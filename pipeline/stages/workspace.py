@@ -210,14 +210,13 @@ class Workspace(RowData):
 
     @property
     def choices(self) -> Arrays:
-        """What is committed with the candidates.
+        """What is committed with the candidates, but for their features `X`, which tasks read.
 
-        `index` (m,) i8: their rows; `kernel`, `sigma2`: see `choose_kernel`; the fields of `TargetFacts`; and where a
-        Gram of all of them fits, `X` (m, d): their features.
+        `index` (m,) i8: their rows; `kernel`, `sigma2`: see `choose_kernel`; the fields of `TargetFacts`.
         """
         found = self.committed(CANDIDATES, mapped=True)
         assert found is not None, "candidates are drawn first"
-        return found
+        return {name: values for name, values in found.items() if name != "X"}
 
     @property
     def final(self) -> FinalWeights | None:
