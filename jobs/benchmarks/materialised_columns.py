@@ -42,7 +42,8 @@ def trained(asked: argparse.Namespace, mode: str, *arguments: str) -> dict[str, 
 def row_of(report: dict[str, Any], mode: str) -> dict[str, Any]:
     """Return what the table shows of a run."""
     candidates, costs = report["n_centers"], [report["stages"][stage] for stage in STAGES]
-    whole = {"on_the_fly": 0, "materialised": candidates, "active": report["model_n_centers"], "candidates": candidates}
+    whole = {"on_the_fly": 0, "materialised": candidates, "columns_never_made": 0}
+    whole |= {"active": report["model_n_centers"], "candidates": candidates}
     return {
         "columns": mode,
         "penalty": report["penalty"],

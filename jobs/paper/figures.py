@@ -39,7 +39,7 @@ def along(asked: argparse.Namespace) -> dict[str, Any]:
         records = paper_way.records
         curves.append(
             {
-                "visits": np.cumsum([record["visited"] for record in records]).tolist(),
+                "visits": np.cumsum([record["visits"] for record in records]).tolist(),
                 "objective": [record["objective"] for record in records],
                 "m0": [record["n_active"] for record in records],
                 "optimum": certified.report["solves"][0]["objective"],

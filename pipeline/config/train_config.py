@@ -281,10 +281,11 @@ class SolverConfig:
         1000, whole(1), "iterations (sweeps or Newton rounds) after which a solve gives up", "--max-sweeps"
     )
     schedule: str = option(
-        "shrinking",
-        OneOf(("shrinking", "uniform", "paper")),
-        "how coordinates are visited: shrinking skips those that stay at zero, and ends in Newton steps on all others; "
-        "uniform draws them at random; paper does with the steps and the stopping rule of the paper",
+        "newton",
+        OneOf(("newton", "shrinking", "uniform", "paper")),
+        "how a solve goes on: newton solves for all weights of the active set at once; shrinking visits coordinates "
+        "one by one, without those that stay at zero; uniform visits them at random; paper does with the steps and the "
+        "stopping rule of the paper",
         "--schedule",
     )
 

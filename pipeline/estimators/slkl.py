@@ -48,7 +48,7 @@ class KernelMachine(BaseEstimator):
     fit_intercept: bool = True
     tol: float | None = None
     max_sweeps: int = 1000
-    schedule: str = "shrinking"
+    schedule: str = "newton"
     memory_limit: int | str | None = None
     random_state: Any = None
     callback: Callable[[dict[str, Any]], Any] | None = None
@@ -163,8 +163,10 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Relative duality gap to reach. None: 1e-3; 0: as far as float64 allows, and 1e-3 at least.
     max_sweeps : int
         Iterations (sweeps or Newton rounds) of a solve before it gives up, at least 1.
-    schedule : "shrinking", "uniform" or "paper"
-        "uniform": the paper's random order, without Newton rounds; "paper": with its steps and stopping rule, too.
+    schedule : "newton", "shrinking", "uniform" or "paper"
+        "newton" solves for all weights of the active set at once. The others visit one coordinate after another:
+        "shrinking" those that do not stay at zero, "uniform" random ones, "paper" these with the paper's steps and
+        stopping rule.
     memory_limit : int, str or None
         Bytes, or a size such as "2GiB", that a fit may take besides the process and X, of which blocks of up to
         150 MiB are copied. None: three quarters of the machine's memory.

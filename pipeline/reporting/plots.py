@@ -21,7 +21,7 @@ DARK = ("#6cb2eb", "#ff9d45", "#5fd35f", "#ff7b72", "#c3a3e6", "#cf9d8f", "#f29b
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
-    *("visited", "skipped", "screened"),
+    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn"),
 }
 Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
 Figure = dict[str, Any]  # a plot in pixels

@@ -34,8 +34,7 @@ def table(report: dict[str, Any]) -> list[str]:
     cost = f"{report['wall_seconds']:.1f} s, peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"
     lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
     if columns := report["columns"]:
-        made = f"{columns['on_the_fly']} made on the fly, {columns['materialised']} materialised"
-        lines.append(f"kernel columns: {made}; {columns['active']} of {columns['candidates']} candidates are active")
+        lines.append(column_words(columns, report["n_train"]))
     if moves := report["moves"]:
         before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
         change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
@@ -63,6 +62,13 @@ def next_steps(folder: Path) -> list[str]:
 def remarks(report: dict[str, Any]) -> list[str]:
     """Return what a user should look at: solves that missed the tolerance, warnings."""
     return not_converged(report) + [f"WARNING: {line}" for line in report["warnings"]]
+
+
+def column_words(columns: dict[str, int], n_train: int) -> str:
+    """Return how many columns of a run were never made with a Gram, and how many kernel values that is."""
+    never, count = columns["columns_never_made"], columns["candidates"]
+    saved = f"{never} of {count} never materialised, which saves {never * n_train:.3g} of {count * n_train:.3g} values"
+    return f"kernel columns: {saved}; {columns['on_the_fly']} priced on the fly and dropped; {columns['active']} active"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:

@@ -24,9 +24,12 @@ SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*
 
 # Of lines of log.jsonl and metrics.jsonl, as far as they are shown or drawn.
 _TEXTS = {"time", "event", "stage", "message", "error", "traceback", "statistics"}
-_COUNTS = {"round", "output", "iteration", "visited", "screened", "n_active"}
-_NUMBERS = {"skipped", "penalty", "objective", "relative_gap"}
-_NUMBERS_OR_NONE = {"working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}
+_COUNTS = {
+    *("round", "output", "iteration", "n_active"),
+    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "columns_never_made"),
+}
+_NUMBERS = {"penalty", "objective"}
+_NUMBERS_OR_NONE = {"relative_gap", "working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}
 _LARGEST = 1e308
 
 _Value = TypeVar("_Value")

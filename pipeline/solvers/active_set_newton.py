@@ -24,9 +24,8 @@ _SMALLEST_BATCH = 20
 
 
 class FaceReport(NamedTuple):
-    """How a face minimisation went: Newton steps, whether its minimiser was reached, and scores evaluated."""
+    """How a face minimisation went: whether its minimiser was reached, and scores evaluated."""
 
-    steps: int
     settled: bool
     evaluations: int
 
@@ -87,9 +86,9 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
     gram, kty, tau = read_only(problem.gram), problem.kty, problem.tau
     system, target, largest = np.empty((face.n, face.n)), np.empty(face.n), float(np.diagonal(gram).max(initial=0.0))
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
-    for step in range(limit):
+    for _ in range(limit):
         if face.n == 0:
-            return FaceReport(step, True, evaluated)
+            return FaceReport(True, evaluated)
         lists = face.weights, face.signs, face.active
         try:
             loop.face_system(gram, kty, tau, ridge, *lists, face.n, system, target)
@@ -97,7 +96,7 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
             if ridge > _RIDGE_MOST * largest:
-                return FaceReport(0, False, 0)
+                return FaceReport(False, 0)
             continue
         loop.substitute(system, target, face.n)
         n, face.n = face.n, loop.drop_blocked(target, *lists, face.n)
@@ -108,11 +107,11 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
         if drop_all or not ((w + (target[:n] - w)) * face.signs[active] <= 0.0).any():  # no weight crosses zero
             face.n, still = loop.move_to(target, *lists, n, ridge, 1e-9 * tau)
             if still and face.n == n:
-                return FaceReport(step + 1, True, evaluated)
+                return FaceReport(True, evaluated)
         else:
             evaluated += n
             _move_to_minimum(problem, face, target[:n])
-    return FaceReport(limit, False, evaluated)
+    return FaceReport(False, evaluated)
 
 
 def _move_to_minimum(problem: Problem, face: _Face, target: np.ndarray) -> None:

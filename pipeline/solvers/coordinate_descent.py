@@ -51,12 +51,13 @@ class ActiveInverse:
 
 
 class SweepReport(NamedTuple):
-    """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G."""
+    """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G, and F(mu) at its end."""
 
     visits: int
     moves: int
-    worst: float
+    largest_violation: float
     drift: float
+    objective: float
 
 
 def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
@@ -112,62 +113,55 @@ def run_sweep(
     problem: Problem,
     inverse: ActiveInverse,
     order: np.ndarray,
-    shrunk: np.ndarray,
     *,
     exact: bool = True,
-    threshold: float = np.inf,
     refactor_every: int = REFACTOR_EVERY,
     most_factorisations: float = np.inf,
 ) -> tuple[ActiveInverse, SweepReport]:
     """Visit ``order`` and return the state with G computed afresh, and the report.
 
     order (visits,) i8 : coordinates in the order of their visits.
-    shrunk (M,) bool : set in place for the zero coordinates whose gradient exceeds ``threshold``.
     exact : steps go to the minimum, else they are the paper's.
     refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run repeats its bits.
-    most_factorisations : the sweep ends early after so many: columns alike to rounding may want one at each visit.
+    most_factorisations : the sweep ends early after so many.
     Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
     moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
     lowest = objective(problem, inverse)
     while done < order.size and factorisations < most_factorisations:
         segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
-        mu, support, before = inverse.mu.copy(), inverse.support.copy(), shrunk.copy()
-        visits, moved, largest = _visit(problem, inverse, segment, shrunk, exact, threshold)
+        mu, support = inverse.mu.copy(), inverse.support.copy()
+        visits, moved, largest = _visit(problem, inverse, segment, exact)
         if moved == 0:
             done, worst = done + visits, max(worst, largest)
             continue
-        capacity = inverse.active.size
+        capacity, factorisations = inverse.active.size, factorisations + 1
         try:
             fresh = factorise(problem, inverse.mu, inverse.support, capacity)
             value = objective(problem, fresh)
         except np.linalg.LinAlgError:
             value = np.inf
-        factorisations += 1
         if not value <= lowest * (1.0 + RISE):
             # G drifted until a step went uphill, or out of float64: take the segment back and repeat it in shorter
             # ones; a single visit that still goes uphill is rounding, and is left out.
             inverse, span = factorise(problem, mu, support, capacity), max(1, visits // 4)
             factorisations += 1
-            shrunk[:] = before
             done += visits == 1
             continue
         drift = max(drift, relative_drift(inverse, fresh))
         inverse, lowest, span = fresh, value, min(4 * span, refactor_every)
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
-    return inverse, SweepReport(done, moves, worst, drift)
+    return inverse, SweepReport(done, moves, worst, drift, lowest)
 
 
-def _visit(
-    problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, exact: bool, threshold: float
-) -> tuple[int, int, float]:
+def _visit(problem: Problem, inverse: ActiveInverse, order: np.ndarray, exact: bool) -> tuple[int, int, float]:
     """Visit ``order`` in place from a fresh G, until it must be computed afresh; return (visits, moves, worst)."""
     gram, done, moves, worst = read_only(problem.gram), 0, 0, 0.0
     while True:
         a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
-            order[done:], gram, problem.kty, problem.penalty, exact, threshold, inverse.mu,
-            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b,
+            order[done:], gram, problem.kty, problem.penalty, exact, inverse.mu,
+            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, moves == 0, a, b,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
         if done == order.size or inverse.n_active < inverse.active.size:

@@ -1,8 +1,7 @@
-"""Solve one problem to a certified gap: sweeps of the paper's method, then Newton rounds.
+"""Solve one problem to a certified gap: by sweeps of the paper's method, or by Newton rounds after a short sweep.
 
-A sweep visits coordinates drawn uniformly with replacement, as Algorithm 2 does, or (shrinking) a random permutation of
-those neither shrunk nor screened; a Newton round takes Newton steps. Either is a function from state to state: the
-state between two records is a value, and going on from it gives the same bytes as never having stopped.
+`shrinking` says which coordinates a sweep visits; a Newton round takes Newton steps. Either is a function from state to
+state: the state between two records is a value, and going on from it gives the same bytes as never having stopped.
 """
 
 from __future__ import annotations
@@ -11,26 +10,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, objective, run_sweep
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, run_sweep
 from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, gap_safe_screen, scores_of_support
 from pipeline.solvers.problem import InvalidProblemError, Problem
+from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
-# A sweep after a Newton round that gained nothing may cost about so many operations: with 1000 active columns that
-# are alike to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
-_FALLBACK_OPERATIONS = 1e9
-_FALLBACK_VISITS, _FALLBACK_FACTORISATIONS = 200, 10  # at the least
-# So many of them in a row end the solve, if Newton then lowers neither the gap to less than 0.9 of itself nor the
-# primal value to less than 0.99.
-_IDLE_CYCLES, _GAP_GAIN, _PRIMAL_GAIN = 3, 0.9, 0.99
+# Newton rounds end where nothing is gained since the last ones but this share of the objective, or of the gap.
+_OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
+# Operations, about, that a sweep after Newton rounds factorises in, ten times at least: columns alike to rounding may
+# want a fresh G at each visit, which gains nothing.
+_FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
+
+
+Counts = tuple[int, int, int, int, int]  # of a record: visits, three kinds of coordinates not visited, moved
 
 
 class Status(Enum):
@@ -173,7 +173,7 @@ def _iteration(
             if state.phase == "sweep":
                 new, inverse, record = _sweep(problem, options, state, inverse, generator)
             else:
-                inverse, (new, record) = None, _newton_round(problem, options, state)
+                inverse, (new, record) = None, _newton_round(problem, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
             raise _too_small(problem) from None
     if not (np.isfinite(new.objective) and np.isfinite(record.drift)):
@@ -192,22 +192,21 @@ def _begin(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     warm = state.support.size > 0
-    direct = options.uses_newton and (warm or options.opening_visits == 0)
     if not np.isfinite(certificate.relative_gap):  # worse than no weights at all
         proof = certify(problem, nothing.weights, problem.kty)
         state = replace(state, best_weights=nothing.weights, best_primal=proof.primal, best_dual=proof.dual)
-    begun = replace(
+    state = replace(
         state,
-        phase="newton" if direct else "sweep",
-        settled=direct and not warm,
+        phase="newton" if warm and options.schedule == "newton" else "sweep",
         mu=_mu_of_weights(state.weights, problem),
         scores=scores,
-        level=options.tolerance,
         generator_state=dict(generator.bit_generator.state),
         objective=certificate.objective,
         evaluations=problem.n_candidates if warm else 0,  # zero weights have scores kty at no cost
     )
-    return begun.with_proof(certificate)
+    if warm and options.schedule == "shrinking":
+        state = shrink(problem, state)
+    return state.with_proof(certificate)
 
 
 def _generator_of(state: SolverState) -> np.random.Generator:
@@ -232,106 +231,56 @@ def _sweep(
     """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
-    most_visits, most_factorisations = _limits(problem, options, state)
-    threshold = np.inf
-    if options.uses_newton:
-        order, threshold = generator.permutation(np.flatnonzero(~(state.shrunk | state.screened))), state.threshold
-        order = order[:most_visits]
-    else:
-        order = generator.integers(0, problem.n_candidates, size=problem.n_candidates)
-    shrunk, n_screened = state.shrunk.copy(), int(np.count_nonzero(state.screened))
-    inverse, report = run_sweep(
-        problem, inverse, order, shrunk,
-        exact=options.schedule != "paper", threshold=threshold, most_factorisations=most_factorisations,
-    )  # fmt: skip
-    if options.uses_newton:
-        state = replace(state, shrunk=shrunk, threshold=report.worst if report.worst > 0 else np.inf)
-    state = _at(
-        problem,
-        state,
-        inverse,
-        phase="newton" if options.uses_newton else "sweep",
-        generator_state=dict(generator.bit_generator.state),
-        visits=state.visits + report.visits,
-        evaluations=state.evaluations + report.visits,
-        moves=state.moves + report.moves,
-    )
-    state, certificate = _certified(problem, options, state, report.worst)
-    skipped = problem.n_candidates - np.unique(order).size - n_screened
-    counts = report.visits, skipped, n_screened, report.moves
-    return state, inverse, _record("sweep", state, certificate, *counts, report.drift)
+    visits = draw_visits(problem, options, state, generator)
+    after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
+    most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
+    inverse, report = run_sweep(problem, inverse, visits.order, exact=exact, most_factorisations=most)
+    state, certificate = state.after_sweep(inverse, report, generator), None
+    if options.schedule != "shrinking" or must_look_at_all(state, report):
+        scores = scores_of_support(problem, state.weights, state.support)
+        certificate = certify(problem, state.weights, scores)
+        state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
+        state = state.with_proof(certificate)
+        if options.schedule in ("newton", "shrinking"):
+            state = _screened(problem, state, certificate)
+        if options.schedule == "shrinking":
+            state = shrink(problem, state, nothing_moved=report.moves == 0)
+    if options.schedule == "newton":
+        state = replace(state, phase="newton")
+    counts = report.visits, *visits[1:], report.moves
+    return state, inverse, _record("sweep", state, certificate, counts, report.drift)
 
 
-def _newton_round(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
-    """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
-    new, certificate, steps = _newton_steps(problem, state, drop_all=True)
+def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:
+    """Admit the worst violators, minimise on the faces met, certify."""
+    new, certificate, visited = _newton_steps(problem, state, drop_all=True)
     if new.objective > new.previous_objective:
         # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
-        spent, wasted = new.evaluations - state.evaluations, steps
-        new, certificate, steps = _newton_steps(problem, state, drop_all=False)
-        new, steps = replace(new, evaluations=new.evaluations + spent), steps + wasted
-    new = _with_stall(state, replace(new, iterations=state.iterations + 1, moves=state.moves + steps))
-    active, was_active = new.weights != 0.0, state.weights != 0.0
-    visited = int(np.count_nonzero(active | was_active))
-    screened, moved = int(np.count_nonzero(new.screened)), int(np.count_nonzero(active != was_active))
-    skipped = problem.n_candidates - visited - screened
-    return new, _record("newton", new, certificate, visited, skipped, screened, moved, drift=0.0)
-
-
-def _at(problem: Problem, state: SolverState, inverse: ActiveInverse, **changes: Any) -> SolverState:
-    """Return the state after an iteration that ended at mu of ``inverse``, not certified yet."""
-    return replace(
-        state,
-        mu=inverse.mu.copy(),
-        weights=inverse.weights(),
-        support=inverse.support.copy(),
-        previous_objective=state.objective,
-        objective=objective(problem, inverse),
-        certified=False,
-        settled=False,
-        iterations=state.iterations + 1,
-        **changes,
-    )
+        spent, before = new.evaluations - state.evaluations, visited
+        new, certificate, visited = _newton_steps(problem, state, drop_all=False)
+        new, visited = replace(new, evaluations=new.evaluations + spent), visited | before
+    gained = new.objective < new.previous_objective
+    if not (gained or (new.settled and not state.settled and new.objective == new.previous_objective)):
+        new = _back_to_sweeps(state, new)
+    visits, screened = int(visited.sum()), int(np.count_nonzero(state.screened & ~visited))
+    moved = int(np.count_nonzero((new.weights != 0.0) != (state.weights != 0.0)))
+    counts = visits, 0, screened, problem.n_candidates - visits - screened, moved
+    return new, _record("newton", new, certificate, counts, drift=0.0)
 
 
 def _record(
-    phase: str, state: SolverState, certificate: Certificate,
-    visited: int, skipped: int, screened: int, moved: int, drift: float,
-) -> Record:  # fmt: skip
+    phase: str,
+    state: SolverState,
+    certificate: Certificate | None,
+    counts: tuple[int, int, int, int, int],
+    drift: float,
+) -> Record:
     """Return the record of an iteration that ended in ``state``; a certificate that proves nothing is left out."""
     proof: tuple[float | None, float | None, float | None] = (None, None, None)
-    if np.isfinite(certificate.gap):
+    if certificate is not None and np.isfinite(certificate.gap):
         proof = certificate.primal, certificate.dual, certificate.relative_gap
-    counts = int(state.support.size), visited, skipped, screened, moved, state.evaluations
-    return Record(state.iterations, phase, state.objective, *proof, *counts, drift)
-
-
-def _limits(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[int, float]:
-    """Return how many coordinates a sweep visits, and how often it may compute G afresh.
-
-    Few before Newton rounds; after one that gained nothing, what costs about so many operations.
-    """
-    if not options.uses_newton:
-        return problem.n_candidates, np.inf
-    if state.iterations == 0:
-        return options.opening_visits, np.inf
-    n = state.support.size + 1
-    visits, factorisations = int(_FALLBACK_OPERATIONS / n**2), _FALLBACK_OPERATIONS / n**3
-    return max(visits, _FALLBACK_VISITS), max(factorisations, _FALLBACK_FACTORISATIONS)
-
-
-def _certified(
-    problem: Problem, options: SolverOptions, state: SolverState, worst: float
-) -> tuple[SolverState, Certificate]:
-    """Score all candidates, screen, and restore the shrunk ones where their absence has converged."""
-    scores = scores_of_support(problem, state.weights, state.support)
-    certificate = certify(problem, state.weights, scores)
-    state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    if options.uses_newton:
-        state = _screened(problem, state, certificate)
-        if worst <= state.level * problem.penalty:
-            state = replace(state, shrunk=np.zeros_like(state.shrunk), threshold=np.inf, level=state.level / 10.0)
-    return state.with_proof(certificate), certificate
+    size = int(state.support.size)
+    return Record(state.iterations + 1, phase, state.objective, *proof, size, *counts, state.evaluations, drift)
 
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:
@@ -342,20 +291,23 @@ def _screened(problem: Problem, state: SolverState, certificate: Certificate) ->
     return replace(state, screened=state.screened | (safe & (state.mu == 0.0)))
 
 
-def _newton_steps(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[SolverState, Certificate, int]:
-    """Admit and minimise, until the objective is below the one before; return the Newton steps too.
+def _newton_steps(
+    problem: Problem, state: SolverState, *, drop_all: bool
+) -> tuple[SolverState, Certificate, np.ndarray]:
+    """Admit and minimise, until the objective is below the one before; return too which were visited, (M,) bool.
 
     With ``drop_all``, what was dropped too eagerly comes back in the next rounds; the one that ends lower is recorded.
     """
     start = certify(problem, state.weights, state.scores)
-    steps, evaluations = 0, state.evaluations
+    evaluations, visited = state.evaluations, state.weights != 0.0
     weights, support, scores, settled = state.weights, state.support, state.scores, state.settled
     for _ in range(_ROUNDS_UPHILL if drop_all else 1):
         admitted = np.zeros(0, dtype=np.int64)
         if settled:
             admitted = newton.admit(scores, support, problem.tau, state.screened)
+        visited[admitted] = True
         weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
-        steps, settled = steps + report.steps, report.settled
+        settled = report.settled
         scores = scores_of_support(problem, weights, support)
         evaluations += report.evaluations + problem.n_candidates
         certificate = certify(problem, weights, scores)
@@ -372,27 +324,17 @@ def _newton_steps(problem: Problem, state: SolverState, *, drop_all: bool) -> tu
         settled=settled,
         evaluations=evaluations,
     )
-    return _screened(problem, new.with_proof(certificate), certificate), certificate, steps
+    return _screened(problem, new.with_proof(certificate), certificate), certificate, visited
 
 
-def _with_stall(state: SolverState, new: SolverState) -> SolverState:
-    """Send a round that gained nothing back to a sweep, and give up when whole cycles gained nothing.
+def _back_to_sweeps(state: SolverState, new: SolverState) -> SolverState:
+    """Return the state after a Newton round that gained nothing: a sweep is next, or the solve has stalled.
 
     A round that ended uphill (by rounding only: its steps were exact) is undone; what its certificate proved stays.
     """
-    gained = new.objective < new.previous_objective
-    if gained or (new.settled and not state.settled and new.objective == new.previous_objective):
-        return new
     if new.objective > new.previous_objective:
-        kept = ("iterations", "evaluations", "moves", "best_weights", "best_primal", "best_dual")
+        kept = ("evaluations", "best_weights", "best_primal", "best_dual")
         new = replace(state, **{name: getattr(new, name) for name in kept})
-    closer = new.best_gap < _GAP_GAIN * state.cycle_gap or new.best_primal < _PRIMAL_GAIN * state.cycle_primal
-    idle = 0 if closer else state.idle_cycles + 1
-    new = replace(
-        new,
-        phase="sweep",
-        stalled=new.objective >= state.cycle_objective or idle >= _IDLE_CYCLES,
-        cycle_objective=new.objective,
-        idle_cycles=idle,
-    )
-    return replace(new, cycle_primal=new.best_primal, cycle_gap=new.best_gap) if closer else new
+    lower, closer = new.objective < _OBJECTIVE_GAIN * state.cycle_objective, new.best_gap < _GAP_GAIN * state.cycle_gap
+    new = replace(new, phase="sweep", stalled=not (lower or closer))
+    return replace(new, cycle_objective=new.objective, cycle_gap=new.best_gap)

@@ -25,12 +25,11 @@ CURVATURE_FLOOR = 1e-11
 
 
 @compiled()
-def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b):
+def sweep(order, gram, kty, nu, is_exact, mu, active, position, n, G, u, fresh, a, b):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
     the caller makes room or computes G afresh, and comes back.
-    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 15, 18 and 50).
     """
     moves, worst = 0, 0.0
     for k in range(order.size):
@@ -41,7 +40,6 @@ def sweep(order, gram, kty, nu, is_exact, threshold, mu, active, position, n, G,
         q_squared = q * q
         gradient = nu - q_squared
         if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 18): s_m is not needed
-            shrunk[m] = gradient > threshold
             continue
         worst = max(worst, abs(gradient))
         s = curvature(m, gram, mu[m], position[m], G, n, a, b)
@@ -259,7 +257,7 @@ _GRAM, _LISTS = READ_ONLY[f8], (f8[::1], f8[::1], i8[::1])  # weights, signs, ac
 _ACTIVE_INVERSE = f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1]  # mu, active, position, n, G, u
 NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
 SIGNATURES = {
-    "sweep": [(i8[::1], _GRAM, f8[::1], f8, b1, f8, *_ACTIVE_INVERSE, b1[::1], b1, f8[::1], f8[::1])],
+    "sweep": [(i8[::1], _GRAM, f8[::1], f8, b1, *_ACTIVE_INVERSE, b1, f8[::1], f8[::1])],
     "residual_scores": [(_GRAM, f8[::1], f8[::1], i8[::1], f8[::1])],
     "scaled_system": [(_GRAM, f8[::1], i8[::1], f8[:, ::1])],
     "inverse_rows": [(f8[:, ::1], f8[:, ::1], i8, i8)],

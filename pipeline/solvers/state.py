@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.solvers.coordinate_descent import ActiveInverse, SweepReport
 from pipeline.solvers.duality_gap import Certificate
 
 LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
@@ -19,22 +20,16 @@ class SolverOptions:
     """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19).
 
     tolerance : relative duality gap over all candidates to stop at.
-    max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
-        Newton rounds, which admit the worst violators and minimise on the faces they meet.
-    schedule : "shrinking", "uniform", or "paper": uniform with Newton steps, where these do not lower a weight, and the
-        paper's stopping rule, its sign corrected (mathematics.md, eq. 35).
-    opening_visits : of the one sweep before Newton rounds, which admits far more coordinates than the optimum keeps.
+    max_sweeps : limit on iterations, which are sweeps or Newton rounds.
+    schedule : "newton": a short sweep, then Newton rounds, each on the support and the worst violators; "shrinking":
+        sweeps that leave out coordinates at zero (`shrinking.left_out`); "uniform": sweeps of M coordinates drawn with
+        replacement; "paper": the same with Newton steps, where these do not lower a weight, and the paper's stopping
+        rule, its sign corrected (mathematics.md, eq. 35).
     """
 
     tolerance: float = 1e-3
     max_sweeps: int = 1000
-    schedule: str = "shrinking"
-    opening_visits: int = 200
-
-    @property
-    def uses_newton(self) -> bool:
-        """Whether the solve shrinks, and ends in Newton steps."""
-        return self.schedule == "shrinking"
+    schedule: str = "newton"
 
 
 @dataclass(frozen=True)
@@ -43,8 +38,10 @@ class Record:
 
     objective : F(mu), computed afresh; never above the one before.
     primal, dual, relative_gap : of the weights after it, over all candidates; None where not certified.
-    visited, skipped, screened, moved : coordinates visited (of a Newton round: in the support or admitted); left out as
-        shrunk; left out for good; changed (of a Newton round: to zero or from it).
+    visits : coordinates visited, with repetitions; of a Newton round: in the support or admitted to it.
+    skipped_as_shrunk, skipped_as_screened : coordinates left out until all are looked at again; left out for good.
+    not_drawn : the other coordinates, which a sweep did not draw, or a Newton round did not admit.
+    moved : coordinates changed, with repetitions; of a Newton round: to zero or from it.
     evaluations : scores evaluated so far, certificates included.
     drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a Newton round.
     seconds : since the start of the solve; the only entry that differs between equal runs.
@@ -57,13 +54,17 @@ class Record:
     dual: float | None
     relative_gap: float | None
     n_active: int
-    visited: int
-    skipped: int
-    screened: int
+    visits: int
+    skipped_as_shrunk: int
+    skipped_as_screened: int
+    not_drawn: int
     moved: int
     evaluations: int
     drift: float
     seconds: float = 0.0
+
+
+COUNTS = ("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "moved")  # of a record, which add up
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,14 @@ class SolverState:
     phase : "sweep" or "newton"
     mu (M,) f8, weights (M,) f8, scores (M,) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
-    shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
-        largest violation of the previous sweep (Hsieh et al. 2008; undone before a run may stop; mathematics.md, eq.
-        50); zero in every solution by the Gap Safe test, for good at this penalty.
-    level : violation, relative to nu, at which the shrunken problem counts as converged.
+    left_out, screened (M,) bool : coordinates that no sweep visits until all are looked at again; zero in every
+        solution by the Gap Safe test, for good at this penalty (mathematics.md, eqs. 50 and 47).
+    largest_violation, sweeps_since : when all were last looked at, and since then.
     certified : whether ``relative_gap`` belongs to ``weights``.
     settled : whether ``weights`` minimise the objective on their face (Newton).
+    cycle_objective, cycle_gap : at the end of the last Newton rounds that gained nothing more.
     best_weights (M,) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
         value with what rounding may have taken, and the largest dual value so far.
-    cycle_primal, cycle_gap, idle_cycles : smallest primal value and relative gap when Newton last gained something,
-        and its sweeps since then.
     """
 
     mu: np.ndarray
@@ -90,11 +89,11 @@ class SolverState:
     best_weights: np.ndarray
     scores: np.ndarray
     support: np.ndarray
-    shrunk: np.ndarray
+    left_out: np.ndarray
     screened: np.ndarray
     phase: str = "sweep"
-    threshold: float = float("inf")
-    level: float = float("inf")
+    largest_violation: float = float("inf")
+    sweeps_since: int = 0
     generator_state: Mapping[str, Any] = field(default_factory=dict)
     objective: float = float("inf")
     previous_objective: float = float("inf")
@@ -105,14 +104,19 @@ class SolverState:
     settled: bool = False
     stalled: bool = False
     cycle_objective: float = float("inf")
-    cycle_primal: float = float("inf")
     cycle_gap: float = float("inf")
-    idle_cycles: int = 0
-    iterations: int = 0
-    visits: int = 0
     evaluations: int = 0
-    moves: int = 0
     records: tuple[Record, ...] = ()
+
+    @property
+    def iterations(self) -> int:
+        """Return the number of sweeps and Newton rounds so far."""
+        return len(self.records)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Return the counts of all iterations, added up."""
+        return {name: sum(getattr(record, name) for record in self.records) for name in COUNTS}
 
     @property
     def best_gap(self) -> float:
@@ -130,6 +134,22 @@ class SolverState:
         if primal < self.best_primal:
             state = replace(state, best_weights=self.weights, best_primal=primal)
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
+
+    def after_sweep(self, inverse: ActiveInverse, report: SweepReport, generator: np.random.Generator) -> SolverState:
+        """Return the state at the end of a sweep, not certified yet."""
+        return replace(
+            self,
+            mu=inverse.mu.copy(),
+            weights=inverse.weights(),
+            support=inverse.support.copy(),
+            previous_objective=self.objective,
+            objective=report.objective,
+            certified=False,
+            settled=False,
+            sweeps_since=self.sweeps_since + 1,
+            generator_state=dict(generator.bit_generator.state),
+            evaluations=self.evaluations + report.visits,
+        )
 
     def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""

@@ -27,7 +27,6 @@ from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
 from pipeline.stages.filled_settings import kernels_of, value_dtype
-from pipeline.stages.fit.penalised_solves import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.errors import CannotWriteError, LockedError
@@ -122,8 +121,8 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     slopes = {name for kernel in kernels for name in kernel.slope_loops if learned}
     loops += columns + loops_in(kernel_loops, "add_lower_tile", *sorted(slopes))
     if config.solver.is_penalised:
-        skipped = () if solver_options(config.solver).uses_newton else solver_loops.NEWTON_LOOPS
-        loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
+        others = () if config.solver.schedule == "newton" else solver_loops.NEWTON_LOOPS
+        loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in others))
     return loops
 
 

@@ -24,7 +24,7 @@ TOLD: dict[str, tuple[str, tuple[str | int, ...], Any, str]] = {
     "a list for a number": ("report.json", ("n_test",), [1], "n_test:"),
     "a number too large": ("report.json", ("solves", 1, "objective"), 10**400, "solves:"),
     "an object for a word": ("log.jsonl", ("event",), {}, "event "),
-    "a text for a count": ("metrics.jsonl", ("visited",), "x", "visited "),
+    "a text for a count": ("metrics.jsonl", ("visits",), "x", "visits "),
 }
 
 

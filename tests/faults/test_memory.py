@@ -163,13 +163,19 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         in_rounds.commit(solution_name(f"{current.name}-centred", output), arrays)
     scores = K.T @ (Y - K @ table)
     zeros = np.zeros_like(scores)
-    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0)
+    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, *np.zeros((2, m), bool), m, 0)
     with largest_bytes() as largest:
         weights = active_weights(in_rounds, current)
         certificates = PricedRound(in_rounds, np.arange(m), 1.0, current, weights, (), scored).certificates
     assert largest[0] < 0.2 * sums.gram.nbytes
     # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
-    wider = np.vstack([scores, zeros[:1]]), np.ones(m + 1), Y, np.vstack([zeros, zeros[:1]]), np.zeros(m + 1, bool)
+    wider = (
+        np.vstack([scores, zeros[:1]]),
+        np.ones(m + 1),
+        Y,
+        np.vstack([zeros, zeros[:1]]),
+        *np.zeros((2, m + 1), bool),
+    )
     of_all = PricedRound(in_rounds, np.arange(m + 1), 1.0, current, weights, (), Correlations(*wider, m + 1, 0))
     centred, errors = sums.centred(), correlation_errors(in_rounds, Y)
     np.testing.assert_array_equal(weights.intercept, centred.intercept(table))

@@ -91,10 +91,14 @@ def test_the_numbers_are_those_of_the_report(trained: Trained, capsys: Capture) 
     assert f"calibration error {100 * report['probabilities']['calibration_error']:.2f} %" in " ".join(text.split())
     assert "Not shown" not in text
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    made, full = sum(record["visited"] for record in records), 60 * len(records)
+    names = ("skipped_as_shrunk", "skipped_as_screened", "not_drawn")
+    visits, *skipped = (sum(record[name] for record in records) for name in ("visits", *names))
+    assert visits + sum(skipped) == 60 * len(records)
     words = " ".join(text.split())
-    assert f"visited {made} coordinates where as many sweeps over all candidates would have visited {full}:" in words
-    assert f"{100 * (full - made) / full:.0f} % saved" in words
+    assert f"{visits} coordinates were visited, and {sum(skipped)} were not:" in re.sub("</?b>", "", words)
+    assert f"{skipped[1]} proved to be zero, {skipped[2]} not drawn" in words
+    for name in ("visits", *names):
+        assert sum(one[name] for one in report["solves"]) == sum(record[name] for record in records)
 
 
 def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def price(solved: PricedRound) -> PricedRound:
     run, current, block_size = solved.run, solved.working_set, Limits.of(solved.run).block
 
     def make() -> Arrays:
-        found, size, of_gram = known_before(solved), block_size, solved.of_gram()
+        found, size, of_gram = known_before(solved).with_made(solved.inside), block_size, solved.of_gram()
         while True:
             priced = replace(solved, correlations=found.with_values(solved.inside, of_gram))
             waiting, found = priced.waiting(), priced.correlations
@@ -275,8 +275,9 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
         "admitted": len(admitted),
         "dropped": len(current.candidates) - len(stay),
         "evaluated": found.evaluated,
-        "skipped": int(np.count_nonzero(found.bounded(priced.tau) & ~priced.known)),
-        "screened": int(np.count_nonzero(found.screened)),
+        "skipped_by_bound": int(np.count_nonzero(found.bounded(priced.tau) & ~priced.known)),
+        "skipped_as_screened": int(np.count_nonzero(found.screened)),
+        "columns_never_made": int(np.count_nonzero(~found.made)),
         "kernel_entries": found.kernel_entries + run.shape.n_train * len(current.columns.last_group),
     }
     write_marker(run.layout.markers(ROUNDS), current.name, record)
@@ -284,7 +285,8 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
     words = (
         "round {round}: gap {gap:.1e} over {n} candidates; {working_set} in the working set, {n_active} active, "
         "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
-        "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
+        "{skipped_by_bound} skipped by bound, {skipped_as_screened} screened; "
+        "{columns_never_made} columns never made, {kernel_entries:.3g} kernel entries"
     )
     run.events.log(words.format(gap=max(record["relative_gaps"]), n=len(priced.candidates), **record))
     return record
@@ -312,10 +314,12 @@ def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
 
 
 def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, int]:
-    """Return the counts of candidates, of columns computed and dropped, of columns with a Gram, of active ones."""
+    """Return the counts of candidates, of columns computed and dropped, made with their Gram, never, and active."""
+    never = records[-1]["columns_never_made"]
     return {
         "candidates": n_candidates,
         "on_the_fly": sum(record["evaluated"] for record in records),
-        "materialised": records[0]["working_set"] + sum(record["admitted"] for record in records),
+        "materialised": n_candidates - never,
+        "columns_never_made": never,
         "active": records[-1]["n_active"],
     }

@@ -204,7 +204,8 @@ class Correlations:
     """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
-    screened (M,): zero in every solution, never evaluated again; evaluated: how many candidates were this round.
+    screened (M,): zero in every solution, never evaluated again; made (M,): have been in a working set, their columns
+    materialised; evaluated: how many candidates were this round.
     """
 
     values: NDArray[np.float64]
@@ -212,6 +213,7 @@ class Correlations:
     residuals: NDArray[np.float64]
     errors: NDArray[np.float64]
     screened: NDArray[np.bool_]
+    made: NDArray[np.bool_]
     evaluated: int
     kernel_entries: int
 
@@ -220,7 +222,7 @@ class Correlations:
         """Return correlations of which nothing is known, with residuals (n, T)."""
         shape = n_candidates, residuals.shape[1]
         infinite, none = np.full(n_candidates, np.inf), np.zeros(n_candidates, bool)
-        return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), none, 0, 0)
+        return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), none, none, 0, 0)
 
     @property
     def exact(self) -> NDArray[np.bool_]:
@@ -233,6 +235,10 @@ class Correlations:
         with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
             errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
         return replace(self, residuals=residuals, errors=errors)
+
+    def with_made(self, which: NDArray[np.int64]) -> "Correlations":
+        """Return the correlations, some candidates counted as made: their columns were materialised."""
+        return replace(self, made=self.made | np.isin(np.arange(len(self.made)), which))
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
         """Return the correlations with those of some candidates replaced by exact ones."""

@@ -159,8 +159,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
         "status": solution.status.value,
         "n_active": solution.n_active,
         "sweeps": solution.state.iterations,
-        "visits": solution.state.visits,
-        "moves": solution.state.moves,
+        **solution.state.totals,
         "evaluations": solution.state.evaluations,
         "wall_seconds": time.perf_counter() - started,
     }

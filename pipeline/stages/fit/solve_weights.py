@@ -109,7 +109,7 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     last, rounds = generate_columns(run)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
-    columns = count_columns(rounds, run.n_candidates) if run.config.centers.on_demand else None
+    columns = count_columns(rounds, run.n_candidates)
     summary = _summary(last.penalty, summaries_over_all(last), [], rounds=rounds, columns=columns)
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
     return Solved(active[ordered], last.weights.weights[ordered], statistics, None, summary)

@@ -61,10 +61,10 @@ def test_a_sweep_equals_the_naive_algorithm(exact):
             updates.add("enter" if before == 0 else "leave" if mu[m] == 0 else "fall" if mu[m] < before else "rise")
     assert updates == {"enter", "leave", "fall", "rise"}  # a fall meets the safeguard, a leave is not of the last place
     inverse = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
-    visits, _, _ = _visit(problem, inverse, order, np.zeros(9, bool), exact, np.inf)
+    visits, _, _ = _visit(problem, inverse, order, exact)
     assert visits == 60
     start = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
-    swept, _ = run_sweep(problem, start, order, np.zeros(9, bool), exact=exact, refactor_every=7)
+    swept, _ = run_sweep(problem, start, order, exact=exact, refactor_every=7)
     np.testing.assert_allclose(swept.mu, mu, atol=1e-9)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     support, n = inverse.support, inverse.n_active
@@ -80,7 +80,7 @@ def test_refactorisation_keeps_the_drift_small_and_reports_it():
     _, _, problem = make_kernel(1, penalty=0.001)
     order = np.random.default_rng(0).permutation(80)
     empty = factorise(problem, np.zeros(80), np.zeros(0, np.int64))
-    inverse, report = run_sweep(problem, empty, order, np.zeros(80, bool), refactor_every=5)
+    inverse, report = run_sweep(problem, empty, order, refactor_every=5)
     assert 0 < report.drift < 1e-6
     fresh = factorise(problem, inverse.mu, inverse.support)
     assert relative_drift(inverse, fresh) == 0.0
@@ -94,7 +94,7 @@ def test_growing_the_active_list_changes_nothing():
     small = factorise(problem, np.zeros(300), np.zeros(0, np.int64))
     large = factorise(problem, np.zeros(300), np.zeros(0, np.int64), 301)
     assert small.active.size < 301
-    small, _ = run_sweep(problem, small, order, np.zeros(300, bool))
-    large, _ = run_sweep(problem, large, order, np.zeros(300, bool))
+    small, _ = run_sweep(problem, small, order)
+    large, _ = run_sweep(problem, large, order)
     assert small.n_active > 128
     np.testing.assert_array_equal(small.mu, large.mu)

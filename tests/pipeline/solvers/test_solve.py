@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers import coordinate_descent
+from pipeline.solvers import coordinate_descent, shrinking
 from pipeline.solvers import solve as solving
-from pipeline.solvers.coordinate_descent import factorise, objective
+from pipeline.solvers.coordinate_descent import factorise
 from pipeline.solvers.duality_gap import certify_problem
 from pipeline.solvers.problem import InvalidProblemError, Problem, check_gram
 from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
 WAYS = {
-    "with Newton": SolverOptions(tolerance=1e-9, opening_visits=20),
-    "cold Newton": SolverOptions(tolerance=1e-9, opening_visits=0),
+    "newton": SolverOptions(tolerance=1e-9),
+    "shrinking": SolverOptions(tolerance=1e-6, schedule="shrinking", max_sweeps=5000),
     "uniform": SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000),
 }
 
@@ -102,13 +102,13 @@ def test_the_papers_stopping_rule():
     )
 
 
-@pytest.mark.parametrize("way", ["with Newton", "cold Newton"])
+@pytest.mark.parametrize("way", ["newton", "shrinking"])
 def test_duplicates_and_zero_columns_are_legal(way):
     C, y, plain = make_columns(0, m=10)
     doubled = np.hstack([C, C, np.zeros((C.shape[0], 2)), C[:, :3]])
     problem = problem_of(doubled, y, plain.penalty).validate()
     solution = solve(problem, WAYS[way], np.random.default_rng(0))
-    reference = solve(plain, WAYS["with Newton"], np.random.default_rng(0))
+    reference = solve(plain, WAYS["newton"], np.random.default_rng(0))
     assert solution.converged
     assert solution.objective == pytest.approx(reference.objective, rel=2e-6)
     assert not np.any(solution.weights[20:22])
@@ -122,7 +122,7 @@ def test_zero_targets_are_solved_by_zero():
     assert solution.n_active == 0
 
 
-@pytest.mark.parametrize("way", ["with Newton", "uniform"])
+@pytest.mark.parametrize("way", ["newton", "uniform"])
 @pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
 def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(penalty, way):
     _, _, problem = make_kernel(0, n=60, m=20, penalty=penalty)
@@ -158,35 +158,29 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     assert certify_problem(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
 
 
-def test_a_sweep_after_a_stalled_newton_round_is_bounded():
+def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
+    """The opening sweep ends at 34 active columns that are alike; from there Newton rounds gain nothing more."""
+    _, _, problem = make_kernel(1, penalty=0.01, width=10.0)
+    solution = solve(problem.validate(), WAYS["newton"], np.random.default_rng(0))
+    assert solution.converged
+    phases = [record.phase for record in solution.state.records]
+    assert phases.count("sweep") > 1
+    assert phases[-1] == "newton"
+    reference = solve(problem, WAYS["shrinking"], np.random.default_rng(0))
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
+
+
+def test_a_sweep_after_newton_rounds_is_bounded():
     problem = columns_alike_to_rounding()
     begun = solve(problem, SolverOptions(max_sweeps=3), np.random.default_rng(0)).state
-    stalled = replace(begun, phase="sweep", mu=np.full(150, 1e6), support=np.arange(150))
+    idle = replace(begun, phase="sweep", mu=np.full(150, 1e6), support=np.arange(150))
     counted = Mock(side_effect=factorise)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinate_descent, "factorise", counted)
-        patch.setattr(solving, "_FALLBACK_OPERATIONS", 0.0)
-        patch.setattr(solving, "_FALLBACK_VISITS", 40)
-        _, _, record = solving._sweep(problem, SolverOptions(), stalled, None, np.random.default_rng(0))
-    assert record.visited <= 40
-    assert 0 < counted.call_count <= solving._FALLBACK_FACTORISATIONS + 1
-
-
-def test_coordinates_shrunk_by_mistake_come_back():
-    """The heuristic has left out all that was zero after one sweep; the optimum needs some of it."""
-    _, _, problem = make_kernel(3, penalty=0.2)
-    options = SolverOptions(tolerance=1e-6, max_sweeps=2000)
-    begun = solve(problem, replace(options, max_sweeps=1, opening_visits=5), np.random.default_rng(0)).state
-    support = np.arange(problem.n_candidates) < 5
-    inverse = factorise(problem, np.where(support, 1.0, 0.0), np.flatnonzero(support))
-    wrong = replace(begun, phase="sweep", shrunk=~support, screened=np.zeros_like(support), certified=False)
-    wrong = replace(wrong, mu=inverse.mu, support=inverse.support.copy(), weights=inverse.weights())
-    wrong = replace(wrong, objective=objective(problem, inverse))
-    solution = solve(problem, options, np.random.default_rng(0), start=wrong)
-    reference = solve(problem, WAYS["with Newton"], np.random.default_rng(1))
-    assert reference.weights[~support].any()
-    assert solution.converged
-    assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
+        patch.setattr(solving, "_FACTORISING", 0.0)
+        _, _, record = solving._sweep(problem, SolverOptions(), idle, None, np.random.default_rng(0))
+    assert record.visits <= shrinking.SHORT_SWEEP
+    assert 0 < counted.call_count <= 10 + 1
 
 
 @pytest.mark.timeout(60)

@@ -81,7 +81,7 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float) -> None:
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0)
+    before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
     between = before.moved_to((old + new) / 2)
     found = between.moved_to(new)
     assert (np.abs(C.T @ new).max(axis=1)[found.bounded(tau)] <= tau * (1 + 1e-12)).all()

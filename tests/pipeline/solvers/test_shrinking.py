@@ -1,0 +1,157 @@
+"""Which coordinates sweeps leave out: by the rule, counted as they happen, and nothing that the optimum needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dense_twins import make_kernel, problem_of
+from pipeline.solvers import shrinking
+from pipeline.solvers import solve as solving
+from pipeline.solvers.coordinate_descent import factorise
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import Solution, solve
+from pipeline.solvers.state import SolverOptions, SolverState
+
+SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
+NEWTON = SolverOptions(tolerance=1e-10)
+UNIFORM = SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000)
+
+
+def many_columns(m: int = 600) -> Problem:
+    """A kernel machine whose optimum keeps few of its columns."""
+    return make_kernel(0, n=700, m=m, penalty=0.5)[2]
+
+
+def columns_of_different_norms() -> Problem:
+    """Columns that are nearly orthogonal, of very different norms: here the safe test bites."""
+    rng = np.random.default_rng(0)
+    C = rng.standard_normal((400, 600)) * np.exp(rng.uniform(-3, 0, 600))
+    return problem_of(C, C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400), 1500.0)
+
+
+def never(patch: pytest.MonkeyPatch) -> None:
+    """Switch nothing off."""
+
+
+def no_shrinking(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shrinking, "LEAST_VIOLATION", 0.0)
+
+
+def no_screening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(solving, "gap_safe_screen", lambda scores, *_: np.zeros(len(scores), bool))
+
+
+def no_short_opening(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shrinking, "SHORT_SWEEP", 600)
+
+
+# For each count: the problem and options in which it counts something, and what switches the skipping off.
+Switch = Callable[[pytest.MonkeyPatch], None]
+COUNTED: list[tuple[str, Callable[[], Problem], SolverOptions, Switch]] = [
+    ("skipped_as_shrunk", many_columns, SHRINKING, no_shrinking),
+    ("skipped_as_screened", columns_of_different_norms, SHRINKING, no_screening),
+    ("skipped_as_screened", columns_of_different_norms, NEWTON, no_screening),
+    ("not_drawn", many_columns, SHRINKING, no_short_opening),
+]
+
+
+@pytest.mark.parametrize(("count", "make", "options", "switch_off"), COUNTED)
+def test_each_count_is_of_what_its_skipping_leaves_out(
+    count: str, make: Callable[[], Problem], options: SolverOptions, switch_off: Switch
+) -> None:
+    problem, found = make(), dict[bool, Solution]()
+    for skipping in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            (never if skipping else switch_off)(patch)
+            found[skipping] = solve(problem, options, np.random.default_rng(0))
+    skipped, all_visited = found[True], found[False]
+    assert skipped.converged
+    assert all_visited.converged
+    assert skipped.state.totals[count] >= 300
+    assert all_visited.state.totals[count] == 0
+    assert skipped.objective == pytest.approx(all_visited.objective, rel=1e-9)
+    if count == "skipped_as_shrunk":
+        assert skipped.state.totals["visits"] < all_visited.state.totals["visits"] / 3
+        assert skipped.state.evaluations < all_visited.state.evaluations / 3
+
+
+@pytest.mark.parametrize("options", [SHRINKING, NEWTON, UNIFORM, replace(UNIFORM, schedule="paper")])
+def test_counts_are_those_of_the_visits_that_were_made(options: SolverOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = columns_of_different_norms() if options in (NEWTON, UNIFORM) else many_columns()
+    orders, states = list[np.ndarray](), list[SolverState]()
+    run_sweep = solving.run_sweep
+
+    def counted(given: Problem, inverse: object, order: np.ndarray, **more: bool) -> object:
+        orders.append(order)
+        return run_sweep(given, inverse, order, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(solving, "run_sweep", counted)
+    solution = solve(problem, options, np.random.default_rng(0), on_record=lambda _, state: states.append(state))
+    records = solution.state.records
+    sweeps = [record for record in records if record.phase == "sweep"]
+    assert len(sweeps) == len(orders) == (1 if options is NEWTON else len(records))
+    for record, order in zip(sweeps, orders, strict=True):
+        assert record.visits == len(order)
+        distinct = len(set(order.tolist()))
+        skipped = record.skipped_as_shrunk + record.skipped_as_screened + record.not_drawn
+        assert distinct + skipped == problem.n_candidates
+        assert distinct == len(order) or options.schedule in ("uniform", "paper")
+    for record in (record for record in records if record.phase == "newton"):
+        assert record.visits + record.skipped_as_screened + record.not_drawn == problem.n_candidates
+        assert record.n_active <= record.visits
+    if options is SHRINKING:
+        for before, order in zip(states, orders[1:], strict=False):
+            assert not (before.left_out | before.screened)[order].any()
+            assert not before.mu[before.left_out].any()
+        assert sum(record.relative_gap is not None for record in records) < len(records) / 2, "not after each sweep"
+
+
+@given(seed=st.integers(0, 10**6), active=st.floats(0, 1))
+def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed: int, active: float) -> None:
+    rng = np.random.default_rng(seed)
+    mu, scores = rng.random(30) * (rng.random(30) < active), rng.normal(0, 2, 30)
+    problem = Problem(np.eye(30), scores, 1e3, 2.0)
+    found = shrinking.violations(problem, mu, scores)
+    largest = 0.0
+    for m in range(30):
+        gradient = 2.0 - scores[m] ** 2  # of F at m; at zero only a negative one violates
+        assert found[m] == pytest.approx(abs(gradient) if mu[m] > 0 else max(-gradient, 0.0))
+        largest = max(largest, found[m])
+    left_out = shrinking.left_out(mu, found)
+    assert [bool(one) for one in left_out] == [mu[m] == 0 and found[m] < 0.1 * largest for m in range(30)]
+
+
+@pytest.mark.parametrize("wrongly", ["left out", "shrunk away"])
+def test_coordinates_left_out_by_mistake_come_back(wrongly: str) -> None:
+    """All but five coordinates are left out; the optimum needs some of them."""
+    _, _, problem = make_kernel(3, penalty=0.2)
+    begun = solve(problem, replace(SHRINKING, max_sweeps=1), np.random.default_rng(0)).state
+    few = np.arange(problem.n_candidates) < 5
+    inverse = factorise(problem, np.where(few, 1.0, 0.0), np.flatnonzero(few))
+    wrong = replace(begun, mu=inverse.mu, support=inverse.support.copy(), weights=inverse.weights(), certified=False)
+    wrong = replace(wrong, left_out=~few, screened=np.zeros_like(few))
+    if wrongly == "shrunk away":  # and they are not due to be looked at
+        wrong = replace(wrong, largest_violation=0.0)
+    solution = solve(problem, SHRINKING, np.random.default_rng(0), start=wrong)
+    reference = solve(problem, NEWTON, np.random.default_rng(1))
+    assert reference.weights[~few].any()
+    assert solution.converged
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-8)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1e-1, 10.0])
+def test_shrinking_changes_no_optimum_from_warm_weights(penalty: float) -> None:
+    problem = replace(many_columns(200), penalty=penalty)
+    warm = solving.warm_state(solve(problem, replace(SHRINKING, tolerance=0.05), np.random.default_rng(0)).weights)
+    options = replace(SHRINKING, tolerance=1e-7)
+    solution = solve(problem, options, np.random.default_rng(0), start=warm)
+    assert solution.converged
+    assert solution.state.records[0].not_drawn == 0, "no opening"
+    assert solution.state.records[0].skipped_as_shrunk > 0, "by the scores of the weights it starts from"
+    assert solution.objective == pytest.approx(solve(problem, NEWTON, np.random.default_rng(0)).objective, rel=1e-6)
