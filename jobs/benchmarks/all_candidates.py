@@ -86,6 +86,8 @@ def main() -> None:
         "peak_bytes": report["peak_rss_bytes"],
         "gaps": [max(record["relative_gaps"]) for record in report["rounds"] or []],
         "rounds": report["rounds"],
+        "columns_never_made": report["columns"]["columns_never_made"] if report["columns"] else 0,
+        "n_centers": report["n_centers"],
         "converged": report["converged"],
         "model_n_centers": count,
         "error": report["penalised"]["error_rate"],

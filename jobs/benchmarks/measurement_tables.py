@@ -172,6 +172,7 @@ def all_candidates(folder: Path) -> Table:
         ["largest relative gap", f"{facts['gaps'][-1]:.0e}"],
         ["time, in bare passes over all pairs", f"{facts['ratio']:.1f}"],
         ["peak memory", f"{facts['peak_bytes'] / 2**30:.1f} GiB"],
+        ["columns never materialised", f"{whole(facts['columns_never_made'])} of {whole(facts['n_centers'])}"],
         ["centers", f"{facts['model_n_centers']}"],
         ["test error", f"{100 * facts['error']:.2f} %"],
         ["test error with 1000 random candidates", f"{100 * facts['error_of_1000']:.2f} %"],
@@ -185,11 +186,12 @@ def on_demand(folder: Path) -> Table:
     for one in (row for row in rows if row["columns"] == "on-demand"):
         key = (one["candidates"], one["penalty"])
         (other,) = [row for row in rows if (row["candidates"], row["penalty"]) == key and row is not one]
-        first, *counts = [whole(one[name]) for name in ("candidates", "on_the_fly", "materialised", "active")]
+        counted = ("candidates", "on_the_fly", "materialised", "columns_never_made", "active")
+        first, *counts = [whole(one[name]) for name in counted]
         costs = [f"{row['cpu_seconds']:.1f} s, {row['peak_bytes'] / 2**30:.1f} GiB" for row in (one, other)]
         lines.append([first, f"{one['penalty']:g}", *counts, *costs])
-    head = ["candidates", "λν", "columns made", "kept", "with a weight", "on demand (CPU)", "Gram matrix of all (CPU)"]
-    return head, lines
+    columns = ["priced and dropped", "materialised", "never materialised", "with a weight"]
+    return ["candidates", "λν", *columns, "on demand (CPU)", "Gram matrix of all (CPU)"], lines
 
 
 def table_peers(folder: Path) -> Table:
@@ -304,13 +306,42 @@ def paper_cells(*names: str) -> Callable[[Path], Table]:
 
 
 def schedules(folder: Path) -> Table:
-    ways = {"uniform": "the paper's", "shrinkage-aware": "the default"}
-    head, lines = ["data", "schedule", "scores evaluated", "seconds"], []
-    for row in (row for row in json_of(folder / "scheduler.json") if row["schedule"] in ways):
-        lines.append([row["dataset"], ways[row["schedule"]], whole(row["evaluations"]), f"{row['seconds']:.1f}"])
+    head, lines = ["data", "schedule", "visits", "left out", "scores evaluated", "seconds"], []
+    for row in (row for row in json_of(folder / "scheduler.json") if row["schedule"] in WAYS):
+        counts = [whole(row[name]) for name in ("visits", "left_out", "evaluations")]
+        lines.append([row["dataset"], WAYS[row["schedule"]], *counts, f"{row['seconds']:.1f}"])
     return head, lines
 
 
+WAYS = {"uniform": "`uniform`: the paper's", "shrinking": "`shrinking`", "newton": "`newton`: the default"}
+
+
+def solvers(counted: str, names: Sequence[str]) -> Callable[[Path], Table]:
+    """Return the reader of what solvers took until the gap was 1e-2, 1e-3, 1e-4 and 1e-6, a cell for each of them."""
+
+    def cell(row: dict[str, Any]) -> str:
+        found = [at[counted] if at else None for at in row["at"].values()]
+        return " ".join("–" if one is None else short(one) for one in found)
+
+    def table(folder: Path) -> Table:
+        rows, lines = json_of(folder.parent / "solvers" / "solvers.json"), []
+        for first in (row for row in rows if row["solver"] == "newton"):
+            of = {row["solver"]: row for row in rows if all(row[key] == first[key] for key in PROBLEM)}
+            problem = f"{PROBLEMS[first['problem']]}, {first['n_centers']}"
+            lines.append([problem, first["penalty"], f"{first['n_active']}", *(cell(of[name]) for name in names)])
+        return ["problem, candidates", "λν", "active", *names], lines
+
+    return table
+
+
+def short(number: float) -> str:
+    """Return a count or seconds in two or three digits."""
+    return f"{number / 1000:.3g}k" if number >= 1000 else f"{number:.2g}"
+
+
+PROBLEM = ("problem", "n_centers", "penalty")
+PROBLEMS = {"paper": "MNIST, the paper's features", "default": "MNIST, the default's", "abalone": "abalone"}
+OURS = ("newton", "shrinking", "all visited", "uniform")
 PAPER = "--config jobs/paper/mnist.toml"
 SELECT = "--centers 12000 --select greedy:2500"
 COPIES = "--features-store none --memory-limit 2GiB --copies"
@@ -392,5 +423,10 @@ MEASUREMENTS = {
     ),
     "paper-usps": Measurement(("python jobs/paper/table_usps.py --out DIR",), paper_cells("table_usps.json")),
     "paper-mnist": Measurement(("python jobs/paper/mnist.py --out DIR",), paper_cells("mnist.json")),
+    "solvers": Measurement(
+        ("python jobs/benchmarks/solvers.py --out DIR",), solvers("seconds", (*OURS, "paper", "celer", "skglm"))
+    ),
+    "solvers-visits": Measurement((), solvers("visits", OURS), "the same runs"),
+    "solvers-gradients": Measurement((), solvers("evaluations", OURS), "the same runs"),
     "paper-schedules": Measurement(("python jobs/paper/scheduler.py --out DIR",), schedules),
 }
