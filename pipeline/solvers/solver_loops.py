@@ -29,7 +29,8 @@ def sweep(order, gram, kty, nu, is_exact, mu, active, position, n, G, u, fresh, 
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
-    the caller makes room or computes G afresh, and comes back.
+    the caller makes room or computes G afresh, and comes back. A coordinate at zero whose gradient is not below 0 stays
+    there (mathematics.md, eqs. 15 and 18).
     """
     moves, worst = 0, 0.0
     for k in range(order.size):
@@ -39,7 +40,7 @@ def sweep(order, gram, kty, nu, is_exact, mu, active, position, n, G, u, fresh, 
         q = score(m, gram, kty, active, n, u, a)
         q_squared = q * q
         gradient = nu - q_squared
-        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 18): s_m is not needed
+        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero: s_m is not needed
             continue
         worst = max(worst, abs(gradient))
         s = curvature(m, gram, mu[m], position[m], G, n, a, b)
