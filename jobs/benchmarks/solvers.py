@@ -1,13 +1,13 @@
 """The schedules of the solver beside celer and skglm, on real problems: what they visit, evaluate, and take.
 
 COMMAND: python jobs/benchmarks/solvers.py --out DIR [--problems paper,default,abalone] [--centers 1000,4000]
-         [--penalties 100,1,0.01] [--solvers newton,shrinking,...] [--cap 60] [--data-dir DIR]
+         [--penalties 100,1,0.01] [--solvers newton,shrinking,...] [--cap 40] [--data-dir DIR]
 
 Problems: the first class of MNIST with the paper's features (σ² = 4, no intercept) and with the default's, at some
 numbers of candidates, and abalone with all its 3000 training rows (σ² = 2.5). Each solver runs in a process of its own
-on one BLAS thread (`solver_peers.py` says how each is called), and is ended once it is silent for the cap. Counted are
-seconds, visits, and gradients evaluated, those of certificates included, until the relative gap is 1e-2, 1e-3, 1e-4 and
-1e-6; the gap is the project's own from each one's weights. Statistics are not counted. Writes DIR/solvers.json.
+on one BLAS thread (`solver_peers.py` says how each is called), and is ended at about the cap. Counted are seconds,
+visits, and gradients evaluated, those of certificates included, until the relative gap is 1e-2, 1e-3, 1e-4 and 1e-6; the
+gap is the project's own from each one's weights. Statistics are not counted. Writes DIR/solvers.json.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--centers", type=_words, default=["1000", "4000"])
     parser.add_argument("--penalties", type=_words, default=["100", "1", "0.01"])
     parser.add_argument("--solvers", type=_words, default=[*OWN, *PEERS])
-    parser.add_argument("--cap", type=float, default=60.0, help="seconds for each solve")
+    parser.add_argument("--cap", type=float, default=40.0, help="seconds for each solve")
     parser.add_argument("--data-dir")
     found = parser.parse_args()
     for name, known in (("problems", PROBLEMS), ("solvers", (*OWN, *PEERS))):
@@ -99,7 +99,7 @@ def measured(folder: Path, solver: str, penalty: str, cap: float) -> Facts:
     script = Path(__file__).with_name("solver_peers.py")
     command = [sys.executable, str(script), str(folder), solver, penalty, str(cap)]
     # Ours stop by themselves, and print their points at the end.
-    patience = 2 * cap + 60 if solver in OWN else cap
+    patience = 2 * cap + 60 if solver in OWN else cap / 2
     printed, ended = facts_of(command, start_seconds=START_SECONDS, patience_seconds=patience)
     points, at = [point for point in printed if "seconds" in point], dict[str, Facts | None]()
     for target in TARGETS:
