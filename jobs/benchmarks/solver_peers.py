@@ -7,8 +7,8 @@ first {"ready": true}, once imports, reading and just-in-time compilation are ov
 cold start, relative gap, active candidates, and of our own schedules visits and scores evaluated.
 
 celer and skglm do not stop on our gap: each runs down a ladder of its own tolerances and limits, anew at each, until
-our gap is at most 1e-6, or the cap has passed. They get R and z instead of C and y: M rows instead of n, the same Lasso (‖y - C w‖² and
-‖z - R w‖² differ by a constant), which is kinder to them than anything their users have at hand.
+our gap is at most 1e-6, or the cap has passed. They get R and z instead of C and y: M rows instead of n, the same
+Lasso (‖y - C w‖² and ‖z - R w‖² differ by a constant), which is kinder to them than anything their users have at hand.
 """
 
 import json

@@ -6,8 +6,8 @@ COMMAND: python jobs/benchmarks/solvers.py --out DIR [--problems paper,default,a
 Problems: the first class of MNIST with the paper's features (σ² = 4, no intercept) and with the default's, at some
 numbers of candidates, and abalone with all its 3000 training rows (σ² = 2.5). Each solver runs in a process of its own
 on one BLAS thread (`solver_peers.py` says how each is called), and is ended at about the cap. Counted are seconds,
-visits, and gradients evaluated, those of certificates included, until the relative gap is 1e-2, 1e-3, 1e-4 and 1e-6; the
-gap is the project's own from each one's weights. Statistics are not counted. Writes DIR/solvers.json.
+visits, and gradients evaluated, those of certificates included, until the relative gap is 1e-2, 1e-3, 1e-4 and 1e-6.
+The gap is the project's own from each one's weights. Statistics are not counted. Writes DIR/solvers.json.
 """
 
 import argparse
@@ -69,7 +69,8 @@ def training_rows(asked: argparse.Namespace, name: str) -> tuple[np.ndarray, np.
     folder = asked.out / f"features-of-{name}"
     words = [*PROBLEMS[name][0], "--sigma2", "1", "--centers", "10", "--penalty", "100", "--refit", "none", "-q"]
     words += ["--features-dir", str(asked.out / "features"), "--run-dir", str(folder), "--resume", "auto"]
-    train(words + (["--data-dir", asked.data_dir] if asked.data_dir else []))
+    code = train(words + (["--data-dir", asked.data_dir] if asked.data_dir else []))
+    assert code == 0, f"the run ended with exit code {code}"
     layout = RunLayout(folder)
     store, report = feature_store_of(layout), report_of(layout)
     rows = "train", 0, report["n_train"]
