@@ -33,6 +33,7 @@ TRAININGS = {
     "search-groups": "{data}/values.npz --centers 60 --penalty auto --set data.groups=g --seed 3",
     "search-refitted": "{data}/classes.npz --centers 60 --penalty auto --refit ridge",
     "uniform": "{data}/classes.npz --centers 60 --penalty 1 --schedule uniform",
+    "shrinking": "{data}/classes.npz --centers 60 --penalty 1 --schedule shrinking --tol 1e-6",
     "width-searched": "{data}/values.npz --centers 60 --penalty 0.1 --sigma2 auto",
     "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal",
     "metric": "{data}/values.npz --centers 60 --select greedy:20 --scale metric",

@@ -31,9 +31,9 @@ board = SummaryWriter("tensorboard/digits")
 
 def forward(record: dict[str, Any]) -> None:
     if "iteration" in record:
-        numbers = {f"{name}/{record['output']}": record[name] for name in ("objective", "relative_gap", "n_active")}
-        for name, number in numbers.items():
-            board.add_scalar(name, number, record["iteration"])
+        for name in ("objective", "relative_gap", "n_active"):
+            if record[name] is not None:  # the gap of an iteration that was not certified
+                board.add_scalar(f"{name}/{record['output']}", record[name], record["iteration"])
 
 
 # %% Every line of metrics.jsonl is such a record, also of a run that a cluster trains, or that ended long ago. With

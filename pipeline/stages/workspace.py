@@ -104,10 +104,10 @@ class TaskCheckpoints:
 
 
 def note_of(record: Mapping[str, Any]) -> str:
-    """Return objective and gap of a record in a few words, and which of several penalties it is for."""
+    """Return objective and known gap of a record in a few words, and which of several penalties it is for."""
     which = f"penalty {record[WHICH]} ({record['penalty']:.3g}), " if record[WHICH] else ""
-    gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
-    return f"{which}output {record['output']}: objective {record['objective']:.6g} gap {gap}"
+    gap = "" if record["relative_gap"] is None else f" gap {record['relative_gap']:.1e}"
+    return f"{which}output {record['output']}: objective {record['objective']:.6g}{gap}"
 
 
 class Workspace(RowData):

@@ -84,6 +84,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
     "search": (images, {**PRECISE, "penalty": "auto", "refit": "ridge"}),
     "paper": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
+    "shrinking": (waves, {"sigma2": 3.0, "penalty": "max:1e-4", "schedule": "shrinking", "tol": 1e-6}),
     "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
