@@ -51,6 +51,13 @@ def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tup
     return K, K @ truth + 0.3 * rng.standard_normal((n, outputs)) + 0.7
 
 
+def unlike_columns():
+    """Return a Problem of columns that are nearly orthogonal, of very different norms: here the safe test bites."""
+    rng = np.random.default_rng(0)
+    C = rng.standard_normal((400, 600)) * np.exp(rng.uniform(-3, 0, 600))
+    return problem_of(C, C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400), 1500.0)
+
+
 def never_rises(solution: Solution) -> bool:
     values = [record.objective for record in solution.state.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))

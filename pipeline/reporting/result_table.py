@@ -33,8 +33,8 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += ["", *_scale_lines(report)] if report["feature_scales"] else []
     cost = f"{report['wall_seconds']:.1f} s, peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"
     lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
-    if columns := report["columns"]:
-        lines.append(column_words(columns, report["n_train"]))
+    if report["columns"]:
+        lines.append(column_words(report))
     if moves := report["moves"]:
         before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
         change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
@@ -64,11 +64,13 @@ def remarks(report: dict[str, Any]) -> list[str]:
     return not_converged(report) + [f"WARNING: {line}" for line in report["warnings"]]
 
 
-def column_words(columns: dict[str, int], n_train: int) -> str:
-    """Return how many columns of a run were never made with a Gram, and how many kernel values that is."""
+def column_words(report: dict[str, Any]) -> str:
+    """Return how many columns of a run were never kept with their row of the Gram, and what pricing them took."""
+    columns, n_train = report["columns"], report["n_train"]
     never, count = columns["columns_never_made"], columns["candidates"]
-    saved = f"{never} of {count} never materialised, which saves {never * n_train:.3g} of {count * n_train:.3g} values"
-    return f"kernel columns: {saved}; {columns['on_the_fly']} priced on the fly and dropped; {columns['active']} active"
+    saved = f"saves keeping {never * n_train:.3g} of {count * n_train:.3g} values"
+    priced = f"{columns['on_the_fly']} prices; {report['kernel_entries']:.3g} values computed in all"
+    return f"kernel columns: {never} of {count} never materialised, which {saved}; {priced}; {columns['active']} active"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:

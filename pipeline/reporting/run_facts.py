@@ -26,7 +26,7 @@ SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*
 _TEXTS = {"time", "event", "stage", "message", "error", "traceback", "statistics"}
 _COUNTS = {
     *("round", "output", "iteration", "n_active"),
-    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "columns_never_made"),
+    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "skipped_by_bound", "columns_never_made"),
 }
 _NUMBERS = {"penalty", "objective"}
 _NUMBERS_OR_NONE = {"relative_gap", "working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}

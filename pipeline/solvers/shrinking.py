@@ -37,15 +37,11 @@ def left_out(mu: np.ndarray, violation: np.ndarray) -> np.ndarray:
     return (mu == 0.0) & (violation < LEAST_VIOLATION * violation.max())
 
 
-def shrink(problem: Problem, state: SolverState, *, nothing_moved: bool = False) -> SolverState:
-    """Return the state with what the next sweeps leave out, by scores of all candidates at its weights.
-
-    nothing_moved : in the sweep before; where nothing comes back either, the solve has stalled.
-    """
-    found = violations(problem, state.mu, state.scores)
-    stalled = nothing_moved and not found[state.left_out].any()
-    state = replace(state, left_out=left_out(state.mu, found), stalled=stalled)
-    return replace(state, largest_violation=float(found.max()), sweeps_since=0)
+def shrink(problem: Problem, state: SolverState) -> SolverState:
+    """Return the state with what the next sweeps leave out, by scores of all candidates at its weights."""
+    found = np.where(state.screened, 0.0, violations(problem, state.mu, state.scores))
+    largest = float(found.max())
+    return replace(state, left_out=left_out(state.mu, found), largest_violation=largest, sweeps_since=0)
 
 
 def must_look_at_all(state: SolverState, report: SweepReport) -> bool:

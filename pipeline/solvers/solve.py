@@ -18,7 +18,7 @@ from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, run_sw
 from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, gap_safe_screen, scores_of_support
 from pipeline.solvers.problem import InvalidProblemError, Problem
 from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
-from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
+from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
 
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
 # Newton rounds end where nothing is gained since the last ones but this share of the objective, or of the gap.
@@ -28,9 +28,6 @@ _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
 _FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
-
-
-Counts = tuple[int, int, int, int, int]  # of a record: visits, three kinds of coordinates not visited, moved
 
 
 class Status(Enum):
@@ -139,17 +136,20 @@ def _too_small(problem: Problem) -> InvalidProblemError:
 
 def _solution(problem: Problem, options: SolverOptions, state: SolverState, status: Status) -> Solution:
     """Return the best weights, by the paper's rule those of its last sweep, certified over all candidates."""
-    if not state.certified:
-        scores = scores_of_support(problem, state.weights, state.support)
-        state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    weights, mu = state.weights, state.mu
-    certificate = certify(problem, weights, state.scores)
+    proved = state
+    if not state.certified:  # the state stays as it is, for a solve that goes on from it
+        proved = replace(state, scores=scores_of_support(problem, state.weights, state.support))
+        proved = proved.with_proof(certify(problem, proved.weights, proved.scores))
+        if status is Status.SWEEP_LIMIT:
+            status = _finished(options, proved) or status
+    weights, mu = proved.weights, proved.mu
+    certificate = certify(problem, weights, proved.scores)
     converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
-    if not converged and state.best_gap < certificate.relative_gap:
-        weights, mu = state.best_weights, _mu_of_weights(state.best_weights, problem)
+    if not converged and proved.best_gap < certificate.relative_gap:
+        weights, mu = proved.best_weights, _mu_of_weights(proved.best_weights, problem)
         proof = certify_problem(problem, weights)
-        gap = {"gap": state.best_gap * proof.primal, "relative_gap": state.best_gap}
-        certificate = replace(proof, dual=state.best_dual, **gap)
+        gap = {"gap": proved.best_gap * proof.primal, "relative_gap": proved.best_gap}
+        certificate = replace(proof, dual=proved.best_dual, **gap)
     if not np.isfinite(certificate.relative_gap):
         raise _too_small(problem)
     return Solution(weights, mu, certificate, status, state)
@@ -244,10 +244,11 @@ def _sweep(
         if options.schedule in ("newton", "shrinking"):
             state = _screened(problem, state, certificate)
         if options.schedule == "shrinking":
-            state = shrink(problem, state, nothing_moved=report.moves == 0)
+            state = shrink(problem, state)
     if options.schedule == "newton":
         state = replace(state, phase="newton")
-    counts = report.visits, *visits[1:], report.moves
+    not_drawn = visits.not_drawn + len(visits.order) - report.visits  # a sweep may end early
+    counts = Counts(report.visits, visits.skipped_as_shrunk, visits.skipped_as_screened, not_drawn, report.moves)
     return state, inverse, _record("sweep", state, certificate, counts, report.drift)
 
 
@@ -264,17 +265,11 @@ def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Re
         new = _back_to_sweeps(state, new)
     visits, screened = int(visited.sum()), int(np.count_nonzero(state.screened & ~visited))
     moved = int(np.count_nonzero((new.weights != 0.0) != (state.weights != 0.0)))
-    counts = visits, 0, screened, problem.n_candidates - visits - screened, moved
+    counts = Counts(visits, 0, screened, problem.n_candidates - visits - screened, moved)
     return new, _record("newton", new, certificate, counts, drift=0.0)
 
 
-def _record(
-    phase: str,
-    state: SolverState,
-    certificate: Certificate | None,
-    counts: tuple[int, int, int, int, int],
-    drift: float,
-) -> Record:
+def _record(phase: str, state: SolverState, certificate: Certificate | None, counts: Counts, drift: float) -> Record:
     """Return the record of an iteration that ended in ``state``; a certificate that proves nothing is left out."""
     proof: tuple[float | None, float | None, float | None] = (None, None, None)
     if certificate is not None and np.isfinite(certificate.gap):

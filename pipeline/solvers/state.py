@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,14 @@ class Record:
     seconds: float = 0.0
 
 
-COUNTS = ("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "moved")  # of a record, which add up
+class Counts(NamedTuple):
+    """The counts of a record, which add up over records."""
+
+    visits: int
+    skipped_as_shrunk: int
+    skipped_as_screened: int
+    not_drawn: int
+    moved: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,8 @@ class SolverState:
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
     left_out, screened (M,) bool : coordinates that no sweep visits until all are looked at again; zero in every
         solution by the Gap Safe test, for good at this penalty (mathematics.md, eqs. 50 and 47).
-    largest_violation, sweeps_since : when all were last looked at, and since then.
+    largest_violation : of all candidates, when they were last looked at.
+    sweeps_since : sweeps since that look.
     certified : whether ``relative_gap`` belongs to ``weights``.
     settled : whether ``weights`` minimise the objective on their face (Newton).
     cycle_objective, cycle_gap : at the end of the last Newton rounds that gained nothing more.
@@ -116,7 +124,7 @@ class SolverState:
     @property
     def totals(self) -> dict[str, int]:
         """Return the counts of all iterations, added up."""
-        return {name: sum(getattr(record, name) for record in self.records) for name in COUNTS}
+        return {name: sum(getattr(record, name) for record in self.records) for name in Counts._fields}
 
     @property
     def best_gap(self) -> float:

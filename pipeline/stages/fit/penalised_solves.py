@@ -34,7 +34,7 @@ LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, an
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
 SUMMARY = "summary"  # the array with the summary of a solve, as JSON
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach
-EXHAUSTED = 20  # iterations without half the gap, after which rounding holds it
+EXHAUSTED = 20  # certified iterations without half the gap, after which rounding holds it
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,15 @@ class SolveProgress:
     def is_exhausted(self) -> bool:
         """Return whether the gap of the solve under way has stopped falling: rounding holds it (see `EXHAUSTED`)."""
         assert self.state is not None
-        least, least_at, records = np.inf, 0, self.state.records
-        for number, record in enumerate(records, 1):
-            if record.relative_gap is not None and record.relative_gap < 0.5 * least:
-                least, least_at = record.relative_gap, number
-        return least <= REACHED and len(records) - least_at >= EXHAUSTED
+        gaps, least, least_at = (
+            [one.relative_gap for one in self.state.records if one.relative_gap is not None],
+            np.inf,
+            0,
+        )
+        for number, gap in enumerate(gaps, 1):
+            if gap < 0.5 * least:
+                least, least_at = gap, number
+        return least <= REACHED and len(gaps) - least_at >= EXHAUSTED
 
 
 def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:

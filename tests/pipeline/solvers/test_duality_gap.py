@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
-from dense_twins import make_kernel, problem_of, statistics_of
+from dense_twins import make_kernel, problem_of, statistics_of, unlike_columns
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
@@ -166,11 +166,7 @@ def test_lasso_identity_with_a_second_library(schedule, penalty):
 
 @pytest.mark.parametrize("schedule", ["newton", "shrinking"])
 def test_screened_coordinates_are_zero_at_the_unscreened_optimum(schedule):
-    """Orthogonal-ish columns of very different norms: here the safe test bites."""
-    rng = np.random.default_rng(0)
-    C = rng.standard_normal((400, 600)) * np.exp(rng.uniform(-3, 0, 600))
-    problem = problem_of(C, C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400), 1500.0)
-    unscreened = SolverOptions(tolerance=1e-13, schedule="uniform", max_sweeps=500)
+    problem, unscreened = unlike_columns(), SolverOptions(tolerance=1e-13, schedule="uniform", max_sweeps=500)
     reference = solve(problem, unscreened, np.random.default_rng(1))
     solution = solve(problem, SolverOptions(tolerance=1e-12, schedule=schedule), np.random.default_rng(0))
     assert reference.certificate.relative_gap < 1e-12

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dense_twins import make_kernel, problem_of
+from dense_twins import make_kernel, unlike_columns
 from pipeline.solvers import shrinking
 from pipeline.solvers import solve as solving
 from pipeline.solvers.coordinate_descent import factorise
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.solve import Solution, solve
+from pipeline.solvers.solve import Solution, Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
 SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
@@ -26,13 +26,6 @@ UNIFORM = SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000)
 def many_columns(m: int = 600) -> Problem:
     """A kernel machine whose optimum keeps few of its columns."""
     return make_kernel(0, n=700, m=m, penalty=0.5)[2]
-
-
-def columns_of_different_norms() -> Problem:
-    """Columns that are nearly orthogonal, of very different norms: here the safe test bites."""
-    rng = np.random.default_rng(0)
-    C = rng.standard_normal((400, 600)) * np.exp(rng.uniform(-3, 0, 600))
-    return problem_of(C, C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400), 1500.0)
 
 
 def never(patch: pytest.MonkeyPatch) -> None:
@@ -55,8 +48,8 @@ def no_short_opening(patch: pytest.MonkeyPatch) -> None:
 Switch = Callable[[pytest.MonkeyPatch], None]
 COUNTED: list[tuple[str, Callable[[], Problem], SolverOptions, Switch]] = [
     ("skipped_as_shrunk", many_columns, SHRINKING, no_shrinking),
-    ("skipped_as_screened", columns_of_different_norms, SHRINKING, no_screening),
-    ("skipped_as_screened", columns_of_different_norms, NEWTON, no_screening),
+    ("skipped_as_screened", unlike_columns, SHRINKING, no_screening),
+    ("skipped_as_screened", unlike_columns, NEWTON, no_screening),
     ("not_drawn", many_columns, SHRINKING, no_short_opening),
 ]
 
@@ -83,7 +76,7 @@ def test_each_count_is_of_what_its_skipping_leaves_out(
 
 @pytest.mark.parametrize("options", [SHRINKING, NEWTON, UNIFORM, replace(UNIFORM, schedule="paper")])
 def test_counts_are_those_of_the_visits_that_were_made(options: SolverOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = columns_of_different_norms() if options in (NEWTON, UNIFORM) else many_columns()
+    problem = unlike_columns() if options in (NEWTON, UNIFORM) else many_columns()
     orders, states = list[np.ndarray](), list[SolverState]()
     run_sweep = solving.run_sweep
 
@@ -155,3 +148,30 @@ def test_shrinking_changes_no_optimum_from_warm_weights(penalty: float) -> None:
     assert solution.state.records[0].not_drawn == 0, "no opening"
     assert solution.state.records[0].skipped_as_shrunk > 0, "by the scores of the weights it starts from"
     assert solution.objective == pytest.approx(solve(problem, NEWTON, np.random.default_rng(0)).objective, rel=1e-6)
+
+
+def orthogonal(m: int, relevant: int, penalty: float) -> Problem:
+    """Columns of which a coordinate step finds the optimum at once; targets of `relevant` of them."""
+    rng = np.random.default_rng(m)
+    kty = np.zeros(m)
+    kty[rng.permutation(m)[:relevant]] = rng.uniform(1, 2, relevant)
+    return Problem(np.eye(m), kty, float(kty @ kty), penalty)
+
+
+@pytest.mark.parametrize("relevant", [1, 3])
+def test_a_first_sweep_that_meets_no_violator_is_not_the_last(relevant: int) -> None:
+    """It visits 200 of 2000 coordinates."""
+    problem = orthogonal(2000, relevant, 0.5)
+    solution = solve(problem, SHRINKING, np.random.default_rng(0))
+    assert solution.state.records[0].n_active < relevant
+    assert solution.converged
+    assert solution.n_active == relevant
+
+
+@pytest.mark.parametrize("most", range(2, 40, 4))
+def test_the_last_sweep_is_certified_before_a_solve_gives_up(most: int) -> None:
+    problem = many_columns(200)
+    whole = solve(problem, replace(SHRINKING, tolerance=1e-12, max_sweeps=most), np.random.default_rng(0))
+    assert whole.status is Status.SWEEP_LIMIT
+    limited = replace(SHRINKING, tolerance=whole.certificate.relative_gap * (1 + 1e-9), max_sweeps=most)
+    assert solve(problem, limited, np.random.default_rng(0)).converged
