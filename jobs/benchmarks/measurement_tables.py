@@ -335,8 +335,10 @@ def solvers(counted: str, names: Sequence[str]) -> Callable[[Path], Table]:
 
 
 def short(number: float) -> str:
-    """Return a count or seconds in two or three digits."""
-    return f"{number / 1000:.3g}k" if number >= 1000 else f"{number:.2g}"
+    """Return seconds in two digits, or a count in about three."""
+    if isinstance(number, float):
+        return f"{number:.2g}"
+    return f"{number / 1e6:.2f}M" if number >= 1e6 else f"{number / 1000:.3g}k" if number >= 1000 else f"{number}"
 
 
 PROBLEM = ("problem", "n_centers", "penalty")

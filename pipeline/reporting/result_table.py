@@ -68,9 +68,9 @@ def column_words(report: dict[str, Any]) -> str:
     """Return how many columns of a run were never kept with their row of the Gram, and what pricing them took."""
     columns, n_train = report["columns"], report["n_train"]
     never, count = columns["columns_never_made"], columns["candidates"]
-    saved = f"saves keeping {never * n_train:.3g} of {count * n_train:.3g} values"
-    priced = f"{columns['on_the_fly']} prices; {report['kernel_entries']:.3g} values computed in all"
-    return f"kernel columns: {never} of {count} never materialised, which {saved}; {priced}; {columns['active']} active"
+    kept = f"{never * n_train:.3g} of {count * n_train:.3g} values never kept"
+    priced = f"priced {columns['on_the_fly']} times, {report['kernel_entries']:.3g} values computed in all"
+    return f"kernel columns: {never} of {count} never materialised ({kept}); {priced}; {columns['active']} active"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
