@@ -24,10 +24,8 @@ SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*
 
 # Of lines of log.jsonl and metrics.jsonl, as far as they are shown or drawn.
 _TEXTS = {"time", "event", "stage", "message", "error", "traceback", "statistics"}
-_COUNTS = {
-    *("round", "output", "iteration", "n_active"),
-    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "skipped_by_bound", "columns_never_made"),
-}
+_COUNTS = {"round", "output", "iteration", "n_active"}
+_COUNTS |= {"visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "columns_never_made"}
 _NUMBERS = {"penalty", "objective"}
 _NUMBERS_OR_NONE = {"relative_gap", "working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}
 _LARGEST = 1e308

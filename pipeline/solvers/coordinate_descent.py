@@ -51,12 +51,11 @@ class ActiveInverse:
 
 
 class SweepReport(NamedTuple):
-    """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G, and F(mu) at its end."""
+    """What one sweep did: counts, the largest violation |nu - q^2| met, and F(mu) at its end."""
 
     visits: int
     moves: int
     largest_violation: float
-    drift: float
     objective: float
 
 
@@ -126,7 +125,7 @@ def run_sweep(
     most_factorisations : the sweep ends early after so many.
     Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
-    moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
+    moves, worst, done, span, factorisations = 0, 0.0, 0, refactor_every, 0
     lowest = objective(problem, inverse)
     while done < order.size and factorisations < most_factorisations:
         segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
@@ -148,10 +147,9 @@ def run_sweep(
             factorisations += 1
             done += visits == 1
             continue
-        drift = max(drift, relative_drift(inverse, fresh))
         inverse, lowest, span = fresh, value, min(4 * span, refactor_every)
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
-    return inverse, SweepReport(done, moves, worst, drift, lowest)
+    return inverse, SweepReport(done, moves, worst, lowest)
 
 
 def _visit(problem: Problem, inverse: ActiveInverse, order: np.ndarray, exact: bool) -> tuple[int, int, float]:
@@ -169,13 +167,3 @@ def _visit(problem: Problem, inverse: ActiveInverse, order: np.ndarray, exact: b
         more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)  # room for twice as many
         inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
         inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, (0, more))
-
-
-def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
-    """Return |G_rec - G_fresh| / |G_fresh| in the Frobenius norm, 0 for an empty support; what overflowed is finite."""
-    n = fresh.n_active
-    if n == 0:
-        return 0.0
-    G = fresh.G[:n, :n]
-    drift = float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
-    return drift if drift < np.inf else float(np.finfo(float).max)

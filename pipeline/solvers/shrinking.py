@@ -7,13 +7,12 @@ says from the scores of all which the next sweeps need not visit; all are looked
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.solvers.coordinate_descent import SweepReport
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.state import SolverOptions, SolverState
+from pipeline.solvers.state import Counts, SolverOptions, SolverState
 
 # Share of the largest violation below which a coordinate at zero is left out. The fastest of those tried: 0 and the
 # threshold of Hsieh et al. let columns in that are alike, all at once, and G becomes larger than the optimum needs.
@@ -50,23 +49,16 @@ def must_look_at_all(state: SolverState, report: SweepReport) -> bool:
     return fallen or report.moves == 0 or state.sweeps_since >= MOST_SWEEPS
 
 
-class Visits(NamedTuple):
-    """What a sweep visits: coordinates (visits,) i8 in their order; and how many others it does not, by the reason."""
-
-    order: np.ndarray
-    skipped_as_shrunk: int
-    skipped_as_screened: int
-    not_drawn: int
-
-
-def draw_visits(problem: Problem, options: SolverOptions, state: SolverState, generator: np.random.Generator) -> Visits:
-    """Return the visits of the next sweep of a schedule."""
+def draw_visits(
+    problem: Problem, options: SolverOptions, state: SolverState, generator: np.random.Generator
+) -> tuple[np.ndarray, Counts]:
+    """Return what the next sweep of a schedule visits, (visits,) i8 in its order, and the counts of that."""
     n = problem.n_candidates
     if options.schedule in ("uniform", "paper"):
         order = generator.integers(0, n, size=n)
-        return Visits(order, 0, 0, n - np.unique(order).size)
+        return order, Counts(n, 0, 0, n - np.unique(order).size, 0)
     order = generator.permutation(n)
     screened, shrunk = state.screened, state.left_out & ~state.screened
     order = order[~(screened | shrunk)[order]]
     visits = order[: SHORT_SWEEP if options.schedule == "newton" or not state.support.size else None]
-    return Visits(visits, int(shrunk.sum()), int(screened.sum()), len(order) - len(visits))
+    return visits, Counts(len(visits), int(shrunk.sum()), int(screened.sum()), len(order) - len(visits), 0)

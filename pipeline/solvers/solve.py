@@ -176,7 +176,7 @@ def _iteration(
                 inverse, (new, record) = None, _newton_round(problem, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
             raise _too_small(problem) from None
-    if not (np.isfinite(new.objective) and np.isfinite(record.drift)):
+    if not np.isfinite(new.objective):
         raise _too_small(problem)
     return new, inverse, record
 
@@ -231,10 +231,10 @@ def _sweep(
     """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
-    visits = draw_visits(problem, options, state, generator)
+    order, counts = draw_visits(problem, options, state, generator)
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
-    inverse, report = run_sweep(problem, inverse, visits.order, exact=exact, most_factorisations=most)
+    inverse, report = run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
     state, certificate = state.after_sweep(inverse, report, generator), None
     if options.schedule != "shrinking" or must_look_at_all(state, report):
         scores = scores_of_support(problem, state.weights, state.support)
@@ -247,9 +247,9 @@ def _sweep(
             state = shrink(problem, state)
     if options.schedule == "newton":
         state = replace(state, phase="newton")
-    not_drawn = visits.not_drawn + len(visits.order) - report.visits  # a sweep may end early
-    counts = Counts(report.visits, visits.skipped_as_shrunk, visits.skipped_as_screened, not_drawn, report.moves)
-    return state, inverse, _record("sweep", state, certificate, counts, report.drift)
+    not_drawn = counts.not_drawn + len(order) - report.visits  # a sweep may end early
+    counts = counts._replace(visits=report.visits, not_drawn=not_drawn, moved=report.moves)
+    return state, inverse, _record("sweep", state, certificate, counts)
 
 
 def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:
@@ -266,16 +266,16 @@ def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Re
     visits, screened = int(visited.sum()), int(np.count_nonzero(state.screened & ~visited))
     moved = int(np.count_nonzero((new.weights != 0.0) != (state.weights != 0.0)))
     counts = Counts(visits, 0, screened, problem.n_candidates - visits - screened, moved)
-    return new, _record("newton", new, certificate, counts, drift=0.0)
+    return new, _record("newton", new, certificate, counts)
 
 
-def _record(phase: str, state: SolverState, certificate: Certificate | None, counts: Counts, drift: float) -> Record:
+def _record(phase: str, state: SolverState, certificate: Certificate | None, counts: Counts) -> Record:
     """Return the record of an iteration that ended in ``state``; a certificate that proves nothing is left out."""
     proof: tuple[float | None, float | None, float | None] = (None, None, None)
     if certificate is not None and np.isfinite(certificate.gap):
         proof = certificate.primal, certificate.dual, certificate.relative_gap
     size = int(state.support.size)
-    return Record(state.iterations + 1, phase, state.objective, *proof, size, *counts, state.evaluations, drift)
+    return Record(state.iterations + 1, phase, state.objective, *proof, size, *counts, state.evaluations)
 
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:

@@ -43,7 +43,6 @@ class Record:
     not_drawn : the other coordinates, which a sweep did not draw, or a Newton round did not admit.
     moved : coordinates changed, with repetitions; of a Newton round: to zero or from it.
     evaluations : scores evaluated so far, certificates included.
-    drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a Newton round.
     seconds : since the start of the solve; the only entry that differs between equal runs.
     """
 
@@ -60,7 +59,6 @@ class Record:
     not_drawn: int
     moved: int
     evaluations: int
-    drift: float
     seconds: float = 0.0
 
 
