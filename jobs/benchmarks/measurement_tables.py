@@ -344,6 +344,7 @@ def short(number: float) -> str:
 PROBLEM = ("problem", "n_centers", "penalty")
 PROBLEMS = {"paper": "MNIST, the paper's features", "default": "MNIST, the default's", "abalone": "abalone"}
 OURS = ("newton", "shrinking", "all visited", "uniform")
+SAME_RUNS = "the same runs of `python jobs/benchmarks/solvers.py --out DIR`"
 PAPER = "--config jobs/paper/mnist.toml"
 SELECT = "--centers 12000 --select greedy:2500"
 COPIES = "--features-store none --memory-limit 2GiB --copies"
@@ -428,7 +429,7 @@ MEASUREMENTS = {
     "solvers": Measurement(
         ("python jobs/benchmarks/solvers.py --out DIR",), solvers("seconds", (*OURS, "paper", "celer", "skglm"))
     ),
-    "solvers-visits": Measurement((), solvers("visits", OURS), "the same runs"),
-    "solvers-gradients": Measurement((), solvers("evaluations", OURS), "the same runs"),
+    "solvers-visits": Measurement((), solvers("visits", OURS), SAME_RUNS),
+    "solvers-gradients": Measurement((), solvers("evaluations", OURS), SAME_RUNS),
     "paper-schedules": Measurement(("python jobs/paper/scheduler.py --out DIR",), schedules),
 }
