@@ -190,7 +190,7 @@ def on_demand(folder: Path) -> Table:
         first, *counts = [whole(one[name]) for name in counted]
         costs = [f"{row['cpu_seconds']:.1f} s, {row['peak_bytes'] / 2**30:.1f} GiB" for row in (one, other)]
         lines.append([first, f"{one['penalty']:g}", *counts, *costs])
-    columns = ["priced and dropped", "materialised", "never materialised", "with a weight"]
+    columns = ["times priced", "materialised", "never materialised", "with a weight"]
     return ["candidates", "λν", *columns, "on demand (CPU)", "Gram matrix of all (CPU)"], lines
 
 
