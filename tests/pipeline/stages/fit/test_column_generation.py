@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import runs
 from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
+from pipeline.reporting.result_table import table
 from pipeline.stages.fit import column_generation as generation
 from pipeline.stages.fit import working_set
 from storage.arrays import read_arrays
@@ -95,6 +96,8 @@ def test_the_weights_are_those_of_the_gram_of_all_candidates(
     seen = [sum(one[name] for name in counts) for one in rounds]
     assert seen[-1] >= report["n_centers"], "the last certificate is over all candidates"
     assert columns["materialised"] == len(made)
+    kept = f"kernel columns: {report['n_centers'] - len(made)} of {report['n_centers']} never materialised"
+    assert sum(line.startswith(kept) for line in table(report)) == 1
     assert columns["columns_never_made"] == rounds[-1]["columns_never_made"] == report["n_centers"] - len(made) > 0
     assert columns["active"] == report["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
     assert columns["on_the_fly"] == sum(one["evaluated"] for one in rounds)
