@@ -314,7 +314,7 @@ def summaries_over_all(priced: PricedRound) -> list[dict[str, Any]]:
 
 
 def count_columns(records: list[RoundRecord], n_candidates: int) -> dict[str, int]:
-    """Return how many candidates there are, how often they were priced, how many columns were made or not, and active."""
+    """Return the number of candidates, of times they were priced, and of columns made, never made, and active."""
     never = records[-1]["columns_never_made"]
     return {
         "candidates": n_candidates,
