@@ -19,7 +19,8 @@ from pipeline.solvers.state import Counts, SolverOptions, SolverState
 LEAST_VIOLATION = 0.1
 # All are looked at again when the violations met in a sweep have fallen to this share, or after so many sweeps.
 FALLEN, MOST_SWEEPS = 0.5, 10
-SHORT_SWEEP = 200  # Visits of a first sweep: one of all lets in far more coordinates than the optimum keeps.
+# Visits of a sweep from zero, and of one between Newton rounds: all would let in far more than the optimum keeps.
+SHORT_SWEEP = 200
 
 
 def violations(problem: Problem, mu: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -21,10 +21,10 @@ from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
 from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
 
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
-# Newton rounds end where nothing is gained since the last ones but this share of the objective, or of the gap.
+# A sweep and the Newton rounds after it have to lower the objective, or the gap, below this share, or the solve stalls.
 _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
-# Operations, about, that a sweep after Newton rounds factorises in, ten times at least: columns alike to rounding may
-# want a fresh G at each visit, which gains nothing.
+# Operations that a sweep after Newton rounds may spend on factorising G, which it may ten times in any case. Columns
+# that are alike to rounding may need a fresh G at each visit, and gain nothing by it.
 _FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6

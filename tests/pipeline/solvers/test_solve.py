@@ -161,19 +161,26 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
 def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
     """The opening sweep ends at 34 active columns that are alike; from there Newton rounds gain nothing more."""
     _, _, problem = make_kernel(1, penalty=0.01, width=10.0)
-    faces, minimise = list[int](), newton.minimise
+    faces, minimise, in_faces, visited = list[int](), newton.minimise, set(), []
 
     def counted(*given, **more):
+        in_faces.update(*(given[2].tolist(), given[3].tolist()))  # support and admitted
         found = minimise(*given, **more)
         faces.append(found[2].evaluations)
         return found
+
+    def note(record, _):
+        if record.phase == "newton":
+            visited.append(len(in_faces))
+        in_faces.clear()
 
     scores = Mock(side_effect=solving.scores_of_support)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solving, "scores_of_support", scores)
         patch.setattr(newton, "minimise", counted)
-        solution = solve(problem.validate(), WAYS["newton"], np.random.default_rng(0))
+        solution = solve(problem.validate(), WAYS["newton"], np.random.default_rng(0), on_record=note)
     assert solution.converged
+    assert visited == [record.visits for record in solution.state.records if record.phase == "newton"]
     visits = sum(record.visits for record in solution.state.records if record.phase == "sweep")
     looks = scores.call_count - 1  # the first is at zero, and costs nothing
     assert solution.state.evaluations == looks * problem.n_candidates + sum(faces) + visits
