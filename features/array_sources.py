@@ -1,20 +1,17 @@
-"""Sources from npz files and from opened array-likes, all read with bounds and without pickle."""
+"""Sources from npz files and from opened array-likes, read without pickle."""
 
 import contextlib
-import math
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from features.errors import DataError, UnavailableError
-from features.input_files import check_promise, open_plain
+from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
@@ -22,7 +19,6 @@ from features.targets import check_finite_targets, written
 
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
-_ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error)
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 ArrayDigests = tuple[Mapping[str, str], Mapping[str, RowKeys]]  # by key: sha256 of arrays, row keys (n,) u8 of inputs
 
@@ -109,20 +105,15 @@ def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
-    Read whole: memory is that of the arrays, compared with the file before anything is allocated; an `outline` has
-    zeros that take none in place of the inputs. Raises DataError where the file or an array is damaged or missing.
+    Read whole: memory is that of the arrays; an `outline` has zeros that take none in place of the inputs. Raises
+    DataError where the file or an array is damaged or missing.
     """
     target = spec.target or "y"
     with npz_archive(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        keys = _keys_of(spec, members, target, PART_KEYS)
-        loaded: dict[str, np.ndarray] = {}
+        keys, loaded = _keys_of(spec, archive.files, target, PART_KEYS), dict[str, np.ndarray]()
         for key in filter(None, chain(*keys)):
-            if outline and key.startswith("X"):
-                shape, dtype = _member_header(archive, members[key], path)
-                loaded[key] = np.broadcast_to(np.zeros((), dtype), shape)
-            else:
-                loaded[key] = read_member(archive, members[key], path)
+            read = _outline if outline and key.startswith("X") else read_array
+            loaded[key] = read(archive, key)
     digests = (dict.fromkeys(loaded, ""), {}) if outline else _digests_of(loaded, keys)
     return _source_of(spec, loaded, keys, digests, "npz")
 
@@ -184,43 +175,40 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an npz file, whose members `read_member` reads. Raises DataError where it, or a member read, is damaged."""
+def npz_archive(path: Path) -> Iterator[NpzFile]:
+    """Open an npz file, whose arrays `read_array` reads. Raises DataError where it is damaged, or no npz file."""
     try:
-        with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
-            yield archive
-    except (DataError, FileNotFoundError):
+        with open_plain(path) as stream:
+            archive = np.load(stream, allow_pickle=False)
+            if not isinstance(archive, NpzFile):
+                raise DataError(f"{path}: holds one array without a name; np.savez(path, X=X, y=y) names them")
+            with archive:
+                yield archive
+    except (DataError, UnavailableError, FileNotFoundError):
         raise
-    except (*_ZIP_ERRORS, ValueError, EOFError, OverflowError) as error:
-        raise DataError(f"{path}: not a readable npz file ({error})") from error
+    except Exception as error:  # numpy evaluates headers as Python literals, which raise whatever they like
+        raise DataError(f"{path}: cannot be read as an npz file: {' '.join(str(error).split())[:160]}") from error
 
 
-def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
-    """Read one array once its size, as the zip directory and its header say, is plausible."""
-    _member_header(archive, info, path)
-    with archive.open(info) as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+def read_array(archive: NpzFile, key: str) -> np.ndarray:
+    """Read one array of an open `npz_archive`. Raises ValueError where it holds no numbers or texts, or nothing."""
+    return _plain_array(archive[key], key)
 
 
-def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and dtype of one array, checked as `read_member` says."""
-    where = f"{path}, {info.filename}"
-    check_promise(path, info.file_size)
-    try:
-        with archive.open(info) as stream:
-            version = np.lib.format.read_magic(stream)
-            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, _, dtype = readers[version](stream)
-            held_bytes = info.file_size - stream.tell()
-    except UnavailableError:
-        raise
-    except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
-        raise DataError(f"{where}: not a readable npy header ({' '.join(str(error).split())[:120]})") from error
-    if dtype.kind in "OV":
-        raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
-    if not dtype.itemsize or not all(length > 0 for length in shape):
-        raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
-    promised_bytes = math.prod(shape) * dtype.itemsize
-    if promised_bytes != held_bytes:
-        raise DataError(f"{where}: its header promises {promised_bytes} bytes, the file holds {held_bytes}")
-    return shape, dtype
+def _outline(archive: NpzFile, key: str) -> np.ndarray:
+    """Return zeros that take no memory, in shape and dtype of an array."""
+    assert archive.zip is not None
+    with archive.zip.open(f"{key}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = readers[version](stream)
+    return _plain_array(np.broadcast_to(np.zeros((), dtype), shape), key)
+
+
+def _plain_array(values: Any, key: str) -> np.ndarray:
+    dtype = getattr(values, "dtype", None)  # of what is no array, NumPy returns the bytes
+    if dtype is None or dtype.kind in "OV":
+        raise ValueError(f"{key} holds {dtype or 'no array'}; numbers or texts are needed")
+    if not values.size or not dtype.itemsize:
+        raise ValueError(f"{key} holds nothing: its shape is {values.shape}, its dtype {dtype}")
+    return values

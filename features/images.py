@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import math
-import os
 import struct
 import zlib
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
-from features.input_files import check_promise, open_plain
+from features.input_files import open_plain
 from features.picture_folders import KNOWN_PICTURES
 from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
@@ -29,7 +28,6 @@ IDX_FILES = {
     "t10k-labels-idx1-ubyte": 1,
 }
 DIGITS_SIDE = 28
-PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
@@ -100,8 +98,7 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
-    dimensions, a uint32 for each, then the bytes in C order. The header is compared with the size of the file before
-    any array is allocated. Memory: the array and 128 KiB.
+    dimensions, a uint32 for each, then the bytes in C order.
 
     Raises MissingInputError where there is no such file, DataError where it is damaged or promises what it lacks.
     """
@@ -116,26 +113,15 @@ def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
     is_packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
     content = gzip.GzipFile(fileobj=stream) if is_packed else stream
-    size_bytes = os.fstat(stream.fileno()).st_size
     try:
         shape = _read_shape(content, n_dimensions, name)
-        promised_bytes = math.prod(shape)
-        promise = f"{name}: its IDX header promises {promised_bytes} bytes"
-        if not is_packed and promised_bytes + content.tell() != size_bytes:
-            raise DataError(f"{promise}, found {size_bytes - content.tell()}")
-        check_promise(Path(stream.name), promised_bytes)
-        values, filled = np.empty(promised_bytes, dtype=np.uint8), 0
-        while piece := content.read(PIECE_BYTES):
-            if filled + len(piece) > promised_bytes:
-                raise DataError(f"{promise}, the file holds more than that")
-            values[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            filled += len(piece)
+        values = np.frombuffer(content.read(), np.uint8)
     except EOFError as error:
         raise DataError(f"{name}: the gzip stream is cut short") from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: damaged gzip stream, or bytes after its end ({error})") from error
-    if filled != promised_bytes:
-        raise DataError(f"{promise}, found {filled}")
+    if len(values) != math.prod(shape):
+        raise DataError(f"{name}: its IDX header promises {math.prod(shape)} bytes, the file holds {len(values)}")
     return values.reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""What tests of data sources share: all rows, a table of any cells, npy headers, MNIST's layout, little memory."""
+"""What tests of data sources share: all rows, a table of any cells, npy headers, MNIST's layout."""
 
 import gzip
 import io
@@ -10,31 +10,6 @@ import pandas
 import zarr
 
 from features.source import Source
-from runs import python
-
-# How many bytes of an archive are zeros, and more than the process may take that reads it.
-ZEROS, LITTLE = 1 << 28, 1 << 26
-OPEN_IN_LITTLE_MEMORY = """
-import resource, sys
-from pathlib import Path
-from features.errors import DataError
-from features.open_source import open_source
-from features.source import SourceSpec
-used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]),) * 2)
-try:
-    open_source(SourceSpec(sys.argv[1]))
-except DataError as error:
-    print(error)
-    sys.exit(65)
-"""
-
-
-def refused_in_little_memory(dataset: Path) -> str:
-    """Return the error of a data set, opened by a process that may take `LITTLE` bytes more than it starts with."""
-    done = python("-c", OPEN_IN_LITTLE_MEMORY, dataset, str(LITTLE), timeout=60)
-    assert done.returncode == 65, done.stderr
-    return done.stdout
 
 
 def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:

@@ -145,11 +145,10 @@ def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> lis
 
 
 def _read_npz(path: Path, asked: ExampleRequest) -> dict[str, NDArray[Any]]:
-    """Return those arrays of an npz file that are needed; each is checked before anything is allocated."""
+    """Return those arrays of an npz file that are needed."""
     with array_sources.npz_archive(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        wanted = [name for name in _wanted(members, asked, NPZ_NAME) if name in members]
-        return {name: array_sources.read_member(archive, members[name], path) for name in wanted}
+        wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
+        return {name: array_sources.read_array(archive, name) for name in wanted}
 
 
 def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:

@@ -87,16 +87,16 @@ def test_the_plan_counts_a_chunk_and_its_decoding(noise, tmp_path):
 
 def test_the_plan_counts_an_npz_file_once(noise, monkeypatch):
     """It was opened again, and held twice, once the plan had filled in whether it is standardised."""
-    read, real = [], array_sources.read_member
+    read, real = [], array_sources.read_array
 
-    def counting(archive: Any, info: Any, path: Path) -> np.ndarray:
-        read.append(info.filename)
-        return real(archive, info, path)
+    def counting(archive: Any, key: str) -> np.ndarray:
+        read.append(key)
+        return real(archive, key)
 
-    monkeypatch.setattr(array_sources, "read_member", counting)
+    monkeypatch.setattr(array_sources, "read_array", counting)
     release_data()
     memory, _ = forecast(noise("d.npz"))
-    assert read.count("X.npy") == 1
+    assert read.count("X") == 1
     assert 8 * N * D < memory.held < 8 * N * D + 4 * 8 * N
 
 
