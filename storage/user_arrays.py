@@ -3,8 +3,7 @@
 zarr 3.1 reads a missing chunk as the fill value without a warning, so a lost file would train a wrong model. Every
 chunk that a read touches must exist; a store written without its empty chunks looks the same as a damaged one and is
 refused. blosc reads past the end of a truncated chunk, so its header is checked first. Bit flips under zstd or blosc
-go unnoticed unless crc32c is among the codecs. What shape and dtype of chunks promise is not believed where it is far
-beyond their stored bytes; what is in them is decoded by zarr, and must be the same whenever it is.
+go unnoticed unless crc32c is among the codecs. What a chunk holds must be the same whenever it is decoded.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from storage.errors import CorruptDataError
 from storage.files import cannot_read, read_errors
 
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
-# As for .npz: numbers are not compressed a hundredfold; up to 64 MiB are always believed.
-_MAXIMUM_EXPANSION = 100
-_ALWAYS_ALLOWED_BYTES = 64 * 2**20
 
 
 class UserArray:
@@ -106,13 +102,8 @@ class UserArray:
         return rows[start - low : stop - low]
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
-        decoded_bytes = stored_bytes = 0
         for name in self._chunk_names(start, stop):
-            stored_bytes += self._check_chunk(name, start, stop)
-            decoded_bytes += self._chunk_bytes
-        if decoded_bytes > max(_ALWAYS_ALLOWED_BYTES, _MAXIMUM_EXPANSION * stored_bytes):
-            reason = f"promise {decoded_bytes} bytes from {stored_bytes} stored ones; rewrite it without compression"
-            raise self._corrupt(next(self._chunk_names(start, stop)), start, stop, f"and those after it {reason}")
+            self._check_chunk(name, start, stop)
         try:
             values = np.asarray(self._array[start:stop])
         except OSError as error:
@@ -135,8 +126,8 @@ class UserArray:
             raise self._corrupt(name, start, start + len(rows), reason)
         self.checksums[number] = found
 
-    def _check_chunk(self, name: str, start: int, stop: int) -> int:
-        """Return the size of a chunk file, which must be a plain one, and as long as a blosc header claims."""
+    def _check_chunk(self, name: str, start: int, stop: int) -> None:
+        """Raise CorruptDataError unless a chunk file is a plain one, and as long as its blosc header claims."""
         path, size = self.root / name, -1
         with contextlib.suppress(OSError):
             size = path.stat().st_size if path.is_file() else -1
@@ -149,7 +140,6 @@ class UserArray:
             if len(header) < 16 or int.from_bytes(header[12:], "little") + self._trailer_bytes != size:
                 reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"
                 raise self._corrupt(name, start, stop, reason)
-        return size
 
     def _chunk_names(self, start: int, stop: int) -> Iterator[str]:
         chunks = self._array.chunks
@@ -171,8 +161,8 @@ def open_user_arrays(
 
     `choose` gets the names of all and returns the wanted ones; no others are looked at. None: all.
 
-    Raises MissingDataError where there is no such folder, CorruptDataError where it is zarr v2 or has a dtype or codec
-    that is not on the allow-list.
+    Raises MissingDataError where there is no such folder, CorruptDataError where it is zarr v2, or has a dtype, codec
+    or attribute that is not read.
     """
     _, nodes = zarr_metadata.read_nodes(path)
     wanted = nodes if choose is None else choose(nodes)

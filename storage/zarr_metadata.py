@@ -1,12 +1,13 @@
 """zarr v3 metadata, checked without opening any data.
 
-A store is untrusted until its metadata has passed here: format 3 only, bounded `zarr.json` files, dtypes and
-codecs from an allow-list. A hostile v2 store has run code through its filters; v2 is refused before a codec
-is looked up. Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
+A store is untrusted until its metadata has passed here: format 3, dtypes and codecs from a list, no attributes that
+change values. A hostile v2 store has run code through its filters; v2 is refused before a codec is looked up.
+Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import CorruptDataError, MissingDataError
-from storage.files import parse_json, read_errors, read_plain
+from storage.files import MAXIMUM_JSON_BYTES, parse_json, read_errors, read_plain
 
 NODE_FILE = "zarr.json"
 OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
@@ -23,19 +24,18 @@ FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "ui
 TEXT_DTYPES = ("string", "fixed_length_utf32", "null_terminated_bytes")
 COMPRESSORS = ("zstd", "gzip", "blosc")
 FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
-MAXIMUM_CHUNK_BYTES = 2**30
-_MAXIMUM_NODE_BYTES = 16 * 2**20
-_MAXIMUM_DEPTH = 8
-_MAXIMUM_AXES = 32
-_MAXIMUM_NODES = 10_000
+# Attributes of the CF conventions by which stored numbers stand for others: packed data, missing data, valid ranges.
+CHANGING_ATTRIBUTES = {
+    *("scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value"),
+    *("valid_min", "valid_max", "valid_range", "calendar", "compress"),
+}
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
 def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read the metadata of the root and of every array below it; keys are paths such as "train/X".
 
-    Raises MissingDataError where there is no store, CorruptDataError where it is zarr v2, malformed, deeper or larger
-    than anything sensible.
+    Raises MissingDataError where there is no store, CorruptDataError where it is zarr v2 or malformed.
     """
     if not root.is_dir():
         raise MissingDataError(f"{root}: wanted a zarr v3 folder, it does not exist")
@@ -44,24 +44,19 @@ def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     node = _read_node(root)
     if node["node_type"] == "array":
         return node, {"": node}
-    return node, dict(_walk(root, "", 0, [0]))
+    return node, dict(_walk(root, ""))
 
 
-def _walk(folder: Path, prefix: str, depth: int, seen: list[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    if depth >= _MAXIMUM_DEPTH:
-        raise invalid(folder, f"groups deeper than {_MAXIMUM_DEPTH}")
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for entry in sorted(folder.iterdir()):
         if entry.is_symlink() or not entry.is_dir() or not (entry / NODE_FILE).exists():
             _refuse_v2(entry)
             continue
-        seen[0] += 1
-        if seen[0] > _MAXIMUM_NODES:
-            raise invalid(folder, f"more than {_MAXIMUM_NODES} groups and arrays")
         node = _read_node(entry)
         if node["node_type"] == "array":
             yield prefix + entry.name, node
         else:
-            yield from _walk(entry, f"{prefix}{entry.name}/", depth + 1, seen)
+            yield from _walk(entry, f"{prefix}{entry.name}/")
 
 
 def _refuse_v2(folder: Path) -> None:
@@ -73,7 +68,7 @@ def _read_node(folder: Path) -> dict[str, Any]:
     path = folder / NODE_FILE
     try:
         with read_errors(path):
-            node = parse_json(read_plain(path, _MAXIMUM_NODE_BYTES))
+            node = parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
     except MissingDataError:
         raise invalid(path, "missing") from None
     except ValueError as error:
@@ -90,7 +85,7 @@ def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...],
 
     Raises CorruptDataError where anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
     """
-    shape, chunk_shape = check_grid(where, node, OUR_DTYPES)
+    shape, chunk_shape = _grid(where, node, OUR_DTYPES)
     ours = array_node(shape, node["data_type"], chunk_shape[0])
     different = [key for key in ours if node.get(key) != ours[key]]
     if different:
@@ -122,12 +117,15 @@ def array_node(shape: tuple[int, ...], dtype: str, chunk_rows: int) -> dict[str,
 
 
 def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
-    """Check an array that someone else wrote against the allow-lists, before zarr sees it.
+    """Check an array that someone else wrote, before zarr sees it.
 
-    Raises CorruptDataError where dtype, codec or grid is not one we read.
+    Raises CorruptDataError where dtype, codecs or grid are none that we read, or an attribute changes the values.
     """
-    check_grid(where, node, FOREIGN_DTYPES)
-    names = [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in node["codecs"]]
+    _grid(where, node, FOREIGN_DTYPES)
+    codecs = node.get("codecs")
+    if not isinstance(codecs, list):
+        raise invalid(where, "its codecs are no list")
+    names = [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in codecs]
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
     for name in names:
@@ -135,10 +133,34 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
             raise invalid(where, "it is sharded, and a missing inner chunk would read as zeros; rewrite without shards")
         if name not in FOREIGN_CODECS:
             raise invalid(where, f"codec {name!r} is not one of {', '.join(FOREIGN_CODECS)}; rewrite it with one")
+    attributes = node.get("attributes")
+    for name, value in attributes.items() if isinstance(attributes, dict) else ():
+        if _changes_values(name, value):
+            found = f"its attribute {name} ({str(value)[:60]!r}) gives its numbers another meaning"
+            raise invalid(where, f"{found}; write the values that are meant, without the attribute")
 
 
-def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and chunk shape, if dtype and grid are allowed and chunks are at most 1 GiB."""
+def _changes_values(name: str, value: object) -> bool:
+    if name == "units":
+        return " since " in str(value)
+    return name in CHANGING_ATTRIBUTES and not (name in ("_FillValue", "missing_value") and _is_nan(value))
+
+
+def _is_nan(value: object) -> bool:
+    """Return whether an attribute is NaN: as a number, a text, or a float32 or float64 in base64, as xarray writes."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        try:
+            data = base64.b64decode(str(value), validate=True)
+            number = float(np.frombuffer(data, f"<f{len(data)}")[0]) if len(data) in (4, 8) else 0.0
+        except ValueError:
+            return False
+    return math.isnan(number)
+
+
+def _grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and chunk shape of an array of some dtypes, in chunks of one shape. Raises CorruptDataError."""
     dtype = node.get("data_type")
     if not isinstance(dtype, str) or dtype not in dtypes:
         name = str(dtype.get("name") if isinstance(dtype, dict) else dtype)[:60]
@@ -146,19 +168,15 @@ def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tu
         raise invalid(where, f"dtype {name!r} is not one of {', '.join(dtypes)}{remedy}")
     if node.get("storage_transformers") not in (None, []):
         raise invalid(where, "storage transformers are not supported")
-    if not isinstance(node.get("codecs"), list) or not isinstance(node.get("attributes", {}), dict):
-        raise invalid(where, "codecs or attributes are malformed")
     grid = node.get("chunk_grid")
     if not isinstance(grid, dict) or grid.get("name") != "regular" or not isinstance(grid.get("configuration"), dict):
         raise invalid(where, "wanted a regular chunk grid")
-    shape = _lengths(where, node.get("shape"), 0)
-    chunk_shape = _lengths(where, grid["configuration"].get("chunk_shape"), 1)
-    if len(shape) != len(chunk_shape) or not 1 <= len(shape) <= _MAXIMUM_AXES:
+    shape, chunk_shape = (
+        _lengths(where, node.get("shape"), 0),
+        _lengths(where, grid["configuration"].get("chunk_shape"), 1),
+    )
+    if len(shape) != len(chunk_shape) or not shape:
         raise invalid(where, f"shape {str(shape)[:60]} and chunks {str(chunk_shape)[:60]} do not belong together")
-    if math.prod(shape) * np.dtype(dtype).itemsize >= 2**63:
-        raise invalid(where, f"shape {shape} is beyond 64 bits")
-    if math.prod(chunk_shape) * np.dtype(dtype).itemsize > MAXIMUM_CHUNK_BYTES:
-        raise invalid(where, f"chunks {chunk_shape} are larger than {MAXIMUM_CHUNK_BYTES} bytes")
     return shape, chunk_shape
 
 
