@@ -6,7 +6,6 @@ A file is trusted for its sha256 and nothing else, wherever it lies; a folder th
 import errno
 import hashlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 from features.errors import DataError, MissingInputError, UnavailableError
 from features.input_files import open_plain
 
-MAX_FILE_BYTES, PIECE_BYTES = 64 << 20, 1 << 16
 # Faults of the cache folder, where another mirror would not help.
 CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
@@ -110,7 +108,7 @@ def read_files(name: str, folder: Path) -> dict[str, bytes]:
     contents = {}
     for file, expected in PUBLISHED[name].files.items():
         with open_plain(folder / file) as stream:
-            contents[file] = stream.read(MAX_FILE_BYTES)  # one with more bytes is another file
+            contents[file] = stream.read()
         check_digest(folder / file, hashlib.sha256(contents[file]).hexdigest(), expected)
     return contents
 
@@ -123,49 +121,26 @@ def cache_folder(dataset: str) -> Path:
 
 
 def fetch(
-    dataset: str,
-    files: Mapping[str, str],
-    mirrors: Sequence[str],
-    folder: Path,
-    *,
-    silence_seconds: float = 15.0,
-    total_seconds: float = 300.0,
+    dataset: str, files: Mapping[str, str], mirrors: Sequence[str], folder: Path, *, silence_seconds: float = 15.0
 ) -> Path:
     """Return the folder, with all `files` (name → sha256 in hexadecimal digits), after downloading those that it lacks.
 
     A file with another sha256 is replaced. Each comes from the first mirror, a URL with "/" at its end, that has the
-    right bytes, and becomes visible once its sha256 is compared. The seconds are the longest wait for a connection or
-    the next bytes, and for a whole file.
+    right bytes, and becomes visible once its sha256 is compared. A mirror that is silent for so long is given up.
 
     Raises UnavailableError where no mirror has some file, OSError where the folder cannot be written.
     """
-    # Slow to import, as above.
-    import http.client
-    import urllib.request
-
-    import pooch
-
-    def download(url: str, output_file: str, pooch: object) -> None:
-        """Write the body of a URL to a file; give up on silence, on a trickle, and on a body without an end."""
-        stop, received_bytes = time.monotonic() + total_seconds, 0
-        with Path(output_file).open("wb") as target, urllib.request.urlopen(url, timeout=silence_seconds) as answer:
-            # read1 returns what has come in, so a trickle cannot hold one call past the limit.
-            while piece := answer.read1(PIECE_BYTES):
-                received_bytes += len(piece)
-                if received_bytes > MAX_FILE_BYTES:
-                    raise ValueError(f"{url} sends more than {MAX_FILE_BYTES} bytes")
-                if time.monotonic() > stop:
-                    raise TimeoutError(f"{url} took longer than {total_seconds:g} s")
-                target.write(piece)
+    import pooch  # slow to import, as above
 
     folder.mkdir(parents=True, exist_ok=True)
+    download = pooch.HTTPDownloader(timeout=silence_seconds)
     for name, sha256 in files.items():
         failures = []
         for mirror in mirrors:
             try:
                 pooch.retrieve(mirror + name, f"sha256:{sha256}", fname=name, path=folder, downloader=download)
                 break
-            except (OSError, ValueError, http.client.HTTPException) as error:
+            except (OSError, ValueError) as error:
                 if getattr(error, "errno", None) in CACHE_FAULTS:
                     raise
                 failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
