@@ -112,12 +112,6 @@ class DataConfig:
         "auto",
         "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
     )
-    clip: bool = option(
-        True,
-        truth,
-        "keep the predictions of a regression by least squares (also after a penalty, with a refit) within the range "
-        "of the training targets, widened by a tenth of it",
-    )
     skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
     noise: float | None = optional(
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
@@ -366,7 +360,7 @@ class TrainConfig:
     @property
     def clips(self) -> bool:
         """Whether the predictions of a regression are kept within limits: its final weights are least squares."""
-        return self.data.clip and (not self.solver.is_penalised or self.solver.refit != "none")
+        return not self.solver.is_penalised or self.solver.refit != "none"
 
 
 def what_needs_held_out_rows(config: TrainConfig) -> str | None:

@@ -26,7 +26,6 @@ PARAMETERS: dict[str, str] = {
     "copies": "data.copies",
     "deform": "data.deform",
     "class_weight": "data.class_weight",
-    "clip": "data.clip",
     "kernel": "kernel.name",
     "sigma2": "kernel.sigma2",
     "feature_scale": "kernel.scale",

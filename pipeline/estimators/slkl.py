@@ -156,9 +156,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         penalty with `refit`, and a Gaussian kernel.
     fit_intercept : bool
         Fit b, without a penalty.
-    clip : bool
-        Keep predictions of least squares (all but penalised weights without `refit`) within the range of y of positive
-        weight, widened by a tenth of it. False: for trends that go on beyond it.
     tol : float or None
         Relative duality gap to reach. None: 1e-3; 0: as far as float64 allows, and 1e-3 at least.
     max_sweeps : int
@@ -235,8 +232,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     ----------
     Machart, Peel, Anthoine, Ralaivola, Glotin (2011), Stochastic Low-Rank Kernel Learning for Regression, ICML.
     """
-
-    clip: bool = True
 
     def predict(self, X: Any) -> NDArray[np.floating]:
         """Return f(x) (n,) of rows X (n, n_features): float32 for float32 rows, else float64. Raises ValueError."""

@@ -328,8 +328,6 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         )
     if config.data.class_weight is not None and shape.task == "regression":
         yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
-    if not config.data.clip and shape.task != "regression":
-        yield f"`data.clip=false`: {shape.dataset} is no regression; leave it out"
     if config.statistics.hold_out == 0 and needs_rows is not None:
         yield f"{needs_rows} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1"
 

@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
     "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
     "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
-    "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned", "clip": False}),
+    "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
     "fraction refitted": (waves, {"tol": 1e-9, "sigma2": 8.0, "penalty": "max:1e-4", "refit": "ridge"}),
     "product-laplace": (waves, {"kernel": "product-laplace", "sigma2": "auto"}),

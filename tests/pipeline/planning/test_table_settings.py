@@ -175,7 +175,6 @@ TOGETHER = [
         ["--set", "data.deform=flip"],
         "data.deform is how copies are deformed, and there are none: give --copie",
     ),
-    (["--set", "data.clip=false"], "data.clip=false: digits is no regression; leave it out"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
     ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
     ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
