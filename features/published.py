@@ -68,9 +68,9 @@ def folder_with(name: str, place: str | Path) -> Path | None:
     return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
 
 
-def given_folder(name: str, data_dir: str | None) -> Path | None:
-    """Return the folder of a data set below `data_dir`, or without one below that of SLKL_DATA_DIR; None if none is."""
-    place = data_dir or os.environ.get("SLKL_DATA_DIR")
+def given_folder(name: str, place: str | None = None) -> Path | None:
+    """Return the folder of a data set in `place`, by default in the folder of SLKL_DATA_DIR; None if none is."""
+    place = place or os.environ.get("SLKL_DATA_DIR")
     return folder_with(name, place) if place else None
 
 
@@ -79,21 +79,18 @@ def missing_files(name: str, folder: Path) -> list[str]:
     return [file for file in PUBLISHED[name].files if not (folder / file).is_file()]
 
 
-def find(name: str, data_dir: str | None) -> Path:
+def find(name: str, place: str | None) -> Path:
     """Return the folder that holds the data set `name`: one that was given, else the cache, after filling it.
+
+    place : where it was found before; None looks in the folder that SLKL_DATA_DIR names
 
     Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
-    files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
-    folder = given_folder(name, data_dir)
-    if folder is None and data_dir:
-        wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
-        raise MissingInputError(f"{name}: {wanted}; copy it there")
+    folder = given_folder(name, place)
     if folder is None:
-        return fetch(name, files, mirrors, cache_folder(name))
+        return fetch(name, PUBLISHED[name].files, PUBLISHED[name].mirrors, cache_folder(name))
     if missing := missing_files(name, folder):
-        lacks = f"{folder} lacks {', '.join(missing)}"
-        raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
+        raise MissingInputError(f"{name}: {folder} lacks {', '.join(missing)}; copy them there or unset SLKL_DATA_DIR")
     return folder
 
 
@@ -147,6 +144,6 @@ def fetch(
         else:
             raise UnavailableError(
                 f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
-                "or to a folder given as --data-dir, or train on digits, which needs no download"
+                "or to the folder that SLKL_DATA_DIR names, or train on digits, which needs no download"
             )
     return folder

@@ -30,6 +30,7 @@ def data_dir() -> Path:
     named = os.environ.get("SLKL_DATA_DIR")
     for folder in [Path(named)] if named else [beside]:
         if (folder / "mnist").is_dir():
+            os.environ["SLKL_DATA_DIR"] = str(folder)  # where commands look for them
             return folder
     pytest.skip("the real data sets are not here: set SLKL_DATA_DIR to the folder that holds mnist/")
 

@@ -18,7 +18,7 @@ PAPER = ("--config", str(runs.ROOT / "jobs/paper/mnist.toml"))
 
 def train(run: Path, data_dir: Path, *arguments: str, dataset: str = "mnist") -> dict[str, Any]:
     """Train in a process of its own, whose memory is nobody else's."""
-    words = ("-q", "--run-dir", run, "--data-dir", data_dir, "--features-dir", run.parent / "features", *arguments)
+    words = ("-q", "--run-dir", run, "--features-dir", run.parent / "features", *arguments)
     done = runs.python("-m", "pipeline.train", dataset, *words)
     assert done.returncode == 0, done.stderr
     return json.loads(RunLayout(run).report.read_text())
@@ -79,7 +79,7 @@ def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -
 
 @pytest.mark.ci
 def test_a_tenth_of_the_images_at_the_papers_setting(data_dir: Path, tmp_path: Path) -> None:
-    sizes = ("--set", "data.n_train=6000", "--set", "data.n_test=1000", "--data-dir", str(data_dir))
+    sizes = ("--set", "data.n_train=6000", "--set", "data.n_test=1000")
     report = runs.train(tmp_path / "run", tmp_path / "features", *PAPER, "--centers", "300", *sizes, dataset="mnist")
     assert (report["n_train"], report["n_test"], report["n_features"]) == (6000, 1000, 2172)
     assert report["error_rate"] <= 0.04  # 0.035 when this was written

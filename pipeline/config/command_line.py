@@ -208,7 +208,6 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="NAME", help="column of a table, or array of an .npz or .zarr, that holds y"
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="folder that holds the files of a published data set")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
     )
@@ -219,6 +218,5 @@ def data_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "part": arguments.part,
         "target": arguments.target,
-        "data_dir": arguments.data_dir and str(Path(arguments.data_dir).expanduser().absolute()),
         "settings": tuple(arguments.set),
     }

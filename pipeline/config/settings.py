@@ -176,7 +176,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             origins[key] = origin
         elif not isinstance(value, str) or absolute_path(value) != config.dataset:
             raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
-    for key in ("data.test", "resources.features_dir", "resources.data_dir"):
+    for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
         if value is not None:
             check_no_url(key, value)

@@ -319,7 +319,6 @@ class Resources:
         "memory for all processes of the run together, such as 4GiB (auto: three quarters of the machine's)",
         "--memory-limit",
     )
-    data_dir: str | None = optional(text, "auto", "folder that holds the files of a published data set", "--data-dir")
     features_store: str = option(
         "zarr",
         OneOf(("zarr", "none")),

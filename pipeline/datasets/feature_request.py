@@ -75,13 +75,12 @@ class FeatureShape:
 
 def source_spec(config: TrainConfig) -> SourceSpec:
     """Return the description of the data, with the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
-    data, data_dir = config.data, config.resources.data_dir
-    is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
-    if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
-        data_dir = str(Path(named).absolute())
-    named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
-    alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
-    alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed}
+    named_alike = (each.name for each in fields(SourceSpec) if hasattr(config.data, each.name))
+    alike: dict[str, Any] = {name: getattr(config.data, name) for name in named_alike}
+    place = os.environ.get("SLKL_DATA_DIR")
+    if config.dataset in PUBLISHED and place and folder_with(config.dataset, place) is not None:
+        alike["data_dir"] = str(Path(place).absolute())
+    alike["seed"] = config.seed
     alike["size"] = config.features.size
     if config.resources.stores_features or is_picture_folder(Path(config.dataset)):
         alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")

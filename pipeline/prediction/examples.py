@@ -77,7 +77,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """Which data a command was asked for; settings (`KEY=VALUE`) and data_dir go with named data sets only.
+    """Which data a command was asked for; settings (`KEY=VALUE`) go with named data sets only.
 
     more : files beside `data`, which are pictures then
     """
@@ -87,7 +87,6 @@ class ExampleRequest:
     more: tuple[str, ...] = ()
     part: str | None = None
     target: str | None = None
-    data_dir: str | None = None
     settings: tuple[str, ...] = ()
 
 
@@ -100,9 +99,9 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
     of_pictures = is_picture_folder(path) or (is_picture(path.name) and path.exists())
     skips = [one.partition("=")[2] for one in asked.settings if of_pictures and one.startswith("data.skip_bad=")]
-    if len(skips) < len(asked.settings) or asked.data_dir:
+    if len(skips) < len(asked.settings):
         but = ", but of data.skip_bad," if of_pictures else ""
-        raise ConfigError(f"{path}: --set{but} and --data-dir have no effect on a file; leave them out")
+        raise ConfigError(f"{path}: --set{but} has no effect on a file; leave it out")
     if of_pictures:
         return _open_pictures(path, asked, model, skip_bad=parse_value("data.skip_bad", [False, *skips][-1], "--set"))
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)

@@ -119,8 +119,6 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     stamps = stamp_of(spec)
     as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
     if config is not None and of_the_run and as_trained:
-        if asked.data_dir:
-            config = configuration.with_value(config, "resources.data_dir", asked.data_dir)
         examples = examples_of_source(_source_of_run(config, predictor), asked.part or "test")
     elif data is None:
         raise ConfigError("--target and --set go with DATA; the own data of a run are taken as its settings say")
@@ -156,7 +154,7 @@ def _named_source(name: str, asked: ExampleRequest) -> Source:
     """Return a named data set, with the settings that training would take."""
     if asked.target:
         raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
-    assignments = {"resources.data_dir": (asked.data_dir, "--data-dir")} if asked.data_dir else {}
+    assignments = dict[str, tuple[str, str]]()
     for setting in asked.settings:
         key, _, value = setting.partition("=")
         if key != "seed" and not key.startswith("data."):

@@ -121,7 +121,7 @@ def needs_download(config: TrainConfig) -> str:
     """Return what to do where the data of a run would have to be downloaded first, which a report does not do."""
     if config.dataset not in PUBLISHED:
         return ""
-    folder = given_folder(config.dataset, config.resources.data_dir) or cache_folder(config.dataset)
+    folder = given_folder(config.dataset) or cache_folder(config.dataset)
     if not missing_files(config.dataset, folder):
         return ""
     return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"

@@ -220,7 +220,7 @@ def test_kills_of_the_long_run_cost_little_and_change_nothing(data_dir: Path, tm
         line = [*data, "--centers", "all", "--sigma2", "2", "--penalty", "1", "--memory-limit", "4GiB"]
         return [*line, "--checkpoint-every=10s", "--features-dir", f"{place}/features", "--run-dir", f"{place}/run"]
 
-    data = ["mnist", "--config", str(ROOT / "jobs/paper/mnist.toml"), "--data-dir", str(data_dir)]
+    data = ["mnist", "--config", str(ROOT / "jobs/paper/mnist.toml")]
     session(command(tmp_path / "compiles", "digits", "--set", "centers.working_set=600"))
     _, unbroken = session(command(tmp_path / "whole", *data))
     moments, seconds, code = random.Random(16), list[float](), -signal.SIGKILL
