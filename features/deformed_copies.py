@@ -19,7 +19,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import float64 as f8
 from numba import njit
 
 from features.errors import UsageError
@@ -196,7 +195,3 @@ def deform_rows(
                     high = image[top, left, c] + (at_x - left) * (image[top, right, c] - image[top, left, c])
                     low = image[below, left, c] + (at_x - left) * (image[below, right, c] - image[below, left, c])
                     out[r, y, x, c] = high + (at_y - top) * (low - high)
-
-
-_IMAGES = f8[:, :, :, ::1]
-SIGNATURES = {"deform_rows": [(_IMAGES, f8[:, ::1], _IMAGES, f8[::1], f8[::1], _IMAGES)]}

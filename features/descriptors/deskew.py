@@ -14,7 +14,6 @@ An image without ink, or with all of it in one row, stays as it is.
 import math
 
 import numpy as np
-from numba import float64 as f8
 from numba import njit
 
 ALGORITHM_VERSION = 1
@@ -39,7 +38,7 @@ def deskew(images: np.ndarray, strength: float) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
     """Return slant and centre row of the ink |image - ground| (H, W); the slant is 0 where there is none to see."""
     height, width = image.shape
@@ -80,6 +79,3 @@ def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: n
                 low = image[y, left] if 0 <= left < width else ground
                 high = image[y, right] if 0 <= right < width else ground
                 out[i, y, x] = low + part * (high - low)  # of equals exactly that, so that flat regions stay flat
-
-
-SIGNATURES = {"deskew_rows": [(f8[:, :, ::1], f8[::1], f8, f8[:, :, ::1])]}

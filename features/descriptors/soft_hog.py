@@ -17,9 +17,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import float32 as f4
-from numba import float64 as f8
-from numba import int64 as i8
 from numba import njit
 
 from features.errors import UsageError
@@ -113,7 +110,7 @@ def _channels(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(every, 3, 1), np.float64)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _gradient(padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, space: np.ndarray) -> None:
     """Write the gradient of one padded image along columns and rows to space[0] and space[1]; the others are for work.
 
@@ -138,7 +135,7 @@ def _gradient(padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, space: np
                 space[1, y, x] += factor * along_y[y, x + around + t]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _vote(
     shares: np.ndarray, lower: np.ndarray, row_votes: np.ndarray, column_votes: np.ndarray, n_bins: int, out: np.ndarray
 ) -> None:
@@ -245,9 +242,3 @@ def mean_rows(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, out: np
             for r in range(n_rows):
                 for s in range(n_columns):
                     out[i, channel, r, s] = cells[r, s]
-
-
-SIGNATURES = {
-    "soft_hog_rows": [(f8[:, :, :, ::1], f8[::1], f8[::1], f8[:, ::1], f8[:, ::1], i8, f4[:, ::1])],
-    "mean_rows": [(f8[:, :, :, ::1], f8[:, ::1], f8[:, ::1], f4[:, :, :, ::1])],
-}

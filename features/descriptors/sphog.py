@@ -16,9 +16,6 @@ import functools
 import math
 
 import numpy as np
-from numba import float32 as f4
-from numba import float64 as f8
-from numba import int32 as i4
 from numba import njit
 
 from features.errors import UsageError
@@ -72,7 +69,7 @@ def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     return cell_start, np.array(weights)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray) -> None:
     """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays.
 
@@ -101,7 +98,7 @@ def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx:
             )
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np.ndarray) -> float:
     """Add each pixel's magnitude to its cells' two nearest angle bins; return the sum of magnitudes.
 
@@ -143,6 +140,3 @@ def sphog_rows(padded: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, 
         factor = 1.0 / (_vote(gx, gy, cell_start, histograms) + FLOOR)
         for j in range(weights.size):
             out[i, j] = histograms[j] * weights[j] * factor
-
-
-SIGNATURES = {"sphog_rows": [(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f4[:, ::1])]}

@@ -53,7 +53,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
-from pipeline.stages.preparation import compile_told, loops_to_compile
+from pipeline.stages.preparation import compile_told
 from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 
@@ -133,7 +133,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
     listeners = Listeners(machine)
-    compile_told(loops_to_compile(config, shape), listeners.log if machine.verbose else None)
+    compile_told(config, shape, listeners.log if machine.verbose else None)
     told = SimpleNamespace(log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=_stage)
     work = Workspace(config, shape, features, told, listeners)
     work.given_factors = factors

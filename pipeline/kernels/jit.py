@@ -1,65 +1,24 @@
-"""Compiled loops: how they are compiled, for which types, and whether a machine has them already.
+"""Compiled loops: numba keeps them in NUMBA_CACHE_DIR (see `pipeline`), and compiles what it does not have there.
 
-numba keeps them in NUMBA_CACHE_DIR (see `pipeline`). A file of loops ends in SIGNATURES, the types for which each loop
-is compiled that Python calls; called with others, it is compiled again in the middle of the work. numba does not tell
-what its cache has: beside each loop that was compiled ahead lies an empty file that says so. Where the folder takes
-nothing, or is damaged, loops are compiled again.
+A loop is compiled for the types that it is called with. `warm_up` has that done before the work.
 """
 
-import hashlib
 import logging
 import multiprocessing
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
 
-import llvmlite.binding
 import numba
 import numpy as np
-from numba.core.caching import FunctionCache
-
-from pipeline.errors import PipelineError
+from numba.core import event
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
-_unkept = set[Callable[..., Any]]()  # loops that numba could not write to its folder
-
-
-@contextmanager
-def _doing_without(files: Any) -> Iterator[None]:
-    """Go on where numba cannot read or write the files of a loop of ours: it compiles what it got nothing of."""
-    try:
-        yield
-    except Exception as error:  # to unpickle what is damaged raises anything
-        function, folder = files._py_func, Path(files.cache_path).parent
-        is_ours = function.__module__.startswith(("pipeline.", "features."))
-        if isinstance(error, PipelineError | MemoryError) or not is_ours:
-            raise
-        if isinstance(error, OSError):
-            _unkept.add(function)
-            _warn(
-                f"compiled code is not kept beyond this process: {folder}: {error.strerror}; free some space, or set "
-                "NUMBA_CACHE_DIR"
-            )
-            return
-        _warn(f"compiled code in {folder} is damaged, and is made again")
-        with suppress(OSError):
-            files.flush()
-
-
-@cache
-def _warn(message: str) -> None:
-    """Warn once, in the leading process alone: its workers have the same folder."""
-    if multiprocessing.parent_process() is None:
-        logging.getLogger("pipeline").warning("warning: %s", message)
-
-
-# In the place of numba's own guard, which is for spurious errors of Windows.
-FunctionCache._guard_against_spurious_io_errors = _doing_without  # type: ignore[assignment, method-assign]
+inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
+MOST_FAULTS = 20  # A step meets one fault of the cache for each loop that it calls.
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -69,37 +28,57 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-class Loop(NamedTuple):
-    """A loop, as numba's dispatcher (a plain function where NUMBA_DISABLE_JIT is set), and the types it is for."""
+def are_kept() -> bool:
+    """Return whether numba keeps any loops: a run then compiles few or none."""
+    return any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
 
-    function: Any
-    types: tuple[Any, ...]
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether this process has it, or numba's cache, for this processor and as its source is now."""
-        if not hasattr(self.function, "signatures"):
-            return True
-        return self.types in self.function.signatures or self._marker().exists()
+class _Compilations(event.Listener):
+    """Counts the loops that numba compiles, and calls `tell` before the first."""
 
-    def load(self) -> None:
-        """Load the loop, or compile it where it is not kept."""
-        if hasattr(self.function, "signatures"):
-            self.function.compile(self.types)
-            if self.function.py_func not in _unkept:
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self.count, self._tell = 0, tell
+
+    def on_start(self, event: object) -> None:
+        if self.count == 0:
+            self._tell()
+        self.count += 1
+
+    def on_end(self, event: object) -> None:
+        pass
+
+
+def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -> int:
+    """Call steps, which call compiled loops, so that later calls compile nothing; return how many were compiled.
+
+    `tell` is called before the first is compiled. Where NUMBA_CACHE_DIR takes nothing, loops are compiled for this
+    process alone, with a warning; where it is damaged, its index is removed, and loops are compiled again.
+    """
+    compilations = _Compilations(tell)
+    with event.install_listener("numba:compile", compilations):
+        for step in steps:
+            _call(step)
+    return compilations.count
+
+
+def _call(step: Callable[[], object]) -> None:
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    for _ in range(MOST_FAULTS):
+        try:
+            step()
+            return
+        except OSError as error:  # The loop is compiled, and was not written.
+            reason = f"{error.strerror}; free some space, or set NUMBA_CACHE_DIR"
+            _warn(f"warning: compiled code is not kept beyond this process: {folder}: {reason}")
+        except Exception:  # Whatever it likes is raised by code that is not read whole.
+            for index in folder.rglob("*.nbi"):
                 with suppress(OSError):
-                    self._marker().touch()
-
-    def _marker(self) -> Path:
-        """Return the file that says that numba has it: a name for all that numba compiles it anew for."""
-        source = Path(self.function.py_func.__code__.co_filename).stat()
-        features = llvmlite.binding.get_host_cpu_features().flatten()
-        machine = sys.implementation.cache_tag, numba.__version__, llvmlite.binding.get_host_cpu_name(), features
-        made_for = repr((self.types, source.st_mtime_ns, source.st_size, *machine))
-        digest = hashlib.sha256(made_for.encode()).hexdigest()[:16]
-        return Path(self.function.stats.cache_path) / f"{self.function.__name__}-{digest}.compiled"
+                    index.unlink()
+    step()
 
 
-def loops_in(module: ModuleType, *names: str) -> list[Loop]:
-    """Return the loops of a file of some names, once for each of their signatures."""
-    return [Loop(getattr(module, name), types) for name in names for types in module.SIGNATURES[name]]
+@cache
+def _warn(message: str) -> None:
+    """Warn once, in the leading process alone: its workers have the same folder."""
+    if multiprocessing.parent_process() is None:
+        logging.getLogger("pipeline").warning(message)

@@ -42,8 +42,6 @@ class Kernel(ABC):
     name: str
     has_metric = True  # distances are in the 2-norm, so that directions of all features can be learned
     can_move = False  # the gradient by its centers is known
-    loops: tuple[str, ...]  # of `kernel_loops`, for columns; for `slope_sums` besides:
-    slope_loops: tuple[str, ...] = ()
 
     def __init__(self, centers: Values, sigma2: float, dtype: type = np.float32) -> None:
         if not (math.isfinite(sigma2) and sigma2 > 0):
@@ -149,7 +147,6 @@ class GaussianKernel(Kernel):
 
     name = "gaussian"
     can_move = True
-    loops = ("gaussian_float32", "gaussian_float64")  # that of differences is compiled where it is needed: 3 seconds
 
     def _set_up(self) -> None:
         sigma2 = self._sigma2
@@ -219,8 +216,6 @@ class ProductLaplaceKernel(Kernel):
 
     name = "product-laplace"
     has_metric = False
-    loops = ("direct_distances", *GaussianKernel.loops)
-    slope_loops = ("add_squared_slopes",)
 
     def _set_up(self) -> None:
         _absolute_sums("center", self._centers)

@@ -3,14 +3,8 @@
 import math
 
 import numpy as np
-from numba import boolean as b1
-from numba import float32 as f4
-from numba import float64 as f8
-from numba import int64 as i8
 
-from pipeline.kernels.jit import compiled
-
-READ_ONLY = {x: x[:, ::1].copy(readonly=True) for x in (f4, f8)}  # matrices that loops only read
+from pipeline.kernels.jit import compiled, inner
 
 # exp(r) on |r| ≤ ln(2)/2, the polynomial of Cephes' expf; with the two-part reduction below its error
 # stays under 2 units in the last place (test_kernel_functions.py compares it with float64 exp on the whole range).
@@ -23,7 +17,7 @@ _SMALLEST = np.float32(-87.0)  # exponents are held here: below, the float32 res
 _ONE, _TWO, _ZERO = np.float32(1), np.float32(2), np.float32(0)
 
 
-@compiled(error_model="numpy")
+@inner(error_model="numpy")
 def _reduced(exponent):
     """Return r and the bits of 2^k of an exponent ≤ 0, held at `_SMALLEST`: exponent = k ln(2) + r."""
     x = max(_SMALLEST, exponent)
@@ -31,7 +25,7 @@ def _reduced(exponent):
     return (x - whole * _LN2_HIGH) - whole * _LN2_LOW, (np.int32(whole) + 127) << 23
 
 
-@compiled(error_model="numpy")
+@inner(error_model="numpy")
 def _exponential(r, power):
     """Return exp(r) · power, for |r| ≤ ln(2)/2."""
     p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
@@ -75,7 +69,7 @@ _STRIPE = 64  # centers that are computed on together, so that LLVM knows their 
 _FEATURES = 64  # of a stripe at once: it stays in the first cache, and their sum is rounded before it is added on
 
 
-@compiled(error_model="numpy")
+@inner(error_model="numpy")
 def _square(value):
     return value * value
 
@@ -196,15 +190,3 @@ def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column
             strange |= not abs(units) <= most_units
             row[j] += np.int64(units)
     return not strange
-
-
-# Columns, the last argument but one, are float64 where they are added up, and as they are where they give scores.
-FLOAT32_COLUMNS = f4[:, ::1]
-_COLUMNS = (f8[:, ::1], FLOAT32_COLUMNS)
-SIGNATURES = {
-    "gaussian_float32": [(f4[:, ::1], f4[::1], f4[::1], f4, i8[::1], out, i8) for out in _COLUMNS],
-    "gaussian_float64": [(f8[:, ::1], f8[::1], f8[::1], f8, i8[::1], f8[:, ::1], i8)],
-    "direct_distances": [(READ_ONLY[x], READ_ONLY[x], b1, x[:, ::1]) for x in (f4, f8)],
-    "add_squared_slopes": [(*[READ_ONLY[f8]] * 4, f8[::1].copy(readonly=True), f8[::1])],
-    "add_lower_tile": [(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)],
-}

@@ -19,6 +19,7 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, desc
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
+from pipeline.kernels.jit import are_kept
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import (
     DRIVER_BYTES,
@@ -47,7 +48,6 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
-from pipeline.stages.preparation import loops_to_compile
 from pipeline.stages.training_rows import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -215,7 +215,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, COMPILING_BYTES if loops_to_compile(config, shape) else 0)
+    needed = _Bounds(shape, data, limit, 0 if are_kept() else COMPILING_BYTES)
     # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
     # Where nothing fits beside one, a machine that needs none may still do.
     for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):

@@ -11,12 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import boolean as b1
-from numba import float64 as f8
-from numba import int64 as i8
 
-from pipeline.kernels.jit import compiled
-from pipeline.kernels.kernel_loops import READ_ONLY
+from pipeline.kernels.jit import compiled, inner
 
 # Below DOUBT gram_mm a curvature is the small difference of two large numbers: it is believed only from a
 # fresh G. Below CURVATURE_FLOOR gram_mm it is rounding even then.
@@ -60,7 +56,7 @@ def sweep(order, gram, kty, nu, is_exact, mu, active, position, n, G, u, fresh, 
     return order.size, n, moves, worst
 
 
-@compiled()
+@inner()
 def score(m, gram, kty, active, n, u, a):
     """Fill a = C^T c_m and return q_m = y^T K~^-1 c_m (mathematics.md, eq. 22)."""
     for i in range(n):
@@ -71,7 +67,7 @@ def score(m, gram, kty, active, n, u, a):
     return kty[m] - total
 
 
-@compiled()
+@inner()
 def curvature(m, gram, mu, p, G, n, a, b):
     """Return s_m = c_m^T K~^-1 c_m, filling b = G a, unless G_pp gives it (mathematics.md, eqs. 23 and 24).
 
@@ -90,7 +86,7 @@ def curvature(m, gram, mu, p, G, n, a, b):
     return max(gram[m, m] - total, CURVATURE_FLOOR * gram[m, m])
 
 
-@compiled()
+@inner()
 def coordinate_step(mu, q_squared, s, nu, is_exact):
     """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 29 and 30).
 
@@ -104,7 +100,7 @@ def coordinate_step(mu, q_squared, s, nu, is_exact):
     return max(0.0, mu + (q_squared - nu) / (2.0 * q_squared * s))
 
 
-@compiled()
+@inner()
 def change(p, mu, new, n, G, u, g):
     """Update G and u for a weight mu -> new at row p (mathematics.md, eqs. 32 and 33), with g (cap,) to work in.
 
@@ -126,7 +122,7 @@ def change(p, mu, new, n, G, u, g):
             G[i, j] -= scale * g[j]
 
 
-@compiled()
+@inner()
 def leave(p, active, position, n, G, u):
     """Remove coordinate p of G, whose row is now 0 (mathematics.md, eq. 33); the last takes its row. Return n."""
     last = n - 1
@@ -142,7 +138,7 @@ def leave(p, active, position, n, G, u):
     return last
 
 
-@compiled()
+@inner()
 def enter(m, mu, s, q, active, position, n, G, u, b):
     """Append coordinate m with weight mu to G and u (mathematics.md, eq. 34), b = G a. Return n."""
     corner = 1.0 / (1.0 / mu + s)
@@ -252,18 +248,3 @@ def move_to(target, weights, signs, active, n, ridge, smallest):
             active[kept] = m
             kept += 1
     return kept, settled
-
-
-_GRAM, _LISTS = READ_ONLY[f8], (f8[::1], f8[::1], i8[::1])  # weights, signs, active
-_ACTIVE_INVERSE = f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[::1]  # mu, active, position, n, G, u
-NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
-SIGNATURES = {
-    "sweep": [(i8[::1], _GRAM, f8[::1], f8, b1, *_ACTIVE_INVERSE, b1, f8[::1], f8[::1])],
-    "residual_scores": [(_GRAM, f8[::1], f8[::1], i8[::1], f8[::1])],
-    "scaled_system": [(_GRAM, f8[::1], i8[::1], f8[:, ::1])],
-    "inverse_rows": [(f8[:, ::1], f8[:, ::1], i8, i8)],
-    "face_system": [(_GRAM, f8[::1], f8, f8, *_LISTS, i8, f8[:, ::1], f8[::1])],
-    "substitute": [(f8[:, ::1], f8[::1], i8)],
-    "drop_blocked": [(f8[::1], *_LISTS, i8)],
-    "move_to": [(f8[::1], *_LISTS, i8, f8, f8)],
-}

@@ -1,129 +1,110 @@
 """What a run does before its fit: compile the loops that it lacks, mostly none, and store the features."""
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
-from features import deformed_copies
-from features.cell_text import counted
-from features.descriptors import deskew, soft_hog, sphog
+import numpy as np
+
+from features.deformed_copies import Copies
+from features.descriptors.extraction import extract
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows
 from pipeline.datasets.build_feature_store import FeatureItem
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import store_of
+from pipeline.datasets.feature_request import FeatureShape, feature_spec
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.errors import StoppedError
-from pipeline.kernels import kernel_loops
-from pipeline.kernels.jit import Loop, loops_in
+from pipeline.kernels.exact_sums import ExactGram
+from pipeline.kernels.jit import warm_up
+from pipeline.kernels.kernel_functions import DIAGONAL
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
-from pipeline.solvers import solver_loops
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import SolverOptions, solve
 from pipeline.stages.filled_settings import kernels_of, value_dtype
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
-from storage.errors import CannotWriteError, LockedError
 from storage.lock import hold_lock, holder
 
-SILENT_SECONDS = 2.0  # of compiling, before it is told where nobody asked to be told
-COMPILER_SECONDS = 60.0  # for another process that compiles, or is suspended; then both do, which harms nothing
+IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
+SILENT_SECONDS = 2.0  # A fit that nobody watches tells of compiling that takes longer.
 STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
 
 def compile_needed(run: Run) -> None:
-    """Compile, in this process, before workers that only load; what is kept takes a few milliseconds to see."""
-    missing = loops_to_compile(run.config, run.shape, in_rounds=run.in_rounds)
-    if not missing:
-        return
-    run.costs.setdefault(COMPILE, StageCost())
-    with run.stage(COMPILE) as cost:
-        run.events.log(_compiling_words(missing), loops=len(missing))
-        with run.status(COMPILE, COMPILING):
-            compile_loops(missing, stopping.check)
-        cost.items += len(missing)
+    """Compile the loops of a run in this process, before workers that only load them; a stage where any is."""
+    with ExitStack() as compiling:
+
+        def tell() -> None:
+            run.costs.setdefault(COMPILE, StageCost())
+            compiling.enter_context(run.stage(COMPILE))
+            run.events.log(COMPILING)
+            compiling.enter_context(run.status(COMPILE, COMPILING))
+
+        if count := warm_up(_steps_of(run, check=stopping.check), tell):
+            run.costs[COMPILE].items += count
 
 
-def _compiling_words(missing: list[Loop]) -> str:
-    return f"compiling {counted(len(missing), 'loop')}, once on this machine"
-
-
-def compile_told(missing: list[Loop], log: Callable[[str], object] | None) -> None:
-    """Compile loops; tell it by `log`, and without one by a logged warning if it takes long."""
-    if not missing:
-        return
-    words, started = _compiling_words(missing), time.perf_counter()
-    timer = threading.Timer(SILENT_SECONDS, logging.getLogger("pipeline").warning, [words])
+def compile_told(config: TrainConfig, shape: FeatureShape, log: Callable[[str], object] | None) -> None:
+    """Compile the loops of a fit in memory; tell it by `log`, and without one by a warning if it takes long."""
+    started, logger = time.perf_counter(), logging.getLogger("pipeline")
+    timer = threading.Timer(SILENT_SECONDS, logger.warning, [COMPILING])
     timer.daemon = True
-    if log is None:
-        timer.start()
-    else:
-        log(words)
     try:
-        compile_loops(missing)
+        count = warm_up(warming_steps(config, shape), timer.start if log is None else partial(log, COMPILING))
     finally:
         timer.cancel()
-    if log is not None:
+    if log is not None and count:
         log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
-def compile_loops(missing: Iterable[Loop], check: Callable[[], None] = lambda: None) -> None:
-    """Compile loops, or wait for another process that compiles, and load what it has; half a second a loop.
-
-    `check` is called before each loop and many times a second while waiting; what it raises ends it.
-    """
-    lock = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiling.lock"
-    with ExitStack() as stack:
-        with suppress(LockedError, CannotWriteError):
-            stack.enter_context(hold_lock(lock, "compiling", wait_seconds=COMPILER_SECONDS, on_wait=check))
-        for loop in missing:
-            check()
-            loop.load()
-
-
 def prepare_workers(run: Run) -> None:
-    """Let other processes import what they need while this one goes on, some two seconds in each."""
+    """Let other processes import and load what they need while this one goes on, some two seconds in each."""
     run.executor.prepare(partial(_load, run.config, run.shape, in_rounds=run.in_rounds))
 
 
 def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
-    """Load the loops of a run that are kept; to get here, a process has imported the rest."""
-    for loop in loops_of(config, shape, in_rounds=in_rounds):
-        if loop.is_kept:  # others are compiled by the first pass, which tells it
-            loop.load()
+    warm_up(warming_steps(config, shape, in_rounds=in_rounds), lambda: None)
 
 
-def loops_to_compile(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool = False) -> list[Loop]:
-    """Return the loops of a run that this machine lacks."""
-    return [loop for loop in loops_of(config, shape, in_rounds=in_rounds) if not loop.is_kept]
+def _steps_of(run: Run, check: Callable[[], None]) -> Iterator[Callable[[], object]]:
+    """Yield the steps that run the loops of a run, with those of features that are not stored yet."""
+    config = run.config
+    if not (config.resources.stores_features and run.feature_layout.manifest.exists()):
+        images = np.zeros((2, *IMAGE_SHAPE))
+        yield partial(extract, feature_spec(config), images)
+        if config.data.copies > 1:
+            yield lambda: Copies(2, 0).rows(lambda start, stop: images[start:stop], 0, 2)
+    for step in warming_steps(config, run.shape, in_rounds=run.in_rounds):
+        check()
+        yield step
 
 
-def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
-    """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
-    loops = list[Loop]()
-    if not (config.resources.stores_features and store_of(config, shape).manifest.exists()):
-        of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
-        loops += loops_in(of_name, *of_name.SIGNATURES) if of_name else []
-        loops += loops_in(deskew, *deskew.SIGNATURES) if config.features.deskew else []
-        loops += loops_in(deformed_copies, *deformed_copies.SIGNATURES) if config.data.copies > 1 else []
-    kernels, learned = kernels_of(config.kernel), learns_scales(config.kernel.scale)
-    names = {name for kernel in kernels for name in kernel.loops}
-    dtypes = {value_dtype(config, shape), "float32"}  # of the model; of trials
-    columns = [loop for loop in loops_in(kernel_loops, *sorted(names)) if loop.types[0].dtype.name in dtypes]
-    if not in_rounds:  # else candidates are scored with float32 columns too
-        columns = [loop for loop in columns if loop.types[-2] != kernel_loops.FLOAT32_COLUMNS]
-    slopes = {name for kernel in kernels for name in kernel.slope_loops if learned}
-    loops += columns + loops_in(kernel_loops, "add_lower_tile", *sorted(slopes))
+def warming_steps(
+    config: TrainConfig, shape: FeatureShape, *, in_rounds: bool = False
+) -> Iterator[Callable[[], object]]:
+    """Yield steps that run the loops of a fit on a few rows: columns and their sums, slopes, a solve."""
+    X, weights = np.random.default_rng(0).normal(size=(8, 2)), np.ones((8, 1))
+    dtypes = {np.dtype(value_dtype(config, shape)).type, np.float32}  # of the model; of trials
+    stored = (np.float64, np.float32) if in_rounds else (np.float64,)  # candidates are priced by float32 columns
+    for kernel in kernels_of(config.kernel):
+        for of_values in dtypes:
+            columns = kernel(X, 1.0, of_values)
+            yield from (partial(columns.block, X, None, out_dtype) for out_dtype in stored)
+        if config.kernel.sigma2 in ("median", "auto"):
+            yield partial(kernel.typical_sigma2, X)
+        if learns_scales(config.kernel.scale):
+            yield partial(columns.slope_sums, X, weights, DIAGONAL)
+    yield lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2)))
     if config.solver.is_penalised:
-        others = () if config.solver.schedule == "newton" else solver_loops.NEWTON_LOOPS
-        loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in others))
-    return loops
+        gram, kty = X @ X.T, X.sum(axis=1)
+        problem, options = Problem(gram, kty, float(kty @ kty), 1e-3), SolverOptions(schedule=config.solver.schedule)
+        yield lambda: solve(problem, options, np.random.default_rng(0))
 
 
 def build_features(run: Run, *, contents: bool = False) -> bool:

@@ -60,7 +60,7 @@ def test_features_that_bound_the_blocks_need_no_more_than_is_there():
 @pytest.mark.parametrize("select", ["none", "greedy:50"])
 def test_the_compiler_is_charged_once_in_every_stage(monkeypatch, scheduler, select):
     def memory(missing: list[str]) -> list[int]:
-        monkeypatch.setattr(plans, "loops_to_compile", lambda config, shape: missing)
+        monkeypatch.setattr(plans, "are_kept", lambda: not missing)
         settings = {"resources__scheduler": scheduler, "solver__select": select, "centers__count": 500}
         _, plan = planned(shape_of(60_000, 64), 8, **settings)
         assert plan.workers.processes == (8 if scheduler == "processes" else 1)
