@@ -1,21 +1,18 @@
-"""Named arrays: one .npz, or a folder of .npy files to be mapped, with facts in its manifest.
+"""Named arrays: one .npz, or a folder of .npy files to be mapped, with facts in its manifest; both as NumPy has them.
 
-The same arrays give the same bytes: an .npz has its entries sorted, stored uncompressed, dated 1980-01-01, little
-endian, C order. Readers are bounded and use no pickle.
+The same arrays give the same bytes: an .npz has its entries sorted and uncompressed, dated 1980-01-01, in C order.
+Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import math
-import os
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -24,17 +21,11 @@ from storage.files import open_plain, read_errors, replacing
 from storage.folder_layouts import check_plain_name
 from storage.folders import compare, new_folder, read_manifest
 
-_KINDS = "fiub"  # floats, integers, booleans: what a header may claim; objects would need pickle
-_MAXIMUM_ENTRIES = 1000
-_MAXIMUM_HEADER_CHARACTERS = 4096
-_ENTRY_BYTES = 30 + 46  # zip: the header of an entry and its line in the directory, without the names
-_END_BYTES = 22
-_PIECE_BYTES = 64 * 2**20
-_MAGIC = b"\x93NUMPY\x01\x00"
-_HEADER = re.compile(
-    rb"\{'descr': '(?P<descr>\|[biu]1|<[fiu][248])', 'fortran_order': False, "
-    rb"'shape': \((?P<shape>|\d{1,18},|\d{1,18}(?:, \d{1,18})+)\), \} *\n"
-)
+_KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
+_NAMES = "names"  # the entry of an .npz that names all: a damaged directory can hide one
+_HEADER_BYTES = 128  # of an .npy without values, which cannot be mapped
+# NumPy reads headers by the parser of Python, which in CPython before 3.11.5 fails in threads (its issue 106905).
+_parsing = Lock()
 
 
 def write_arrays(
@@ -53,14 +44,26 @@ def write_arrays(
             raise ValueError(f"{path}: metadata is only kept by the folder form; drop it or the .npz suffix")
         wanted_bytes = sum(np.asarray(values).nbytes for values in arrays.values())
         with replacing(path, wanted_bytes, sync_file=durable, sync_folder=durable) as stream:
-            _write_npz(stream, arrays)
+            entries: dict[str, Any] = {_NAMES: np.array(sorted(arrays), str)}
+            entries |= {name: _as_written(name, arrays[name]) for name in sorted(arrays)}
+            np.savez(stream, **entries)
         return
     with new_folder(path, kind="arrays", metadata=metadata) as folder:
         for name, values in arrays.items():
             written = _as_written(name, values)
             with replacing(folder / f"{name}.npy", written.nbytes, sync_folder=False) as stream:
-                stream.write(_npy_header(written.dtype, written.shape))
-                stream.write(_bytes_of(written))
+                np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(written))
+                stream.write(written.reshape(-1).view(np.uint8).data)
+
+
+def _as_written(name: str, values: np.ndarray) -> np.ndarray:
+    """Return an array in C order. Raises ValueError where name or dtype is not allowed."""
+    if "/" in check_plain_name(name):
+        raise ValueError(f"array name: wanted a name without folders, found {name!r}")
+    values = np.asarray(values)
+    if values.dtype.kind not in _KINDS:
+        raise ValueError(f"array {name}: wanted floats, integers or booleans, found dtype {values.dtype}")
+    return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
 
 def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) -> dict[str, np.ndarray]:
@@ -97,28 +100,28 @@ def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarr
 def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and values of each array of an .npz in the order of the names, one at a time in memory.
 
-    Nothing larger than the file is allocated, nothing is unpickled. Raises as `read_arrays`; CorruptDataError also
-    where an entry is compressed, or a header claims what the file does not hold.
+    Raises as `read_arrays`.
     """
-    with _damage_of(path), open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
-        entries = archive.infolist()
-        _check_entries(entries, os.fstat(stream.fileno()).st_size)
-        for info in entries:
-            name = info.filename.removesuffix(".npy")
-            with archive.open(info) as entry:  # checks its header against the directory, and its CRC at its end
-                shape, dtype = _read_header(name, entry, info.file_size)
-                yield name, _read_values(name, entry, shape, dtype)
+    with _damage_of(path), open_plain(path) as stream, np.load(stream, allow_pickle=False) as archive:
+        first, *names = archive.files
+        with _parsing:
+            if first != _NAMES or archive[_NAMES].tolist() != names:
+                raise ValueError("its entries are not those that were written")
+        for name in names:
+            with _parsing:
+                values = archive[name]
+            if not isinstance(values, np.ndarray):
+                raise ValueError(f"{name} is no array")
+            yield name, values
 
 
 def read_npy(path: Path, *, mapped: bool) -> np.ndarray:
-    """Read one .npy file, or map it read-only, after its header has been checked against the file's size."""
-    with _damage_of(path), open_plain(path) as stream:
-        shape, dtype = _read_header(path.name, stream, os.fstat(stream.fileno()).st_size)
-        if not mapped:
-            return _read_values(path.name, stream, shape, dtype)
-        if math.prod(shape) == 0:
-            return np.empty(shape, dtype)
-        return np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape)
+    """Read one .npy file, or map it read-only."""
+    with _damage_of(path), _parsing:
+        if mapped and path.stat().st_size > _HEADER_BYTES:
+            return np.lib.format.open_memmap(path, mode="r")
+        with open_plain(path) as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 @contextlib.contextmanager
@@ -132,101 +135,6 @@ def _damage_of(path: Path) -> Iterator[None]:
                 if error.errno in (None, errno.EINVAL):  # a seek to where a damaged directory points
                     raise ValueError("its directory points outside it") from None
                 raise
-    except (
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        ValueError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, KeyError) as error:
         reason = str(error) or type(error).__name__
         raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
-
-
-def _write_npz(stream: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the arrays to a seekable stream; no copy of an array that is contiguous and little endian."""
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            values = _as_written(name, arrays[name])
-            header, data = _npy_header(values.dtype, values.shape), _bytes_of(values)
-            info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-            info.create_system, info.external_attr = 3, 0o644 << 16
-            info.file_size = len(header) + data.nbytes  # known before, so that it may exceed 4 GiB
-            with archive.open(info, "w") as entry:
-                entry.write(header)
-                for start in range(0, data.nbytes, _PIECE_BYTES):
-                    entry.write(data[start : start + _PIECE_BYTES])
-
-
-def _as_written(name: str, values: np.ndarray) -> np.ndarray:
-    """Return an array in C order and little endian. Raises ValueError where name or dtype is not allowed."""
-    if "/" in check_plain_name(name):
-        raise ValueError(f"array name: wanted a name without folders, found {name!r}")
-    values = np.asarray(values)
-    if values.dtype.kind not in _KINDS:
-        raise ValueError(f"array {name}: wanted floats, integers or booleans, found dtype {values.dtype}")
-    return np.asarray(values, values.dtype.newbyteorder("<"), order="C")
-
-
-def _bytes_of(values: np.ndarray) -> memoryview:
-    return values.reshape(-1).view(np.uint8).data
-
-
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header of the .npy form of an array (version 1.0)."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-    return header.getvalue()
-
-
-def _check_entries(entries: list[zipfile.ZipInfo], file_bytes: int) -> None:
-    if len(entries) > _MAXIMUM_ENTRIES:
-        raise ValueError(f"{len(entries)} entries, at most {_MAXIMUM_ENTRIES} are read")
-    if len({info.filename for info in entries}) != len(entries):
-        raise ValueError("an entry occurs twice")
-    for info in entries:
-        if "/" in check_plain_name(info.filename) or not info.filename.endswith(".npy"):
-            raise ValueError(f"entry {info.filename!r} is not a plain .npy name")
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-            raise ValueError(f"entry {info.filename} is compressed; only stored entries are read")
-    # Every byte is accounted for: a damaged directory can hide an entry, and a header can claim any size.
-    # Entries above 2 GiB carry longer headers, so there the account is an upper bound.
-    accounted = _END_BYTES + sum(_ENTRY_BYTES + 2 * len(info.filename) + info.file_size for info in entries)
-    if accounted > file_bytes or (accounted != file_bytes and file_bytes < zipfile.ZIP64_LIMIT // 2):
-        raise ValueError(f"its entries account for {accounted} bytes, it has {file_bytes}")
-
-
-def _read_header(name: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype that a .npy header claims, in the one spelling that we write.
-
-    numpy would evaluate the header as a Python literal. That is neither needed nor safe in threads: the parser of
-    CPython 3.11 may fail in one thread while another one is in it (SystemError, issue 106905).
-    """
-    if stream.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError(f"array {name} is not of .npy version 1.0")
-    length = int.from_bytes(stream.read(2), "little")
-    if length > _MAXIMUM_HEADER_CHARACTERS:
-        raise ValueError(f"array {name} has a header of {length} characters")
-    header = _HEADER.fullmatch(stream.read(length))
-    if header is None:
-        raise ValueError(f"array {name} has a dtype, an order or a header we never write")
-    dtype = np.dtype(header["descr"].decode())
-    shape = tuple(int(part) for part in header["shape"].split(b",") if part.strip())
-    # Compared before anything is allocated: a header may claim any shape.
-    if stream.tell() + math.prod(shape) * dtype.itemsize != size:
-        raise ValueError(f"array {name} claims shape {shape}, its entry has {size} bytes")
-    return shape, dtype
-
-
-def _read_values(name: str, stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    values = np.empty(shape, dtype)
-    view = _bytes_of(values)
-    position = 0
-    while position < view.nbytes:
-        # An entry of an .npz is read by way of a copy, of a MiB at a time.
-        count = stream.readinto(view[position : position + 2**20])  # type: ignore[attr-defined]  # opened for bytes
-        if not count:
-            raise EOFError(f"array {name} ends early")
-        position += count
-    return values

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -73,25 +72,16 @@ def read_manifest(root: Path) -> Manifest:
         return _decode(read_record(path))
     except MissingDataError:
         raise MissingDataError(f"{path}: does not exist; the folder was never completed") from None
-    except (CorruptDataError, ValueError, TypeError) as error:
+    except (CorruptDataError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
         remedy = remedy_at(root, f"delete the folder {root} and build it again")
         raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}") from None
 
 
 def _decode(body: dict[str, Any]) -> Manifest:
-    if body.keys() != {"kind", "format_version", "files", "metadata"}:
-        raise ValueError("not a manifest")
-    if body["format_version"] != FORMAT_VERSION:
-        raise ValueError(f"format version {body['format_version']!r}, this program reads {FORMAT_VERSION}")
-    if not all(isinstance(body[key], kind) for key, kind in (("kind", str), ("files", dict), ("metadata", dict))):
-        raise ValueError("kind, metadata or files has the wrong type")
+    if body.get("format_version") != FORMAT_VERSION:
+        raise ValueError(f"format version {body.get('format_version')!r}, this program reads {FORMAT_VERSION}")
     files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
-    for name, entry in files.items():
-        if type(entry.bytes) is not int or entry.bytes < 0:
-            raise ValueError(f"the size of {name} is {entry.bytes!r}")
-        if not isinstance(entry.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
-            raise ValueError(f"the digest of {name} is not a sha256")
     return Manifest(body["kind"], files, body["metadata"])
 
 

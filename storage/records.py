@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import CorruptDataError, MissingDataError, StorageError
-from storage.files import MAXIMUM_JSON_BYTES, make_folder, parse_json, read_errors, read_plain, write_file
+from storage.files import make_folder, parse_json, read_errors, read_plain, write_file
 from storage.folder_layouts import check_plain_name
 
 
@@ -52,53 +52,43 @@ def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of bounded size.
+    """Read a JSON file.
 
     Raises MissingDataError where it does not exist, UnavailableStoreError where it cannot be read, CorruptDataError.
     """
     try:
         with read_errors(path):
-            return parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
+            return parse_json(read_plain(path))
     except ValueError as error:
         raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it") from None
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object that programs read back, with the digest of each of its values under `digest`.
+    """Write a JSON object that programs read back, with its digest under `digest`.
 
     Raises as `write_json`; ValueError also where `body` has a `digest` already.
     """
     if "digest" in body:
         raise ValueError("the key 'digest' is the record's own")
     body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    write_json(path, {**body, "digest": {key: digest_of(value)[:16] for key, value in body.items()}}, compact=compact)
+    write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
 
 
 def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
-    """Read what `write_record` wrote, without its digests; layout and order of the text do not matter.
+    """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
 
-    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where a value does not match its digest.
+    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where it does not match its digest.
     """
     try:
         body = read_json(path)
-        digests = body.pop("digest", None) if isinstance(body, dict) else None
-        if not isinstance(digests, dict):
-            raise CorruptDataError(f"{path}: it has no digests of its values; {remedy}")
-        found = {key: _digest_of_any(value) for key, value in body.items()}
     except CorruptDataError as error:
         raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}") from None
-    odd = sorted(key for key in {**digests, **found} if digests.get(key) != found.get(key))
-    if odd:
-        raise CorruptDataError(f"{path}: {', '.join(odd[:3])}: not the value that was written; {remedy}")
-    return body
-
-
-def _digest_of_any(value: object) -> str | None:
-    """Return the digest of a value, None for one that we never write, such as NaN."""
     try:
-        return digest_of(value)[:16]
-    except (ValueError, RecursionError):
-        return None
+        if body.pop("digest") == digest_of(body):
+            return dict(body)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # no object, or none of ours
+        pass
+    raise CorruptDataError(f"{path}: not the record that was written; {remedy}")
 
 
 class Markers(dict[str, dict[str, Any]]):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import CorruptDataError, MissingDataError
-from storage.files import MAXIMUM_JSON_BYTES, parse_json, read_errors, read_plain
+from storage.files import parse_json, read_errors, read_plain
 
 NODE_FILE = "zarr.json"
 OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
@@ -68,7 +68,7 @@ def _read_node(folder: Path) -> dict[str, Any]:
     path = folder / NODE_FILE
     try:
         with read_errors(path):
-            node = parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
+            node = parse_json(read_plain(path))
     except MissingDataError:
         raise invalid(path, "missing") from None
     except ValueError as error:

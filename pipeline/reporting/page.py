@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from features.published import PUBLISHED, cache_folder, given_folder, missing_files
 from features.targets import labels_from_decision
 from pipeline.config.command_line import program
-from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.examples import ExamplePart, ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
@@ -234,7 +233,7 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
 def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
     """Return the frozen settings as text, the command of the first start, and what it ran with."""
     stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
-    settings = tried(notes, "settings", lambda: read_plain(layout.config, MOST_TOML_BYTES).decode())
+    settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
     if settings is not None:
         settings = IMAGE_SETTINGS.sub(r"\1", settings)
     arguments = stored.get("arguments")

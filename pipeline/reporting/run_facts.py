@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
 from pipeline.runtime.progress import Progress, duration
 from pipeline.runtime.run_folder import frozen_config, read_report, resume_command
-from storage.errors import LINES, CorruptDataError, remedy_of
+from storage.errors import CorruptDataError, remedy_of
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
 from storage.lock import holder
@@ -21,14 +21,6 @@ from storage.records import read_record
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*/*.json", "solutions/*.npz")
-
-# Of lines of log.jsonl and metrics.jsonl, as far as they are shown or drawn.
-_TEXTS = {"time", "event", "stage", "message", "error", "traceback", "statistics"}
-_COUNTS = {"round", "output", "iteration", "n_active"}
-_COUNTS |= {"visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn", "columns_never_made"}
-_NUMBERS = {"penalty", "objective"}
-_NUMBERS_OR_NONE = {"relative_gap", "working_set", "violators", "admitted", "dropped", "hold_out_error", "sample_error"}
-_LARGEST = 1e308
 
 _Value = TypeVar("_Value")
 
@@ -116,10 +108,7 @@ def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list
 
 
 def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]]:
-    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out.
-
-    So are those with a value that no run writes there, which are noted in `damaged`.
-    """
+    """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out."""
     try:
         with open_plain(path) as stream:
             stream.seek(max(stream.seek(0, os.SEEK_END) - most_bytes, 0))
@@ -133,26 +122,7 @@ def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]
     for line in found:
         with suppress(ValueError):
             records.append(parse_json(line))
-    looked_at = [(record, odd_key(record)) for record in records if isinstance(record, dict)]
-    odd = {key for _, key in looked_at if key is not None}
-    damaged += [f"lines: {path}: {key} of a line is not what a run writes there; {LINES}" for key in sorted(odd)]
-    return [record for record, key in looked_at if key is None]
-
-
-def odd_key(line: Mapping[str, Any]) -> str | None:
-    """Return a key of a line of log.jsonl or metrics.jsonl whose value is of no kind that runs write, None without."""
-    for key, value in line.items():
-        a_number = type(value) in (int, float) and abs(value) < _LARGEST
-        odd = (
-            (key in _TEXTS and not isinstance(value, str))
-            or (key in _COUNTS and not (a_number and value >= 0))
-            or (key in _NUMBERS and not a_number)
-            or (key in _NUMBERS_OR_NONE and not (a_number or value is None))
-            or (key == "relative_gaps" and not (value is None or isinstance(value, list)))
-        )
-        if odd:
-            return key
-    return None
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _age(layout: RunLayout) -> float | None:

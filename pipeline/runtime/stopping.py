@@ -54,7 +54,7 @@ class Lease:
 
 def _latest_lease(path: Path) -> int:
     with suppress(OSError, ValueError, CorruptDataError):
-        return int(read_plain(path, 100))  # read, not only stat'ed: opening asks a file server, stat may ask a cache
+        return int(read_plain(path))  # read, not only stat'ed: opening asks a file server, stat may ask a cache
     return 0
 
 

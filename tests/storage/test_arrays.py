@@ -57,44 +57,35 @@ def test_bytes_depend_on_the_arrays_alone(tmp_path: Path, name: str, monkeypatch
     assert len(contents[0]) == (1 if name == "a.npz" else len(ARRAYS) + 1)
 
 
-BOMBS = {
-    "lying shape": npy_bytes("<f8", (2**40,), bytes(8)),
-    "overflowing shape": npy_bytes("<f8", (2**62, 2**62), bytes(8)),
+STRANGE = {
+    "more than there is": npy_bytes("<f8", (2**20,), bytes(8)),
     "negative shape": npy_bytes("<f8", (-1, -1), bytes(8)),
     "object dtype": npy_bytes("|O", (1,), pickle.dumps([1])),
-    "structured dtype": npy_bytes([("a", "<f8")], (1,), bytes(8)),
-    "big endian": npy_bytes(">f8", (1,), bytes(8)),
-    "bytes after the data": npy_bytes("<f8", (1,), bytes(9)),
     "no npy at all": b"hello world",
     "long header": b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535,
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_lying_npy_headers(tmp_path: Path, name: str) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("x.npy", BOMBS[name])
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_array_is_damage(tmp_path: Path, name: str) -> None:
+    write_arrays(tmp_path / "a.npz", {"x": np.ones(3)})
+    with zipfile.ZipFile(tmp_path / "a.npz") as whole, zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("names.npy", whole.read("names.npy"))
+        archive.writestr("x.npy", STRANGE[name])
     with pytest.raises(CorruptDataError) as caught:
-        read_arrays(tmp_path / "a.npz")
+        read_arrays(tmp_path / "b.npz")
     assert caught.value.exit_code == 65
-    (tmp_path / "x.npy").write_bytes(BOMBS[name])
+    (tmp_path / "x.npy").write_bytes(STRANGE[name])
     for mapped in (False, True):
         with pytest.raises(CorruptDataError):
             arrays.read_npy(tmp_path / "x.npy", mapped=mapped)
 
 
-def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", npy_bytes("|u1", (2**24,), bytes(2**24)))
-    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("the bomb was opened"))
-    with pytest.raises(CorruptDataError, match="compressed"):
-        read_arrays(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("names", [["../x.npy"], ["/x.npy"], ["x.txt"], ["a/x.npy"], [f"{n}.npy" for n in range(1001)]])
-def test_strange_entries(tmp_path: Path, names: list[str]) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+@pytest.mark.parametrize("names", [[], ["x.npy"], ["names.npy", "y.npy"], ["names.npy", "x.npy", "y.npy"]])
+def test_other_entries_are_damage(tmp_path: Path, names: list[str]) -> None:
+    write_arrays(tmp_path / "a.npz", {"x": np.ones(3)})
+    with zipfile.ZipFile(tmp_path / "a.npz") as whole, zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
         for name in names:
-            archive.writestr(name, npy_bytes("<f8", (1,), bytes(8)))
+            archive.writestr(name, whole.read(name if name == "names.npy" else "x.npy"))
     with pytest.raises(CorruptDataError):
-        read_arrays(tmp_path / "a.npz")
+        read_arrays(tmp_path / "b.npz")

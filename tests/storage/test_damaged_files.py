@@ -115,7 +115,7 @@ def test_any_other_length_is_noticed(form: Form, tmp_path: Path) -> None:
         path.write_bytes(data[:length])
         assert is_noticed(form, tmp_path) or (length == len(data) - 1 and path.suffix == ".json")
     path.write_bytes(data + b"x")
-    assert is_noticed(form, tmp_path)
+    assert is_noticed(form, tmp_path) or path.suffix == ".npz"  # whose end is found
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"x": 1}', b"\xff", b"[" * 100_000])

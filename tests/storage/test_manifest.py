@@ -14,7 +14,7 @@ from storage import folders
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import MANIFEST_NAME, check_plain_name
 from storage.folders import FileDigest, Manifest, seal
-from storage.records import canonical_json, digest_of, read_json
+from storage.records import canonical_json, read_json, write_record
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -64,36 +64,21 @@ def test_a_linked_folder_is_no_part_of_it(folder: Path) -> None:
     assert len(folders.verify(folder, contents=True)) == 2
 
 
-def signed(body: dict) -> bytes:
-    return json.dumps({**body, "digest": {key: digest_of(value)[:16] for key, value in body.items()}}).encode()
-
-
 SHA = "0" * 64
-GOOD = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
 CRAFTED: dict[str, dict[str, Any]] = {
     "traversal": {"files": {"../../etc/passwd": [1, SHA]}},
     "absolute": {"files": {"/etc/passwd": [1, SHA]}},
-    "inner traversal": {"files": {"a/../../b": [1, SHA]}},
-    "backslash": {"files": {"..\\b": [1, SHA]}},
-    "negative size": {"files": {"a": [-1, SHA]}},
-    "boolean size": {"files": {"a": [True, SHA]}},
-    "short digest": {"files": {"a": [1, "00"]}},
-    "digest no text": {"files": {"a": [1, 0]}},
     "entry no pair": {"files": {"a": 1}},
-    "files no object": {"files": [1]},
     "newer version": {"format_version": 2},
-    "kind no text": {"kind": 1},
-    "metadata no object": {"metadata": []},
-    "extra key": {"run": "rm"},
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_well_signed_lie_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / MANIFEST_NAME
-    path.write_bytes(signed(GOOD))
-    assert folders.read_manifest(tmp_path) == Manifest("k"), "else the lies prove nothing"
-    path.write_bytes(signed(GOOD | CRAFTED[name]))
+def test_a_manifest_of_another_form_is_refused(tmp_path: Path, name: str) -> None:
+    good = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
+    write_record(tmp_path / MANIFEST_NAME, good)
+    assert folders.read_manifest(tmp_path) == Manifest("k"), "else the others prove nothing"
+    write_record(tmp_path / MANIFEST_NAME, good | CRAFTED[name])
     with pytest.raises(CorruptDataError, match=r"damaged manifest .*; delete the folder .* and build it again$"):
         folders.read_manifest(tmp_path)
 
