@@ -36,7 +36,7 @@ docs: $(VENV)/.test-ready ## build the pages of docs/ as a site in build/docs
 	@echo "open build/docs/index.html"
 
 benchmarks: $(VENV)/.test-ready ## time runs, stage by stage, against the bare arithmetic in them (needs MNIST; minutes)
-	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks
+	$(RUN) jobs/benchmarks/speed.py --out runs/benchmarks
 
 paper: $(VENV)/.test-ready ## the paper's tables and figures (about half an hour; needs the data sets, or downloads them)
 	$(RUN) jobs/paper/table_regression.py

@@ -1,7 +1,7 @@
 """Every training point of MNIST a candidate, against the arithmetic of one bare pass and against random centers.
 
 COMMAND: python jobs/benchmarks/all_candidates.py --out DIR [--penalty 1] [--centers all] [--memory-limit 4GiB]
-         [--seeds 0,1,2] [--data-dir DIR]
+         [--seeds 0,1,2]
 
 The bare pass is one symmetric pass over all pairs of training points, sgemm and exp alone, in the same tiles and on as
 many threads; it is timed before and after the run, and the time of the run is given in units of their mean. The
@@ -46,7 +46,7 @@ def bare_pass(X: np.ndarray, workers: int) -> float:
 def random_error(asked: argparse.Namespace, count: int, seed: int) -> float:
     """Return the test error of least squares on random centers."""
     arguments = ["--sigma2", asked.sigma2, "--centers", str(count), "--seed", str(seed), "--penalty", "none"]
-    error: float = run_mnist(asked.out, asked.data_dir, f"random-{count}-{seed}", *arguments)[1]["error_rate"]
+    error: float = run_mnist(asked.out, f"random-{count}-{seed}", *arguments)[1]["error_rate"]
     return error
 
 
@@ -59,21 +59,20 @@ def options() -> argparse.Namespace:
     parser.add_argument("--memory-limit", default="4GiB")
     parser.add_argument("--seeds", type=lambda text: [int(item) for item in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data-dir")
     return parser.parse_args()
 
 
 def main() -> None:
     asked = options()
     common = ["--sigma2", asked.sigma2, "--penalty", asked.penalty, "--refit", "ridge"]
-    layout, few = run_mnist(asked.out, asked.data_dir, f"random-1000-{asked.penalty}", *common)
+    layout, few = run_mnist(asked.out, f"random-1000-{asked.penalty}", *common)
     X = feature_store_of(layout).read("train", 0, few["n_train"])
     bare = [bare_pass(X, asked.workers)]
     arguments = [*common, "--centers", asked.centers, "--memory-limit", asked.memory_limit]
     arguments += ["--workers", str(asked.workers)]
     name = f"{asked.centers}-{asked.penalty}"
     started = time.perf_counter()
-    _, report = run_mnist(asked.out, asked.data_dir, name, *arguments)
+    _, report = run_mnist(asked.out, name, *arguments)
     seconds = time.perf_counter() - started
     bare.append(bare_pass(X, asked.workers))
     count = report["model_n_centers"]

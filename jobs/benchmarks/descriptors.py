@@ -1,7 +1,7 @@
 """Features of images on held-out rows: their powers and widths, and how far images are made upright.
 
 COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits]
-         [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2] [--data-dir DIR]
+         [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2]
 
 Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
 third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
@@ -68,7 +68,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=36_000)
     parser.add_argument("--widths", type=numbers, default=[0.35, 0.5, 0.7])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data-dir")
     return parser.parse_args()
 
 
@@ -82,8 +81,7 @@ def numbers(text: str) -> list[float]:
 
 def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
-    data_dir = asked.data_dir or os.environ.get("SLKL_DATA_DIR")
-    source = open_source(SourceSpec(dataset, data_dir if dataset in ("mnist", "usps") else None))
+    source = open_source(SourceSpec(dataset))
     images, labels = source.read("train", 0, min(asked.rows, source.n_train))
     return images, labels.astype(np.int64)
 

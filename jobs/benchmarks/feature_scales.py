@@ -1,7 +1,7 @@
 """Learned scales and tried widths on tables: root mean squared test errors in deviations of the target.
 
 COMMAND: python jobs/benchmarks/feature_scales.py --out DIR [--tables noise,friedman,arm,directions,abalone,boston]
-         [--draws 3] [--centers 500] [--size 200] [--data-dir DIR]
+         [--draws 3] [--centers 500] [--size 200]
 
 Generated tables of 4500 rows to train on and 3000 to test on: `noise` has 32 inputs of which five matter, `friedman`
 30 of which five matter, `arm` the angles of eight joints that all matter, `directions` 20 inputs of which three sums
@@ -86,14 +86,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--centers", type=int, default=500)
     parser.add_argument("--size", type=int, default=200)
-    parser.add_argument("--data-dir")
     return parser.parse_args()
 
 
-def table(name: str, draw: int, data_dir: str | None) -> tuple[Table, Table]:
+def table(name: str, draw: int) -> tuple[Table, Table]:
     """Return the rows to train on and those to test on."""
     if name not in GENERATED:
-        source = open_source(SourceSpec(name, data_dir or os.environ.get("SLKL_DATA_DIR"), seed=draw))
+        source = open_source(SourceSpec(name, seed=draw))
         return source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
     make, deviation = GENERATED[name]
     rng = np.random.default_rng([draw, 0])
@@ -111,7 +110,7 @@ def main() -> int:
     for name in asked.tables:
         errors: dict[str, list[float]] = {way: [] for way in [*WAYS, "boosting"]}
         for draw in range(asked.draws):
-            (X, y), (X_test, y_test) = table(name, draw, asked.data_dir)
+            (X, y), (X_test, y_test) = table(name, draw)
             machines = {
                 way: make_pipeline(
                     StandardScaler(),

@@ -1,7 +1,7 @@
 """Columns on demand against the Gram of all candidates: how many are materialised, and what either takes.
 
 COMMAND: python jobs/benchmarks/materialised_columns.py --out DIR [--centers 1000,10000] [--penalties 1,0.1]
-         [--workers 2] [--data-dir DIR] [--data FILE.npz]
+         [--workers 2] [--data FILE.npz]
 
 MNIST, the paper's features, sigma2 = 2, ten classes. Each run is a process of its own, after one that builds the
 features and compiles. Columns made on the fly were scored and dropped again, each visit of a candidate counted;
@@ -32,7 +32,6 @@ def trained(asked: argparse.Namespace, mode: str, *arguments: str) -> dict[str, 
     folder = asked.out / f"{mode}-{time.time_ns()}"
     command = [sys.executable, "-m", "pipeline.train", asked.data, "--config", str(PAPER), "--sigma2", "2", "-q"]
     command += ["--features-dir", str(asked.out / "features"), "--run-dir", str(folder), "--workers", asked.workers]
-    command += ["--data-dir", asked.data_dir] if asked.data_dir else []
     started = time.perf_counter()
     subprocess.run([*command, "--set", f"centers.columns={mode}", *arguments], check=True, cwd=ROOT)
     report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -67,7 +66,6 @@ def main() -> None:
     parser.add_argument("--centers", type=lambda text: text.split(","), default=["1000", "10000"])
     parser.add_argument("--penalties", type=lambda text: text.split(","), default=["1", "0.1"])
     parser.add_argument("--workers", default="2")
-    parser.add_argument("--data-dir")
     parser.add_argument("--data", default="mnist")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -41,11 +41,10 @@ SETTINGS = {
 BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 
 
-def run_mnist(out: Path, data_dir: str | None, name: str, *arguments: str) -> tuple[RunLayout, dict[str, Any]]:
+def run_mnist(out: Path, name: str, *arguments: str) -> tuple[RunLayout, dict[str, Any]]:
     """Train into a new folder of `out`, whose runs share their features; return its layout and report."""
     folder = out / f"{name}-{time.time():.0f}"
     common = ["--config", str(PAPER), "--features-dir", str(out / "features"), "--run-dir", str(folder), "-q"]
-    common += ["--data-dir", data_dir] if data_dir else []
     code = train(["mnist", *common, *arguments])
     assert code in (0, NOT_CONVERGED), f"the run ended with exit code {code}"
     layout = RunLayout(folder)

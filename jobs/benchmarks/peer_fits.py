@@ -58,7 +58,6 @@ def train(asked: Facts, folder: Path, *arguments: str) -> RunLayout:
     command = [sys.executable, "-m", "pipeline.train", *SETTINGS[asked["dataset"]][0], *arguments]
     command += ["--workers", str(asked["threads"]), "--features-dir", asked["features_dir"], "--run-dir", str(folder)]
     command += ["--set", f"data.n_train={asked['n_train']}"] if asked["n_train"] else []
-    command += ["--data-dir", asked["data_dir"]] if asked["data_dir"] else []
     code = subprocess.run([*command, "-q"], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
     if code not in (0, NOT_CONVERGED):
         raise SystemExit(code)

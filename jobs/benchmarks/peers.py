@@ -1,7 +1,7 @@
 """What a user would pick instead: fit and prediction time, memory, size and error of each, on the same features.
 
 COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,greedy-1000,...]
-         [--cap SECONDS] [--threads N] [--features-dir DIR] [--data-dir DIR]
+         [--cap SECONDS] [--threads N] [--features-dir DIR]
 
 Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
 all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
@@ -12,7 +12,7 @@ Each has a process of its own and the same number of threads, and is ended once 
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
 candidates, statistics and solve) and end with the model, predictions are those of all test rows in memory by a
 model that has predicted before; start and imports are not counted. Peak memory is that of the largest process, for the
-peers with the features that they need. Writes DIR/peers.json, whose rows are not run again, and DIR/peers.png.
+peers with the features that they need. Writes DIR/peers.json, whose rows are not run again.
 """
 
 import argparse
@@ -23,7 +23,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, variance
-from typing import Any
 
 from child_process import Facts, facts_of
 
@@ -53,7 +52,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cap", type=float, default=1800.0, help="seconds for each fit, and for each prediction")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--features-dir", type=lambda text: Path(text).absolute(), help="(default: DIR/features)")
-    parser.add_argument("--data-dir", type=lambda text: str(Path(text).absolute()))
     found = parser.parse_args()
     if unknown := [name for name in found.methods if not re.fullmatch(SIZED, name)]:
         parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}, greedy-1000-4000")
@@ -68,7 +66,7 @@ def runs_of(asked: argparse.Namespace) -> Path:
 def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[Facts, str]:
     """Let a process of its own do what `settings` ask for; return all facts it gave, and how it ended."""
     paths = {"runs": str(runs_of(asked))}
-    paths |= {"features_dir": str(asked.features_dir or asked.out / "features"), "data_dir": asked.data_dir}
+    paths |= {"features_dir": str(asked.features_dir or asked.out / "features")}
     libraries = (f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA"))
     environment = {**os.environ, **dict.fromkeys(libraries, str(asked.threads))}
     command = [sys.executable, str(Path(__file__).with_name("peer_fits.py")), json.dumps(settings | paths)]
@@ -176,59 +174,6 @@ def yes(holds: bool) -> str:
     return "yes" if holds else "NO "
 
 
-def plot(rows: list[Facts], title: str, path: Path) -> None:
-    """Draw error against the seconds of the fit and of the prediction, ours and theirs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained", sharey=True)
-    done = sorted((row for row in rows if row["ended"] == "done"), key=lambda row: row["error_percent"])
-    for axis, key in zip(axes, TIMES, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="seconds", title=f"error against time to {TIMES[key]}")
-        for own, marker, color, owner in ((False, "s", "C7", "others"), (True, "o", "C0", "slkl")):
-            points = [(row[key], row["error_percent"]) for row in done if (row["kind"] in OWN) == own]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker, color=color, markersize=7, alpha=0.8, label=owner)
-        axis.grid(True, which="both", alpha=0.15)
-        axis.margins(0.15)
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
-        axis.yaxis.set_minor_locator(NullLocator())
-        axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("test error, %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(title)
-    figure.draw_without_rendering()
-    named = [row for row in done if "@" not in row["name"]]  # of several draws the first has a label
-    texts = [(WORDS[row["kind"]].format(row["asked_size"]), row["kind"] in OWN) for row in named]
-    for axis, key in zip(axes, TIMES, strict=True):
-        put_labels(axis, [(row[key], row["error_percent"], *text) for row, text in zip(named, texts, strict=True)])
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-
-
-def put_labels(axis: Any, points: list[tuple[float, float, str, bool]]) -> None:
-    """Write each text beside its point (x, y, text, own), where it covers no other point or text and stays inside."""
-    from matplotlib.transforms import Bbox
-
-    inside = axis.get_window_extent()
-    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in axis.transData.transform([p[:2] for p in points])]
-    places = [(x, y) for far in range(0, 60, 9) for y in (far, -far) for x in (9, -9)]
-    for x, y, text, own in points:
-        for dx, dy in places:
-            side = {"ha": "left" if dx > 0 else "right", "va": "center", "fontsize": 8.5}
-            color = "C0" if own else "0.35"
-            note = axis.annotate(text, (x, y), (dx, dy), textcoords="offset points", color=color, **side)
-            box = note.get_window_extent()
-            free = not any(box.overlaps(other) for other in taken)
-            if (free and inside.contains(*box.min) and inside.contains(*box.max)) or (dx, dy) == places[-1]:
-                taken.append(box)
-                break
-            note.remove()
-
-
 def main() -> None:
     asked = options()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -239,8 +184,6 @@ def main() -> None:
         rows.append(row)
     print("command: the whole of ours, with start, imports and test error")
     print("\n".join(["", *claims(rows)]))
-    count = f"the first {asked.n_train} rows of " if asked.n_train else ""
-    plot(rows, f"{count}{asked.dataset}, {asked.threads} threads", asked.out / "peers.png")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """What a user would pick instead for a table: error and core seconds of each, untuned by hand, on one thread.
 
 COMMAND: python jobs/benchmarks/table_peers.py --out DIR [--tables abalone,arm,five_of_28:2250000,...]
-         [--methods slkl,boosting,...] [--data-dir DIR]
+         [--methods slkl,boosting,...]
 
 A generated table has as many training rows as a number after its name says. slkl: our estimators with their defaults,
-the median of five seeds on the first split, and how far the worst is above it; slkl 1000: one seed, 1000 candidates.
-Nystroem 1000: as many random columns and a ridge (RidgeClassifier for classes), its width and ridge those of the lowest
-error on a tenth of the training rows, held out; SVC: likewise, its width and C. boosting: HistGradientBoosting with its
-defaults. CatBoost with its defaults, LightGBM with 500 trees, and xRFM with its defaults and a tenth held out are
-measured where they are installed: pip install catboost lightgbm xrfm. All but the trees see inputs standardised. Errors
-are those of the test rows, looked at once: % of them, or in units of the target's deviation the root of the mean
-square; classes have the log loss of the probabilities besides, where the method gives them. "-": not installed, not for
-this target, or too slow on so many rows. Writes DIR/table_peers.json, whose rows are not run again.
+the median of five seeds on the first split, and how far the worst is above it. boosting: HistGradientBoosting with its
+defaults. CatBoost with its defaults, and LightGBM with 500 trees, are measured where they are installed: pip install
+catboost lightgbm. Errors are those of the test rows, looked at once: % of them, or in units of the target's deviation
+the root of the mean square; classes have the log loss of the probabilities besides. "-": not installed. Writes
+DIR/table_peers.json, whose rows are not run again.
 """
 
 import argparse
@@ -21,9 +18,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -33,29 +28,20 @@ from generated_tables import GENERATED, Table
 from measurement_tables import cells_of_fits
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import log_loss
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from features.paper_tables import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.kernels.kernel_functions import GaussianKernel
 
-CENTERS, WIDTHS = 1000, (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # times the median of the squared distances
-RIDGES, COSTS = 10.0 ** np.arange(-6, 2), (10.0, 100.0)
 DRAWS = {"abalone": 2, "boston": 5, "digits": 2}  # splits of the tables that have no test part of their own
 SEEDS = 5  # of slkl on the first split
-METHODS = ("slkl", "slkl 1000", "Nystroem 1000", "boosting", "CatBoost", "LightGBM", "xRFM", "SVC")
-PACKAGES = {"CatBoost": "catboost", "LightGBM": "lightgbm", "xRFM": "xrfm"}
-MOST_ROWS = {"Nystroem 1000": 15_000, "SVC": 15_000, "xRFM": 10_000}  # of those that take many minutes on more
+METHODS = ("slkl", "boosting", "CatBoost", "LightGBM")
+PACKAGES = {"CatBoost": "catboost", "LightGBM": "lightgbm"}
 
 
-def table_of(name: str, seed: int, data_dir: str | None) -> Table:
+def table_of(name: str, seed: int) -> Table:
     generated, _, n_train = name.partition(":")
     if generated in GENERATED:
         return GENERATED[generated](n_train=int(n_train)) if n_train else GENERATED[generated]()
@@ -63,14 +49,14 @@ def table_of(name: str, seed: int, data_dir: str | None) -> Table:
         X, y = load_digits(return_X_y=True)
         order = np.random.default_rng(seed).permutation(len(y))
         return X[order[:1200]], y[order[:1200]], X[order[1200:]], y[order[1200:]]
-    source = {"abalone": open_abalone, "boston": open_boston}[name](SourceSpec(name, data_dir=data_dir, seed=seed))
+    source = {"abalone": open_abalone, "boston": open_boston}[name](SourceSpec(name, seed=seed))
     parts = [source.read(part, 0, n) for part, n in (("train", source.n_train), ("test", source.n_test))]
     X, y, X_test, y_test = (np.asarray(one) for part in parts for one in part)
     return X.astype(float), y.astype(float), X_test.astype(float), y_test.astype(float)
 
 
 def error_of(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
-    predicted = np.ravel(machine.predict(X))  # CatBoost and xRFM give a column
+    predicted = np.ravel(machine.predict(X))  # CatBoost gives a column
     if classes(y):
         return 100 * float(np.mean(predicted != y))
     return float(np.sqrt(np.mean((predicted - y) ** 2)) / y.std())
@@ -78,38 +64,6 @@ def error_of(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
 
 def classes(y: np.ndarray) -> bool:
     return y.dtype.kind != "f"
-
-
-def gammas(X: np.ndarray) -> list[float]:
-    points = StandardScaler().fit_transform(X)[np.random.default_rng(0).permutation(len(X))[:1000]]
-    return [1 / (2 * step * GaussianKernel.typical_sigma2(points)) for step in WIDTHS]
-
-
-def held_out(X: np.ndarray) -> np.ndarray:
-    return np.random.default_rng(0).random(len(X)) < 0.1
-
-
-def nystroem(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
-    size, ridge, tried = min(CENTERS, len(X) * 4 // 5), RidgeClassifier if classes(y) else Ridge, held_out(X)
-    found = []
-    for gamma in gammas(X):
-        columns = make_pipeline(StandardScaler(), Nystroem(gamma=gamma, n_components=size, random_state=seed))
-        C = columns.fit(X[~tried]).transform(X)
-        for alpha in RIDGES:
-            error = error_of(ridge(alpha=alpha).fit(C[~tried], y[~tried]), C[tried], y[tried])
-            found.append((error, gamma, alpha))
-    _, gamma, alpha = min(found)
-    columns = Nystroem(gamma=gamma, n_components=size, random_state=seed)
-    return make_pipeline(StandardScaler(), columns, ridge(alpha=alpha)).fit(X, y)
-
-
-def svc(X: np.ndarray, y: np.ndarray) -> Any:
-    tried, found = held_out(X), []
-    for gamma, cost in product(gammas(X)[1:5], COSTS):
-        machine = make_pipeline(StandardScaler(), SVC(C=cost, gamma=gamma, cache_size=1000))
-        found.append((error_of(machine.fit(X[~tried], y[~tried]), X[tried], y[tried]), gamma, cost))
-    _, gamma, cost = min(found)
-    return make_pipeline(StandardScaler(), SVC(C=cost, gamma=gamma, cache_size=1000)).fit(X, y)
 
 
 def catboost(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
@@ -124,34 +78,20 @@ def lightgbm(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
     return machine(n_estimators=500, random_state=seed, n_jobs=1, verbose=-1).fit(X, y)
 
 
-def xrfm(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
-    tried, scale = held_out(X), StandardScaler().fit(X).transform
-    machine = import_module("xrfm").xRFM(device="cpu", n_threads=1, random_state=seed, verbose=False)
-    machine.fit(scale(X[~tried]), y[~tried], scale(X[tried]), y[tried])
-    ways = {"predict": lambda Z: machine.predict(scale(Z)), "predict_proba": lambda Z: machine.predict_proba(scale(Z))}
-    return SimpleNamespace(**ways)
-
-
 def fitted(method: str, X: np.ndarray, y: np.ndarray, seed: int) -> Any:
     ours = SLKLClassifier if classes(y) else SLKLRegressor
     boosting = HistGradientBoostingClassifier if classes(y) else HistGradientBoostingRegressor
     fits: dict[str, Callable[[], Any]] = {
         "slkl": lambda: ours(random_state=seed).fit(X, y),
-        "slkl 1000": lambda: ours(min(CENTERS, len(X)), random_state=seed).fit(X, y),
-        "Nystroem 1000": lambda: nystroem(X, y, seed),
         "boosting": lambda: boosting(random_state=seed).fit(X, y),
         "CatBoost": lambda: catboost(X, y, seed),
         "LightGBM": lambda: lightgbm(X, y, seed),
-        "xRFM": lambda: xrfm(X, y, seed),
-        "SVC": lambda: svc(X, y),
     }
     return fits[method]()
 
 
-def measurable(method: str, y: np.ndarray) -> bool:
-    if method in PACKAGES and find_spec(PACKAGES[method]) is None:
-        return False
-    return len(y) <= MOST_ROWS.get(method, len(y)) and (classes(y) or method != "SVC")
+def is_installed(method: str) -> bool:
+    return method not in PACKAGES or find_spec(PACKAGES[method]) is not None
 
 
 def row_of(method: str, seed: int, table: Table) -> dict[str, Any]:
@@ -165,7 +105,7 @@ def row_of(method: str, seed: int, table: Table) -> dict[str, Any]:
         fit_seconds, started = time.process_time() - started, time.process_time()
         error = error_of(machine, X_test, y_test)
         row = {"fit_seconds": fit_seconds, "predict_seconds": time.process_time() - started}
-        if classes(y) and hasattr(machine, "predict_proba"):
+        if classes(y):
             row["log_loss"] = float(log_loss(y_test, machine.predict_proba(X_test), labels=range(len(labels))))
     size = len(getattr(machine, "centers_", ()))
     return {"classes": classes(y), "error": error, "centers": size} | row
@@ -177,7 +117,7 @@ def fits_of(name: str, method: str) -> list[tuple[int, int]]:
     return [(split, split) for split in range(DRAWS.get(name, 1))] + [(0, seed) for seed in more]
 
 
-def compare(out: Path, names: list[str], methods: list[str], data_dir: str | None) -> None:
+def compare(out: Path, names: list[str], methods: list[str]) -> None:
     """Measure what DIR/table_peers.json lacks, and print one row for each table."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "table_peers.json"
@@ -185,10 +125,9 @@ def compare(out: Path, names: list[str], methods: list[str], data_dir: str | Non
     titles = [title for method in methods for title in [method, "worst seed"][: 1 + (method == "slkl")]]
     print("error (core seconds of the fit)".ljust(32) + "".join(title.rjust(20) for title in titles), flush=True)
     for name in names:
-        tables, cells = [table_of(name, split, data_dir) for split in range(DRAWS.get(name, 1))], []
-        y = tables[0][1]
+        tables, cells = [table_of(name, split) for split in range(DRAWS.get(name, 1))], []
         for method in methods:
-            for split, seed in fits_of(name, method) if measurable(method, y) else ():
+            for split, seed in fits_of(name, method) if is_installed(method) else ():
                 fit = {"table": name, "method": method, "split": split, "seed": seed}
                 if not any(fit.items() <= row.items() for row in rows):
                     rows.append(fit | row_of(method, seed, tables[split]))
@@ -203,9 +142,8 @@ def main() -> None:
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--tables", type=lambda text: text.split(","), default=[*DRAWS, *GENERATED])
     parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS)
-    parser.add_argument("--data-dir", type=lambda text: str(Path(text).absolute()))
     asked = parser.parse_args()
-    compare(asked.out, asked.tables, asked.methods, asked.data_dir)
+    compare(asked.out, asked.tables, asked.methods)
 
 
 if __name__ == "__main__":

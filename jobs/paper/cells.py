@@ -76,7 +76,6 @@ def parser(description: str | None, runs: int = 20) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder of runs and results")
     found.add_argument("--runs", type=int, default=runs, help="seeds 0, 1, … of splits, noise and centers")
-    found.add_argument("--data-dir", help="folder of the data sets (default: SLKL_DATA_DIR, or download)")
     return found
 
 
@@ -90,9 +89,8 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     kept = asked.out / "runs" / f"{name}.json"
     if kept.exists():
         return Trained(**json.loads(kept.read_text(encoding="utf-8")))
-    more = ["--data-dir", asked.data_dir] if asked.data_dir else []
     # Small data: their features are computed again more quickly than a store is written for each of their splits.
-    more += ["--features-dir", str(asked.out / "features")] if store else ["--features-store", "none"]
+    more = ["--features-dir", str(asked.out / "features")] if store else ["--features-store", "none"]
     more += [] if store else ["--scheduler", "serial"]
     folder = asked.out / "runs" / name
     here = [word.replace(f"jobs/paper/{MNIST.name}", str(MNIST)) for word in words]
@@ -135,10 +133,9 @@ class Split:
     y_test: NDArray[np.float64]
 
 
-def split_of(asked: argparse.Namespace, dataset: str, *arguments: str) -> Split:
+def split_of(dataset: str, *arguments: str) -> Split:
     """Return the split that a run of the same arguments sees, for the baselines."""
-    more = ["--data-dir", asked.data_dir] if asked.data_dir else []
-    typed = parse([dataset, *arguments, *more])
+    typed = parse([dataset, *arguments])
     config = load(dataset, None, typed.assignments).config
     spec = source_spec(config)
     request = request_of(fill_in_features(config, open_data(spec)), spec)
@@ -150,7 +147,7 @@ def split_of(asked: argparse.Namespace, dataset: str, *arguments: str) -> Split:
 
 def one_against_others(asked: argparse.Namespace, dataset: str, label: int) -> list[str]:
     """Return the words that train on a data set as its kernel sees it, whose labels are 1 for a digit, else -1."""
-    path, split = asked.out / f"{dataset}-{label}.npz", split_of(asked, dataset)
+    path, split = asked.out / f"{dataset}-{label}.npz", split_of(dataset)
     parts = {"train": (split.X, split.y), "test": (split.X_test, split.y_test)}
     arrays = {f"X_{part}": X for part, (X, _) in parts.items()}
     arrays |= {f"y_{part}": np.where(y == label, 1, -1) for part, (_, y) in parts.items()}

@@ -63,7 +63,7 @@ def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> I
             errors[method].append(run.report["mse"])
             m0[method].append(run.report["model_n_centers"])
             commands.setdefault(method, run.command)
-        split = cells.split_of(asked, name, *common)
+        split = cells.split_of(name, *common)
         for method, error in baselines(split, runs["SLKL"].centers, sigma2).items():
             errors[method].append(error)
     for method in METHODS:

@@ -14,8 +14,6 @@ sys.path.insert(0, str(ROOT / "jobs" / "benchmarks"))
 
 import measurements
 
-from jobs.benchmarks.amdahl import fit
-
 
 def test_every_table_is_what_its_entry_gives() -> None:
     """Write them with: python jobs/benchmarks/measurements.py --pages."""
@@ -69,21 +67,3 @@ def test_a_measurement_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
     assert "on a machine," in pages[0].read_text(encoding="utf-8")
     assert after["digits"]["rows"][0][2] in pages[1].read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("items", "seconds", "parts", "computed"),
-    [
-        (64, {1: 10.0, 2: 6.0}, (2.0, 8.0), {16: 2.5, 64: 2.125, 1000: 2.125}),
-        (5, {1: 10.0, 2: 6.0}, (0.0, 10.0), {4: 4.0, 64: 2.0}),  # two workers take three of the items and two
-        (64, {1: 10.0, 2: 12.0}, (11.0, 0.0), {64: 11.0}),  # a slower second worker means no speed-up
-        # What cannot be told apart is serial.
-        (1, {1: 4.0, 2: 6.0}, (5.0, 0.0), {64: 5.0}),
-    ],
-)
-def test_serial_and_parallel_seconds_are_told_apart_by_the_busiest_worker(
-    items: int, seconds: dict[int, float], parts: tuple[float, float], computed: dict[int, float]
-) -> None:
-    found = fit(items, seconds)
-    assert (found.serial, found.parallel) == pytest.approx(parts, abs=1e-9)
-    assert {workers: found.seconds(workers) for workers in computed} == pytest.approx(computed)

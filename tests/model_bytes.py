@@ -1,6 +1,6 @@
 """Small trainings of every kind and the digests of what they deliver, to see that a change of the code keeps its bits.
 
-COMMAND: python jobs/benchmarks/model_bytes.py [--out FILE] [--compare FILE] [--only NAME,...] [--workers 2]
+COMMAND: python tests/model_bytes.py [--out FILE] [--compare FILE] [--only NAME,...] [--workers 2]
 
 Trains with the code of the checkout that is the working folder, so that another one is measured by this script too:
 `cd OTHER && PYTHONPATH=OTHER python THIS --out FILE`. Prints a digest for each run; FILE gets them as JSON, with the
@@ -22,13 +22,13 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path.cwd()))
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where the working folder is no checkout
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where the working folder is no checkout
 
 import numpy as np
-from model_cases import ESTIMATORS, TRAININGS, tables, write_tables
 from numpy.typing import NDArray
 
 import pipeline
+from model_cases import ESTIMATORS, TRAININGS, tables, write_tables
 from pipeline.estimators import SLKLRegressor
 from pipeline.train import main as train
 
