@@ -167,7 +167,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
-    from pipeline.runtime.memory_limits import worker_limit_bytes
+    from pipeline.runtime.memory_limits import limit_bytes
     from pipeline.runtime.open_executor import open_executor
     from storage.folder_layouts import RunLayout
 
@@ -210,7 +210,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         try:
             prepared = prepare()
             resources, workers = prepared.config.resources, prepared.plan.workers
-            memory_bytes = worker_limit_bytes(resources, workers.processes)
+            memory_bytes = limit_bytes(resources)
             with (
                 stopping.working(),
                 open_executor(

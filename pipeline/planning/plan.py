@@ -12,7 +12,6 @@ from pathlib import Path
 from features.cell_text import counted
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
-from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
@@ -20,16 +19,9 @@ from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.runtime.executors import available_processors
-from pipeline.runtime.memory_limits import (
-    DRIVER_BYTES,
-    LEADING_BYTES,
-    LOADING_WORKER_BYTES,
-    limit_bytes,
-    worker_limit_bytes,
-)
+from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.solvers.greedy_choice import selection_bytes
 from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import test_bytes
 from pipeline.stages.choose.greedy_selection import finalists_bytes
@@ -53,7 +45,7 @@ from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
-# solves: DRIVER_BYTES); then beside worker processes that do both, which share its libraries.
+# solves: DRIVER_BYTES); then of each worker process beside it, which shares its libraries.
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
@@ -222,7 +214,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
         sized, plan = _sized(config, replace(needed, compiling=compiling))
         if plan.memory_bytes <= limit:
             plans = (_plan_for(sized, needed, choice) for choice in _worker_choices(sized, workers))
-            return sized, next(plan for plan in plans if plan.memory_bytes <= limit and _fits_a_worker(sized, plan))
+            return sized, next(plan for plan in plans if plan.memory_bytes <= limit)
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
     remedy = "" if worst.name == "read" else ", or fewer --centers"  # which the rows of a table do not depend on
     raise PlanError(
@@ -255,16 +247,6 @@ def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
     """Return the plan of the most workers that fit, or of one where none does."""
     plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
     return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
-
-
-def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
-    """Return whether one worker process can hold a whole selection; one of its own always can."""
-    if config.resources.scheduler != "processes" or not config.solver.selects:
-        return True
-    w = config.centers.working_set or 0
-    needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(selection_size(config.solver.select), w)
-    processes = plan.workers.processes
-    return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
 
 
 def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
@@ -345,10 +327,9 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
     config, shape, processes = run.config, bounds.shape, run.workers.processes
     common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
     common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
-    if config.resources.scheduler != "processes":
-        return STREAMING_BYTES + common, DRIVER_BYTES + common
-    leading = LEADING_BYTES + common + processes * (WORKER_BYTES + bounds.data.held)
-    return leading, leading
+    if config.resources.scheduler == "processes":
+        common += processes * (WORKER_BYTES + bounds.data.held)
+    return STREAMING_BYTES + common, DRIVER_BYTES + common
 
 
 def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
