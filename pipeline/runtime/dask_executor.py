@@ -51,6 +51,8 @@ def dask_setup(server):
             signal.signal(number, signal.SIG_IGN)
 """
 OWN_SETTINGS = {
+    # Else a process that happens to be starting so long after a death is never started again.
+    "distributed.deploy.lost-worker-timeout": "1000 days",
     "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
     "distributed.scheduler.http.routes": [],
     "distributed.scheduler.preload": [_PRELOAD],
