@@ -129,28 +129,6 @@ def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _in_groups(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterator[Write]:
-    """Yield a function that takes rows as `Write` and gives them to `emit(start, *arrays)`, `size` rows at a time."""
-    done = 0
-    waiting = [np.empty(0, spec.label_dtype)]  # rows, until they fill a group
-    waiting += [np.empty((0, len(names))) for names in (spec.names, spec.probability_names) if names]
-
-    def flush(n: int) -> None:
-        nonlocal done, waiting
-        for start in range(0, n, size):
-            emit(done + start, *(values[start : start + size] for values in waiting))
-        done, waiting = done + n, [values[n:] for values in waiting]
-
-    def write(*values: NDArray[Any]) -> None:
-        nonlocal waiting
-        waiting = [np.concatenate(pair) for pair in zip(waiting, values, strict=True)]
-        flush(len(waiting[0]) // size * size)
-
-    yield write
-    flush(len(waiting[0]))  # the last group may be smaller
-
-
-@contextlib.contextmanager
 def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     import pyarrow  # takes 0.1 s, and other files need none
     from pyarrow.parquet import ParquetWriter
@@ -160,18 +138,29 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     of_file = [] if spec.file_names is None else [("file", pyarrow.string())]
     schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
 
-    def emit(start: int, label: NDArray[Any], *values: NDArray[np.float64]) -> None:
-        files = [] if spec.file_names is None else [spec.file_names[start : start + len(label)].tolist()]
-        columns = [np.arange(start, start + len(label)), *files, label, *np.hstack(values).T]
-        writer.write_table(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
-
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
     size = max(chunk_rows_for(8 * len(spec.names + spec.probability_names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
-    with (
-        disk.replacing(path, replace=replace) as stream,
-        ParquetWriter(stream, schema, **options) as writer,
-        _in_groups(spec, size, emit) as write,
-    ):
+    waiting: list[Any] = []  # tables, until they fill a group
+    start = 0
+
+    with disk.replacing(path, replace=replace) as stream, ParquetWriter(stream, schema, **options) as writer:
+
+        def flush() -> None:
+            writer.write_table(pyarrow.concat_tables(waiting))
+            waiting.clear()
+
+        def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
+            nonlocal start
+            rows = slice(start, start + len(label))
+            files = [] if spec.file_names is None else [spec.file_names[rows].tolist()]
+            columns = [np.arange(rows.start, rows.stop), *files, label, *np.hstack(values).T]
+            waiting.append(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
+            start = rows.stop
+            if sum(map(len, waiting)) >= size:
+                flush()
+
         yield write
+        if waiting:
+            flush()

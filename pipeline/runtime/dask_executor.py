@@ -6,6 +6,7 @@ A lost worker costs no finished item. Before an error ends a run, its tasks have
 import logging
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -80,7 +81,7 @@ class DaskExecutor(Executor):
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
         self._preparing: list[Future] = []  # a task ends when nobody keeps its future
-        self._warn: Callable[[str], None] = lambda message: None
+        self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
         self._known: set[str] = set()  # addresses of the workers that were checked
@@ -402,15 +403,3 @@ def asking() -> Iterator[None]:
             f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
             "again, give its address too"
         ) from None
-
-
-def count_threads(client: Client) -> int:
-    """Return the number of worker threads that there are once a worker has come; all must have our code."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while not (there := ask(client.nthreads, CONNECT_SECONDS)):
-        if time.monotonic() > deadline:
-            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one")
-        stopping.check()
-        time.sleep(10 * stopping.POLL_SECONDS)
-    ask(partial(check_code, client, None), CONNECT_SECONDS)
-    return sum(map(int, there.values()))

@@ -31,8 +31,11 @@ def open_executor(
         if scheduler in ("serial", "threads"):
             yield Executor(1 if scheduler == "serial" else workers)
             return
-        from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
+        from pipeline.runtime.dask_executor import DaskExecutor, open_local_client, open_remote_client
 
         is_remote, local = is_address(scheduler), (processes, workers, memory_bytes)
         with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
-            yield DaskExecutor(client, count_threads(client) if is_remote else workers, patience)
+            executor = DaskExecutor(client, workers, patience)
+            if is_remote:
+                executor.workers = sum(process.threads for process in executor.processes())
+            yield executor

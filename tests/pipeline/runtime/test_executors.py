@@ -20,7 +20,7 @@ from cases import SERIAL
 from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.dask_executor import DaskExecutor, count_threads
+from pipeline.runtime.dask_executor import DaskExecutor
 from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
@@ -181,7 +181,6 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
     questions: list[Callable[[DaskExecutor], object]] = [
         lambda executor: executor.processes(),
         lambda executor: executor.check_paths([tmp_path]),
-        lambda executor: count_threads(executor._client),
         lambda executor: list(executor.run(abs, range(9), address_of=lambda item: "tls://127.0.0.1:1")),
     ]
     for number, question in enumerate(questions):
