@@ -247,7 +247,7 @@ def _run(
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.after.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit_model import fit
-    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
+    from pipeline.stages.preparation import build_features, compile_needed
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
@@ -293,7 +293,6 @@ def _run(
                 together=prepared.plan.workers.together,
             )
             compile_needed(run)
-            prepare_workers(run)
             build_features(run)
             try:
                 fit(run)

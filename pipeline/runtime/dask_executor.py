@@ -80,7 +80,6 @@ class DaskExecutor(Executor):
         self._client = client
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
-        self._preparing: list[Future] = []  # a task ends when nobody keeps its future
         self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
@@ -138,14 +137,6 @@ class DaskExecutor(Executor):
         self._paths = list(map(str, paths))
         self._known.clear()
         self._check_workers()
-
-    def prepare(self, function: Callable[[], object]) -> None:
-        """Call a function in every worker process, without waiting for it."""
-        for address in self._ask(self._client.nthreads):
-            place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
-            key = f"prepare-{os.getpid()}-{id(self)}-{address}"
-            with asking():
-                self._preparing.append(self._client.submit(function, key=key, pure=False, **place))
 
     def _ask(self, question: Callable[[], Value]) -> Value:
         return ask(question, self._patience)

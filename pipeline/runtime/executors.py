@@ -99,9 +99,6 @@ class Executor:
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that the items use and some worker does not see."""
 
-    def prepare(self, function: Callable[[], object]) -> None:
-        """Call a function in every other process that works for this one, without waiting for it."""
-
     def report_to(self, warn: Callable[[str], None]) -> None:
         """Tell from now on where no worker is left."""
 

@@ -87,18 +87,6 @@ def compile_loops(missing: Iterable[Loop], check: Callable[[], None] = lambda: N
             loop.load()
 
 
-def prepare_workers(run: Run) -> None:
-    """Let other processes import what they need while this one goes on, some two seconds in each."""
-    run.executor.prepare(partial(_load, run.config, run.shape, in_rounds=run.in_rounds))
-
-
-def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
-    """Load the loops of a run that are kept; to get here, a process has imported the rest."""
-    for loop in loops_of(config, shape, in_rounds=in_rounds):
-        if loop.is_kept:  # others are compiled by the first pass, which tells it
-            loop.load()
-
-
 def loops_to_compile(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool = False) -> list[Loop]:
     """Return the loops of a run that this machine lacks."""
     return [loop for loop in loops_of(config, shape, in_rounds=in_rounds) if not loop.is_kept]

@@ -58,10 +58,6 @@ def sleep(number: int) -> None:
     time.sleep(60)
 
 
-def leave_word(folder: Path) -> None:
-    (folder / str(os.getpid())).touch()
-
-
 @pytest.fixture(scope="module")
 def cluster_address(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) -> Iterator[str]:
     """The address of two workers on loopback, behind TLS."""
@@ -92,17 +88,6 @@ def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_th
     assert all(result.value[:2] == (result.item, 1) for result in results)
     assert bool({result.value[2] for result in results} - {os.getpid()}) == (name == "processes")
     assert list(opened.run(look, [])) == []
-
-
-def test_every_other_process_is_prepared_once(executor: tuple, tmp_path: Path) -> None:
-    name, opened = executor
-    count = len(opened.processes()) if name == "processes" else 0
-    opened.prepare(partial(leave_word, tmp_path))
-    wait_until(lambda: len(list(tmp_path.iterdir())) >= count, 60)
-    list(opened.run(abs, range(4)))
-    found = {int(path.name) for path in tmp_path.iterdir()}
-    assert len(found) == count
-    assert os.getpid() not in found
 
 
 @pytest.mark.parametrize("first", [0, 1])
