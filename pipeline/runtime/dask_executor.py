@@ -15,7 +15,7 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,7 +79,6 @@ class DaskExecutor(Executor):
         self.workers, self._patience = workers, patience
         self._client = client
         self._submitted = 0
-        self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
         self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
@@ -97,29 +96,26 @@ class DaskExecutor(Executor):
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
         first = islice(waiting, 2 * self.workers)
-        under_way = {self._submit(function, item, lease, address_of(item)) for item in first}
+        under_way = {self._submit(function, item, lease) for item in first}
         running = as_completed(under_way, loop=self._client.loop)
         try:
             while not running.is_empty():
                 stopping.check()
-                self._let_move()
                 if not running.has_ready():
                     self._look()
                     time.sleep(stopping.POLL_SECONDS)
                     continue
                 future = next(running)
-                self._bound.discard(future.key)
                 result: ItemResult[Item, Value] = self._result_of(future)
                 under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, lease, address_of(item)))
+                    under_way.add(following := self._submit(function, item, lease))
                     running.add(following)
                 yield result
         finally:
@@ -200,23 +196,11 @@ class DaskExecutor(Executor):
             self._check_workers()  # one that has just come may not see the paths
         raise error
 
-    def _let_move(self) -> None:
-        """Let tasks that are bound to a process run elsewhere if it dies, in which case dask might forget them."""
-        if not self._bound:
-            return
-        placed = self._bound.intersection(chain.from_iterable(self._ask(self._client.processing).values()))
-        for key in placed:
-            with suppress(KeyError):  # it has ended meanwhile
-                restrict = partial(self._client.scheduler.set_restrictions, worker={key: None})
-                self._ask(partial(self._client.sync, restrict))
-        self._bound -= placed
-
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
         """End tasks: those that run may save what they have; those that have not begun see that they need not."""
         if futures and lease_file is not None:
             with suppress(CannotWriteError):  # a full disk ends them as well
                 stopping.Lease.next(lease_file)
-        self._bound.clear()
         deadline = time.monotonic() + stopping.SAVE_SECONDS
         with stopping.unconcerned(), suppress(SchedulerError):  # of a scheduler that is lost nobody hears any more
             while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
@@ -226,16 +210,11 @@ class DaskExecutor(Executor):
             # Of one that runs this stops nothing, it only gives up the result.
             ask(partial(self._client.cancel, futures), _PARTING_SECONDS)
 
-    def _submit(
-        self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, address: str | None
-    ) -> Future:
+    def _submit(self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None) -> Future:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
-        if address is not None:
-            self._bound.add(key)
-        workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
         with asking():
-            return self._client.submit(_run_there, function, item, lease, self._code, key=key, pure=False, **workers)
+            return self._client.submit(_run_there, function, item, lease, self._code, key=key, pure=False)
 
 
 def _run_there(

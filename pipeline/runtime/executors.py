@@ -56,12 +56,11 @@ class Executor:
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
         A run that is asked to stop raises StoppedError between two of them. Tasks beside the caller read the lease file
-        for whether to stop. `address_of`: the process where an item had best run.
+        for whether to stop.
         """
         if self.workers == 1:
             yield from (run_item(function, item) for item in items)

@@ -166,7 +166,7 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
     questions: list[Callable[[DaskExecutor], object]] = [
         lambda executor: executor.processes(),
         lambda executor: executor.check_paths([tmp_path]),
-        lambda executor: list(executor.run(abs, range(9), address_of=lambda item: "tls://127.0.0.1:1")),
+        lambda executor: list(executor.run(abs, range(9))),
     ]
     for number, question in enumerate(questions):
         (place := tmp_path / str(number)).mkdir()
