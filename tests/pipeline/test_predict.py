@@ -204,15 +204,6 @@ def test_memory_of_a_file_does_not_grow_with_its_rows(tmp_path: Path, suffix: st
     assert peaks[2] < peaks[1] + 0.1 * (62_500 - 4_000) * values[0].nbytes  # another thread may take some
 
 
-def test_a_wide_parquet_file_has_few_groups_of_rows(tmp_path: Path) -> None:
-    """Its footer, which is in memory until the end, grows with their number times that of the columns."""
-    n, names = 10_000, tuple(map(str, range(1_000)))
-    with writing(tmp_path / "out.parquet", OutputSpec(n, np.dtype("i8"), names)) as write:
-        for _ in range(10):
-            write(np.zeros(n // 10, int), np.zeros((n // 10, len(names))))
-    assert pyarrow.parquet.read_metadata(tmp_path / "out.parquet").num_row_groups <= 13
-
-
 def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
     images: Path, rings: Runs, tmp_path: Path, monkeypatch: Patch
 ) -> None:

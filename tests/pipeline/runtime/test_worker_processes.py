@@ -21,7 +21,9 @@ def listening_ports() -> set[int]:
     """Return the ports that this process and its children listen on."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     sockets = [one for process in processes for one in process.net_connections()]
-    return {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    listening = [one.laddr for one in sockets if one.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::1"}, "none is open to other machines"
+    return {address.port for address in listening}
 
 
 def answers_without_a_key(port: int) -> bool:
