@@ -51,7 +51,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.examples import ExampleRequest
     from pipeline.prediction.predictor import load_predictor, open_examples, predictions, warnings_of
-    from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy
+    from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
     if out is not None:
@@ -63,7 +63,6 @@ def _predict(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--out {out}: is the data, or lies in the folder of the data; choose another name")
         if out.resolve().is_relative_to(arguments.model.resolve()):
             raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
-        sweep_output(out)
         check_predictions(out, replace=arguments.force)
     predictor = load_predictor(arguments.model)
     model = predictor.model

@@ -167,7 +167,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from pipeline.datasets.table_records import preparing
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
-    from pipeline.runtime.memory_limits import worker_limit_bytes
+    from pipeline.runtime.memory_limits import limit_bytes
     from pipeline.runtime.open_executor import open_executor
     from storage.folder_layouts import RunLayout
 
@@ -210,7 +210,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         try:
             prepared = prepare()
             resources, workers = prepared.config.resources, prepared.plan.workers
-            memory_bytes = worker_limit_bytes(resources, workers.processes)
+            memory_bytes = limit_bytes(resources)
             with (
                 stopping.working(),
                 open_executor(
@@ -247,7 +247,7 @@ def _run(
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.after.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit_model import fit
-    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
+    from pipeline.stages.preparation import build_features, compile_needed
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
@@ -293,7 +293,6 @@ def _run(
                 together=prepared.plan.workers.together,
             )
             compile_needed(run)
-            prepare_workers(run)
             build_features(run)
             try:
                 fit(run)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import itertools
@@ -230,7 +229,7 @@ def _name_new(aside: Path, path: Path) -> None:
             low_rename(aside, path)
         elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
             raise taken(path) from None
-    with contextlib.suppress(OSError):  # it has its name, and `output_files.sweep_output` removes this one
+    with contextlib.suppress(OSError):  # it has its name, and this one does no harm
         low_unlink(aside)
 
 
@@ -325,17 +324,6 @@ def _fsync(path: Path, flag: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag)
     try:
         low_fsync(descriptor, path)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locked(descriptor: int) -> Iterator[None]:
-    """Lock the open file or folder, which `folders.sweep_output` then leaves alone; close it at the end."""
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     finally:
         os.close(descriptor)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -177,13 +176,11 @@ def new_folder(
     aside = disk.temporary_path(final)
     with write_errors(final):
         disk.low_mkdir(aside)
-        descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with disk.locked(descriptor):
-            yield aside
-            seal(aside, kind=kind, metadata=metadata)
-            with write_errors(final):
-                _move_in(aside, final, replace=replace)
+        yield aside
+        seal(aside, kind=kind, metadata=metadata)
+        with write_errors(final):
+            _move_in(aside, final, replace=replace)
     except BaseException:
         with contextlib.suppress(OSError):
             disk.low_remove_tree(aside)
@@ -245,12 +242,12 @@ def remove_stale(parent: Path, *, recursive: bool = False) -> None:
     with write_errors(parent), contextlib.suppress(FileNotFoundError):
         for entry in sorted(parent.iterdir()):
             if aside_of(entry.name) is not None:
-                remove_aside(entry)
+                _remove_aside(entry)
             elif recursive and entry.is_dir() and not entry.is_symlink():
                 remove_stale(entry, recursive=True)
 
 
-def remove_aside(path: Path) -> None:
+def _remove_aside(path: Path) -> None:
     """Remove a file or folder with a name of `aside_of`, as `remove_stale` does. Raises OSError."""
     aside = aside_of(path.name)
     assert aside is not None

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, LockedError, MissingDataError, UnavailableStoreError
+from storage.errors import CorruptDataError, LockedError, MissingDataError
 from storage.files import make_folder, open_own, open_plain, parse_json, read_errors, read_plain, write_errors
 
 _POLL_SECONDS = 0.05
@@ -93,17 +93,6 @@ def holder(path: Path) -> dict[str, Any] | None:
                 return _UNKNOWN
             time.sleep(_POLL_SECONDS)
         return None
-
-
-def was_killed(path: Path) -> bool:
-    """Return whether a process of this machine held the lock and did not end by itself: it is free, and names it.
-
-    False wherever that is not certain: without locks, for another machine, and before a new holder has its name there.
-    """
-    with contextlib.suppress(CorruptDataError, UnavailableStoreError):
-        info = _holder_in(path) if holder(path) is None else None
-        return info is not None and info["host"] == socket.gethostname()
-    return False
 
 
 def _open_locked(path: Path, warn: Callable[[str], None]) -> int | None:

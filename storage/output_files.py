@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import io
 import math
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +20,9 @@ from numpy.typing import NDArray
 
 from storage import files as disk
 from storage.errors import CannotWriteError
-from storage.files import aside_of, locked
-from storage.folders import remove_aside
 from storage.zarr_arrays import chunk_rows_for
 
 SUFFIXES = (".csv", ".parquet")
-_SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
-SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
 
 # Takes the next labels (rows,), their decision values (rows, T) f8 and, where wanted, probabilities (rows, K) f8.
 Write = Callable[..., None]
@@ -45,34 +38,6 @@ def check_output(path: Path, *, replace: bool) -> None:
         raise CannotWriteError(f"{path}: is a pipe, a device or a socket; choose another name")
     if not replace:
         raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
-
-
-def sweep_output(path: Path) -> None:
-    """Remove what killed writers of `path` left beside it; a folder that one of them had moved aside comes back.
-
-    A writer locks its file until it ends, however it ends. What cannot be locked or removed stays: all of it where a
-    file system has no locks, or none for folders.
-    """
-    with contextlib.suppress(OSError):
-        for entry in list(path.parent.iterdir()):
-            aside = aside_of(entry.name)
-            if aside is not None and aside.name in (path.name, path.name[:200]) and _is_left(entry):
-                remove_aside(entry)
-
-
-def _is_left(aside: Path) -> bool:
-    """Return whether nobody writes any more to a file or folder that was written aside."""
-    try:
-        descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return time.time() - os.fstat(descriptor).st_ctime >= _SETTLED_SECONDS
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,42 +120,12 @@ def _csv_text(rows: list[list[object]]) -> str:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, replace: bool) -> Iterator[Any]:
-    """Yield a stream as `files.replacing`, locked until it has its name."""
-    with contextlib.ExitStack() as held, disk.replacing(path, replace=replace) as stream:
-        held.enter_context(locked(os.dup(stream.fileno())))
-        yield stream
-
-
-@contextlib.contextmanager
 def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
-    with _replacing(path, replace) as stream:
+    with disk.replacing(path, replace=replace) as stream:
         names = (*spec.names, *spec.probability_names)
         yield csv_writer(
             lambda text: stream.write(text.encode()), names, spec.file_names, regression=spec.is_regression
         )
-
-
-@contextlib.contextmanager
-def _in_groups(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterator[Write]:
-    """Yield a function that takes rows as `Write` and gives them to `emit(start, *arrays)`, `size` rows at a time."""
-    done = 0
-    waiting = [np.empty(0, spec.label_dtype)]  # rows, until they fill a group
-    waiting += [np.empty((0, len(names))) for names in (spec.names, spec.probability_names) if names]
-
-    def flush(n: int) -> None:
-        nonlocal done, waiting
-        for start in range(0, n, size):
-            emit(done + start, *(values[start : start + size] for values in waiting))
-        done, waiting = done + n, [values[n:] for values in waiting]
-
-    def write(*values: NDArray[Any]) -> None:
-        nonlocal waiting
-        waiting = [np.concatenate(pair) for pair in zip(waiting, values, strict=True)]
-        flush(len(waiting[0]) // size * size)
-
-    yield write
-    flush(len(waiting[0]))  # the last group may be smaller
 
 
 @contextlib.contextmanager
@@ -203,18 +138,29 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     of_file = [] if spec.file_names is None else [("file", pyarrow.string())]
     schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
 
-    def emit(start: int, label: NDArray[Any], *values: NDArray[np.float64]) -> None:
-        files = [] if spec.file_names is None else [spec.file_names[start : start + len(label)].tolist()]
-        columns = [np.arange(start, start + len(label)), *files, label, *np.hstack(values).T]
-        writer.write_table(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
-
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
     size = max(chunk_rows_for(8 * len(spec.names + spec.probability_names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
-    with (
-        _replacing(path, replace) as stream,
-        ParquetWriter(stream, schema, **options) as writer,
-        _in_groups(spec, size, emit) as write,
-    ):
+    waiting: list[Any] = []  # tables, until they fill a group
+    start = 0
+
+    with disk.replacing(path, replace=replace) as stream, ParquetWriter(stream, schema, **options) as writer:
+
+        def flush() -> None:
+            writer.write_table(pyarrow.concat_tables(waiting))
+            waiting.clear()
+
+        def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
+            nonlocal start
+            rows = slice(start, start + len(label))
+            files = [] if spec.file_names is None else [spec.file_names[rows].tolist()]
+            columns = [np.arange(rows.start, rows.stop), *files, label, *np.hstack(values).T]
+            waiting.append(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
+            start = rows.stop
+            if sum(map(len, waiting)) >= size:
+                flush()
+
         yield write
+        if waiting:
+            flush()

@@ -6,31 +6,22 @@ A run that cannot fit its memory limit or its disk is refused here, with the sma
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from features.cell_text import counted
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
-from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import are_kept
 from pipeline.runtime.executors import available_processors
-from pipeline.runtime.memory_limits import (
-    DRIVER_BYTES,
-    LEADING_BYTES,
-    LOADING_WORKER_BYTES,
-    limit_bytes,
-    worker_limit_bytes,
-)
+from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.solvers.greedy_choice import selection_bytes
 from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import test_bytes
 from pipeline.stages.choose.greedy_selection import finalists_bytes
@@ -53,12 +44,14 @@ from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
-# solves: DRIVER_BYTES); then beside worker processes that do both, which share its libraries.
+# solves: DRIVER_BYTES); then of each worker process beside it, which shares its libraries.
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
-COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
+# Of the compiler, for good, in the process that leads a run; measured. Counted also where all loops are compiled
+# already: the model's bytes depend on sizes, and these on the plan.
+COMPILING_BYTES = 70 * 2**20
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
@@ -165,7 +158,7 @@ def _prepared(
     shape = describe(request, source)
     notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
-        bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
+        bounds = _Bounds(shape, source.memory, limit)
         room = MemoryBudget(
             shape.n_train,
             limit - PROCESS_BYTES,
@@ -200,12 +193,11 @@ def _rounds_note(run: RunSize) -> str:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a plan is held against: the data, the limit, and what a compiler takes of it. Bytes."""
+    """What a plan is held against: the data, and the limit in bytes."""
 
     shape: FeatureShape
     data: SourceMemory
     limit: int
-    compiling: int
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
@@ -215,14 +207,10 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, 0 if are_kept() else COMPILING_BYTES)
-    # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
-    # Where nothing fits beside one, a machine that needs none may still do.
-    for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
-        sized, plan = _sized(config, replace(needed, compiling=compiling))
-        if plan.memory_bytes <= limit:
-            plans = (_plan_for(sized, needed, choice) for choice in _worker_choices(sized, workers))
-            return sized, next(plan for plan in plans if plan.memory_bytes <= limit and _fits_a_worker(sized, plan))
+    bounds = _Bounds(shape, data, limit)
+    sized, plan = _sized(config, bounds)
+    if plan.memory_bytes <= limit:
+        return sized, _plan_of_workers(sized, bounds, workers)
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
     remedy = "" if worst.name == "read" else ", or fewer --centers"  # which the rows of a table do not depend on
     raise PlanError(
@@ -255,16 +243,6 @@ def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
     """Return the plan of the most workers that fit, or of one where none does."""
     plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
     return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
-
-
-def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
-    """Return whether one worker process can hold a whole selection; one of its own always can."""
-    if config.resources.scheduler != "processes" or not config.solver.selects:
-        return True
-    w = config.centers.working_set or 0
-    needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(selection_size(config.solver.select), w)
-    processes = plan.workers.processes
-    return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
 
 
 def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
@@ -343,12 +321,11 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
     With the compiler, what is known of the rows and, where features are not stored, what reads them.
     """
     config, shape, processes = run.config, bounds.shape, run.workers.processes
-    common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
+    common = COMPILING_BYTES + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
     common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
-    if config.resources.scheduler != "processes":
-        return STREAMING_BYTES + common, DRIVER_BYTES + common
-    leading = LEADING_BYTES + common + processes * (WORKER_BYTES + bounds.data.held)
-    return leading, leading
+    if config.resources.scheduler == "processes":
+        common += processes * (WORKER_BYTES + bounds.data.held)
+    return STREAMING_BYTES + common, DRIVER_BYTES + common
 
 
 def _reading_bytes(run: RunSize, data: SourceMemory) -> int:

@@ -1,6 +1,5 @@
 """The model as a folder: model.json, arrays.npz and a manifest; it loads without the rest of its run."""
 
-import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, StorageError, remedy_at
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import new_folder, read_manifest, verify
-from storage.output_files import SILLY_NAME, sweep_output
 from storage.records import read_json, write_json
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
@@ -21,7 +19,6 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
     in_run: the folder is the run's own. Raises CannotWriteError, elsewhere also where anything but a model is there.
     """
     model.check()
-    sweep_output(folder)
     replace = in_run or _is_replaced(folder)
     with new_folder(folder, kind="model", replace=replace) as aside:
         layout = ModelLayout(aside)
@@ -41,7 +38,7 @@ def _is_replaced(folder: Path) -> bool:
         raise CannotWriteError(f"{folder}: exists and is no model; choose another name")
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()
-        if name not in _PARTS and not re.fullmatch(SILLY_NAME, name):
+        if name not in _PARTS:
             raise CannotWriteError(
                 f"{folder}: holds {name}, which is no part of a model; move it away, or choose another name"
             )

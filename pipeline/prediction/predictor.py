@@ -42,7 +42,6 @@ from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout
-from storage.output_files import sweep_output
 from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
@@ -84,8 +83,6 @@ def load_predictor(path: Path) -> Predictor:
 
     Raises MissingRunError, CorruptDataError, ModelFormatError.
     """
-    if not path.is_dir():
-        sweep_output(path)  # what took its place may have been killed amid two renames
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
     if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():

@@ -19,30 +19,22 @@ _DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug comes with its traceback unless a log has it. Of a run, a stop is no error, and nor is a standard output that
-    takes nothing: its result lies in files. Of others it is one, unless whoever read it has seen enough.
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error. A reader who leaves is none
+    either: results lie in files, and of what is printed he has seen enough.
     """
-    with of_command() as (output, _):
-        code = _answer(work, is_run=is_run)
-        output.flush()
-        is_full = isinstance(output.lost, OSError) and output.lost.errno not in (errno.EPIPE, errno.EIO)
-        if is_full and code == ExitCode.DONE and not is_run:
-            print(f"error: standard output: {output.lost}; print into a file on another disk", file=sys.stderr)
-            return int(ExitCode.CANNOT_CREATE)
-        return code
-
-
-def _answer(work: Callable[[], int | None], *, is_run: bool) -> int:
-    try:
-        return int(work() or ExitCode.DONE)
-    except (Exception, KeyboardInterrupt) as error:
-        number, line = describe(error)
-        notes = getattr(error, "__notes__", [])
-        if number is ExitCode.BUG and not notes:
-            traceback.print_exc()
-        prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
-        print(prefix + " ".join([line, *notes]), file=sys.stderr)
-        return int(number)
+    with of_command():
+        try:
+            code = work() or ExitCode.DONE
+            sys.stdout.flush()
+            return int(code)
+        except (Exception, KeyboardInterrupt) as error:
+            number, line = describe(error)
+            notes = getattr(error, "__notes__", [])
+            if number is ExitCode.BUG and not notes:
+                traceback.print_exc()
+            prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
+            print(prefix + " ".join([line, *notes]), file=sys.stderr)
+            return int(number)
 
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:

@@ -3,22 +3,22 @@
 A lost worker costs no finished item. Before an error ends a run, its tasks have a while to end everywhere.
 """
 
-import errno
 import logging
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError as PoolCancelledError
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from shutil import rmtree
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import dask
 from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, as_completed, get_worker
@@ -32,7 +32,6 @@ from pipeline.runtime.executors import Executor, Item, ItemResult, Value, Worker
 from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
 from storage.errors import CannotWriteError
-from storage.lock import hold_lock, was_killed
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
 ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
@@ -41,14 +40,31 @@ _LOOK_SECONDS = 2  # between two looks at who works
 TOLD_SECONDS = 30  # without a worker, before it is said
 # How dask's client fails that has closed itself: parts of it are gone.
 _CLOSED = (RuntimeError, AttributeError, AssertionError)
-_FOLDER_PREFIX, _FOLDER_LOCK = "slkl-workers-", "run.lock"
+# Loaded by our own scheduler and workers. Dask gives each of them an HTTP server, without a key: it closes again.
+# Signals to the whole group, as of Ctrl-C, are the driver's to answer: workers go on until it lets them save and end.
 _PRELOAD = """\
-import logging, signal, threading
-logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # what is left undone after an error
-if threading.current_thread() is threading.main_thread():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+import signal, threading
+
+def dask_setup(server):
+    server.http_server.stop()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 """
+OWN_SETTINGS = {
+    # Else a process that happens to be starting so long after a death is never started again.
+    "distributed.deploy.lost-worker-timeout": "1000 days",
+    "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
+    "distributed.scheduler.http.routes": [],
+    "distributed.scheduler.preload": [_PRELOAD],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.preload": [_PRELOAD],
+    "distributed.worker.profile.enabled": False,
+    # A worker holds next to nothing that could be written to the disk, and one that pauses would never go on.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+}
 _KEY_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]
 _LOOPBACK = "127.0.0.1:0"
 
@@ -63,9 +79,7 @@ class DaskExecutor(Executor):
         self.workers, self._patience = workers, patience
         self._client = client
         self._submitted = 0
-        self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
-        self._preparing: list[Future] = []  # a task ends when nobody keeps its future
-        self._warn: Callable[[str], None] = lambda message: None
+        self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
         self._known: set[str] = set()  # addresses of the workers that were checked
@@ -82,29 +96,26 @@ class DaskExecutor(Executor):
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
         first = islice(waiting, 2 * self.workers)
-        under_way = {self._submit(function, item, lease, address_of(item)) for item in first}
+        under_way = {self._submit(function, item, lease) for item in first}
         running = as_completed(under_way, loop=self._client.loop)
         try:
             while not running.is_empty():
                 stopping.check()
-                self._let_move()
                 if not running.has_ready():
                     self._look()
                     time.sleep(stopping.POLL_SECONDS)
                     continue
                 future = next(running)
-                self._bound.discard(future.key)
                 result: ItemResult[Item, Value] = self._result_of(future)
                 under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, lease, address_of(item)))
+                    under_way.add(following := self._submit(function, item, lease))
                     running.add(following)
                 yield result
         finally:
@@ -122,14 +133,6 @@ class DaskExecutor(Executor):
         self._paths = list(map(str, paths))
         self._known.clear()
         self._check_workers()
-
-    def prepare(self, function: Callable[[], object]) -> None:
-        """Call a function in every worker process, without waiting for it."""
-        for address in self._ask(self._client.nthreads):
-            place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
-            key = f"prepare-{os.getpid()}-{id(self)}-{address}"
-            with asking():
-                self._preparing.append(self._client.submit(function, key=key, pure=False, **place))
 
     def _ask(self, question: Callable[[], Value]) -> Value:
         return ask(question, self._patience)
@@ -193,23 +196,11 @@ class DaskExecutor(Executor):
             self._check_workers()  # one that has just come may not see the paths
         raise error
 
-    def _let_move(self) -> None:
-        """Let tasks that are bound to a process run elsewhere if it dies, in which case dask might forget them."""
-        if not self._bound:
-            return
-        placed = self._bound.intersection(chain.from_iterable(self._ask(self._client.processing).values()))
-        for key in placed:
-            with suppress(KeyError):  # it has ended meanwhile
-                restrict = partial(self._client.scheduler.set_restrictions, worker={key: None})
-                self._ask(partial(self._client.sync, restrict))
-        self._bound -= placed
-
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
         """End tasks: those that run may save what they have; those that have not begun see that they need not."""
         if futures and lease_file is not None:
             with suppress(CannotWriteError):  # a full disk ends them as well
                 stopping.Lease.next(lease_file)
-        self._bound.clear()
         deadline = time.monotonic() + stopping.SAVE_SECONDS
         with stopping.unconcerned(), suppress(SchedulerError):  # of a scheduler that is lost nobody hears any more
             while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
@@ -219,16 +210,11 @@ class DaskExecutor(Executor):
             # Of one that runs this stops nothing, it only gives up the result.
             ask(partial(self._client.cancel, futures), _PARTING_SECONDS)
 
-    def _submit(
-        self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, address: str | None
-    ) -> Future:
+    def _submit(self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None) -> Future:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
-        if address is not None:
-            self._bound.add(key)
-        workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
         with asking():
-            return self._client.submit(_run_there, function, item, lease, self._code, key=key, pure=False, **workers)
+            return self._client.submit(_run_there, function, item, lease, self._code, key=key, pure=False)
 
 
 def _run_there(
@@ -254,34 +240,17 @@ def _other_code(worker: str, theirs: str, ours: str) -> SchedulerError:
 
 
 @contextmanager
-def open_local_client(processes: int, workers: int, worker_memory_bytes: int) -> Iterator[Client]:
-    """Start processes of this machine, and give a client of them; they end with the block.
+def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterator[Client]:
+    """Start worker processes on this machine, and give a client of them; they end with the block.
 
-    workers: threads of all; worker_memory_bytes bounds each process. Raises PlanError, SchedulerError.
+    workers : threads of all processes together
+    memory_bytes : a process that takes more is ended, and started again
+
+    Raises SchedulerError where a process does not start.
     """
     _silence_dask()
-    settings = {
-        "logging.distributed": "critical",
-        # Of clusters elsewhere, in the environment: these processes have a key of their own.
-        "distributed.comm.require-encryption": False,
-        "distributed.comm.tls.ca-file": None,
-        "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
-        # Else a process that happens to be starting so long after a death is never started again.
-        "distributed.deploy.lost-worker-timeout": "1000 days",
-        "distributed.worker.profile.enabled": False,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-        # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
-        "distributed.nanny.preload": [_PRELOAD],
-        "distributed.worker.preload": [_PRELOAD],
-        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
-        "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
-        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,  # else freed arrays go back to the kernel
-    }
-    with ExitStack() as stack:
-        folder = stack.enter_context(_workers_folder())
-        stack.enter_context(dask.config.set(settings | {"temporary-directory": folder}))
-        deaths = stack.enter_context(_told_by_nannies())
+    # What a worker writes, nobody else of this machine may exchange: a temporary folder is its owner's alone.
+    with TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True) as folder, _own_settings():
         try:
             cluster = LocalCluster(
                 n_workers=processes,
@@ -291,65 +260,29 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
                 # but gets past the handshake only with a key that never leaves the memory of these processes.
                 security=Security.temporary(),
                 local_directory=folder,
-                # Given no address, dask serves HTTP on every interface. This one is loopback, and serves nothing.
                 dashboard_address=_LOOPBACK,
                 worker_dashboard_address=_LOOPBACK,
                 scheduler_kwargs={"dashboard": False},
-                memory_limit=worker_memory_bytes,
+                memory_limit=memory_bytes,
                 silence_logs=logging.CRITICAL,
             )
         except (RuntimeError, OSError) as error:
-            raise _not_started(error, deaths) from error
-        stack.enter_context(cluster)
-        yield stack.enter_context(Client(cluster, set_as_default=False))
+            raise SchedulerError(
+                f"the worker processes did not start ({list(causes_of(error))[-1]}); "
+                "lower --workers, or use --scheduler threads"
+            ) from error
+        with cluster, Client(cluster, set_as_default=False) as client:
+            yield client
 
 
-@contextmanager
-def _workers_folder() -> Iterator[str]:
-    """Yield a temporary folder for workers, and remove those of ours whose runs were killed.
+def _own_settings() -> dask.config.set:
+    """Return dask's defaults and what we change of them, whatever files, variables and callers have set, for a block.
 
-    What a worker has no memory for becomes pickles in its folder, which nobody else may exchange.
+    What users set is for their clusters: a deadline or a port of theirs would end workers of ours.
     """
-    with (
-        TemporaryDirectory(prefix=_FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,  # 0700
-        hold_lock(Path(folder, _FOLDER_LOCK), "workers"),
-    ):
-        for other in Path(folder).parent.glob(f"{_FOLDER_PREFIX}*"):
-            with suppress(OSError):
-                if other.lstat().st_uid == os.geteuid() and not other.is_symlink() and was_killed(other / _FOLDER_LOCK):
-                    rmtree(other, ignore_errors=True)
-        yield folder
-
-
-@contextmanager
-def _told_by_nannies() -> Iterator[list[str]]:
-    """Keep what nannies say of processes that died, and no more: dask's errors do not repeat it."""
-    logger, deaths = logging.getLogger("distributed.nanny"), list[str]()
-
-    def keep(record: logging.LogRecord) -> bool:
-        deaths.append(record.getMessage())
-        return False  # to no handler
-
-    level = logger.level
-    logger.addFilter(keep)
-    logger.setLevel(logging.INFO)
-    try:
-        yield deaths
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(keep)
-
-
-def _not_started(error: BaseException, deaths: list[str]) -> PipelineError:
-    """Return the message where the worker processes did not start: dask's own error says only that."""
-    causes = list(causes_of(error))
-    system = next((cause for cause in causes if isinstance(cause, (MemoryError, OSError))), None)
-    died = [words for words in deaths if words.startswith("Worker process")]
-    reason = (died or [str(system or causes[-1])])[-1] or type(error).__name__
-    no_memory = isinstance(system, MemoryError) or getattr(system, "errno", 0) == errno.ENOMEM or "signal 9" in reason
-    cause = f"({reason}), most often for lack of memory" if no_memory else f"({reason})"
-    message = f"a worker process did not start {cause}; lower --workers, or use --scheduler threads"
-    return PlanError(message) if no_memory else SchedulerError(message)
+    settings: dict[str, Any] = {}
+    dask.config.refresh(settings, paths=[], env={})
+    return dask.config.set(settings | OWN_SETTINGS)
 
 
 def _silence_dask() -> None:
@@ -440,15 +373,3 @@ def asking() -> Iterator[None]:
             f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
             "again, give its address too"
         ) from None
-
-
-def count_threads(client: Client) -> int:
-    """Return the number of worker threads that there are once a worker has come; all must have our code."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while not (there := ask(client.nthreads, CONNECT_SECONDS)):
-        if time.monotonic() > deadline:
-            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one")
-        stopping.check()
-        time.sleep(10 * stopping.POLL_SECONDS)
-    ask(partial(check_code, client, None), CONNECT_SECONDS)
-    return sum(map(int, there.values()))

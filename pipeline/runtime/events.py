@@ -36,7 +36,7 @@ class StageLine:
     """
 
     def __init__(
-        self, stream: TextIO | Console | None, stage: str, words: Callable[[], str], last: Callable[[], str] = str
+        self, stream: TextIO | Console, stage: str, words: Callable[[], str], last: Callable[[], str] = str
     ) -> None:
         self._stream, self._stage, self._words, self._last = Console(stream), stage, words, last
         self._in_place = self._stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
@@ -48,7 +48,7 @@ class StageLine:
         self._started = time.monotonic()
         if self._in_place:
             for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
-                if Console(other).isatty():
+                if other.isatty():
                     self._inside.enter_context(redirect(_Above(other, self)))
         self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
         return self

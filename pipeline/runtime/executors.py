@@ -56,12 +56,11 @@ class Executor:
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = lambda item: None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
         A run that is asked to stop raises StoppedError between two of them. Tasks beside the caller read the lease file
-        for whether to stop. `address_of`: the process where an item had best run.
+        for whether to stop.
         """
         if self.workers == 1:
             yield from (run_item(function, item) for item in items)
@@ -98,9 +97,6 @@ class Executor:
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that the items use and some worker does not see."""
-
-    def prepare(self, function: Callable[[], object]) -> None:
-        """Call a function in every other process that works for this one, without waiting for it."""
 
     def report_to(self, warn: Callable[[str], None]) -> None:
         """Tell from now on where no worker is left."""

@@ -1,4 +1,4 @@
-"""How much memory a run takes, and may take, and each of its worker processes; control groups, version 1 and 2."""
+"""How much memory a run takes, and may take; control groups, version 1 and 2."""
 
 import math
 import time
@@ -12,9 +12,6 @@ from pipeline.config.train_config import Resources
 from pipeline.runtime.progress import repeating
 
 DRIVER_BYTES = 290 * 2**20  # of a process that solves: interpreter, libraries and compiled code; measured
-LEADING_BYTES = 194 * 2**20  # of the process that leads worker processes, which share its libraries; measured
-WORKER_ALONE_BYTES = 450 * 2**20  # of a worker process, shared libraries counted as its own, as its nanny does
-LOADING_WORKER_BYTES = 310 * 2**20  # of one that compiles nothing
 SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
 SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
 
@@ -23,11 +20,6 @@ def limit_bytes(resources: Resources) -> int:
     """Return what all processes of a run may take: by default 3/4 of the machine's memory, or of its groups'."""
     machine, group = psutil.virtual_memory().total, memory_limit_bytes()
     return resources.memory_limit or (machine if group is None else min(machine, group)) * 3 // 4
-
-
-def worker_limit_bytes(resources: Resources, workers: int) -> int:
-    """Return the memory of each worker process: an equal share of what the leading one leaves."""
-    return max((limit_bytes(resources) - LEADING_BYTES) // workers, WORKER_ALONE_BYTES)
 
 
 ROOT = Path("/")

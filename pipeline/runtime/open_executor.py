@@ -12,13 +12,17 @@ from pipeline.runtime.executors import Executor
 
 @contextmanager
 def open_executor(
-    scheduler: str, workers: int, processes: int, worker_memory_bytes: int, patience: float = 300.0
+    scheduler: str, workers: int, processes: int, memory_bytes: int, patience: float = 300.0
 ) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
-    scheduler: serial, threads, processes, or tls://host:port; workers: tasks at once here, each process bounded by
-    worker_memory_bytes; patience: seconds to wait for a worker, or the scheduler. Raises SchedulerError where a cluster
-    does not answer or has another version of this package, ConfigError where it needs a key and none is named.
+    scheduler : serial, threads, processes, or tls://host:port
+    workers, processes : tasks at once on this machine, and the processes that share them
+    memory_bytes : what each of these processes may take
+    patience : seconds to wait for a worker, or for an answer of the scheduler
+
+    Raises SchedulerError where a cluster does not answer or has another version of this package, ConfigError where it
+    needs a key and none is named.
     """
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
@@ -27,8 +31,11 @@ def open_executor(
         if scheduler in ("serial", "threads"):
             yield Executor(1 if scheduler == "serial" else workers)
             return
-        from pipeline.runtime.dask_executor import DaskExecutor, count_threads, open_local_client, open_remote_client
+        from pipeline.runtime.dask_executor import DaskExecutor, open_local_client, open_remote_client
 
-        is_remote, local = is_address(scheduler), (processes, workers, worker_memory_bytes)
+        is_remote, local = is_address(scheduler), (processes, workers, memory_bytes)
         with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
-            yield DaskExecutor(client, count_threads(client) if is_remote else workers, patience)
+            executor = DaskExecutor(client, workers, patience)
+            if is_remote:
+                executor.workers = sum(process.threads for process in executor.processes())
+            yield executor

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TypeVar
@@ -63,7 +63,6 @@ Reports = dict[int, tuple[float, str]]  # of the items by their index: the units
 # Of the watches of this process, by the path that the reports of other processes begin with. Part of it is drawn: a
 # late task of an earlier call, or of a killed session, is not taken for one of this.
 _watched: dict[Path, Reports] = {}
-_compiling: list[object] = []  # the loops that this process compiles now
 _waits_for = ""  # what all items wait for
 
 
@@ -84,7 +83,7 @@ class _Task:
                 reports[self._index] = self._done, self._words
             elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
                 self._written = time.monotonic()
-                report = self._done, COMPILING if _compiling else self._words
+                report = self._done, self._words
                 with suppress(OSError):
                     self._reports_to.parent.mkdir(exist_ok=True)
                     Path(f"{self._reports_to}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
@@ -99,8 +98,8 @@ def advance(units: float = 1, words: str | None = None) -> None:
         task.tell(units, words, at_once=False)
 
 
-def status(words: str | None) -> None:
-    """Say what the item that this thread runs is about to do; None: what it says already, to be written now."""
+def status(words: str) -> None:
+    """Say what the item that this thread runs is about to do."""
     if (task := _task.get()) is not None:
         task.tell(words=words, at_once=True)
 
@@ -111,25 +110,7 @@ def wait_for(words: str) -> None:
     _waits_for = words
 
 
-@cache
-def _hear_of_compilations() -> None:
-    """Have numba say, in the thread that compiles, that a compilation begins or has ended."""
-    from numba.core import event  # with the first item, since --help and status shall not wait for numba
-
-    class Compiling(event.Listener):
-        def on_start(self, _: object) -> None:
-            _compiling.append(self)
-            status(None)
-
-        def on_end(self, _: object) -> None:
-            _compiling.pop()
-            status(None)
-
-    event.register("numba:compile", Compiling())
-
-
 def _run_item(reports_to: Path, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
-    _hear_of_compilations()
     index, item = numbered
     before = _task.set(_Task(reports_to, index))
     try:
@@ -157,11 +138,11 @@ class Watch:
         self._reports_to, self._unit = folder / os.urandom(8).hex(), unit
         self._words, self._note = words, note
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
-        self._measure_from(0.0)
+        self._began = self._moved = time.monotonic()
+        self._last = 0.0  # what was done when it moved
 
     def __enter__(self) -> "Watch":
         """Begin to listen; what a killed session left is removed."""
-        _hear_of_compilations()
         self._reports = _watched[self._reports_to] = Reports()
         rmtree(self._reports_to.parent, ignore_errors=True)
         return self
@@ -192,27 +173,19 @@ class Watch:
         reports = [(sizes[index], *report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
         under_way = sum(min(done, size) for size, done, _ in reports)
         said = [words for _, _, words in reports if words]
-        words = _waits_for or (COMPILING if _compiling or COMPILING in said else next(iter(said), self._words))
+        words = _waits_for or next(iter(said), self._words)
         done = min(self._done + under_way, self._total)
-        return Progress(done, self._total, self._unit, words, self._note(), self._seconds_left(done, words))
+        return Progress(done, self._total, self._unit, words, self._note(), self._seconds_left(done))
 
-    def _measure_from(self, done: float) -> None:
-        self._began = self._moved = time.monotonic()
-        self._first = self._last = done
-
-    def _seconds_left(self, done: float, words: str) -> float | None:
-        """Return the seconds left at the pace since the last compilation; they fall while nothing moves.
-
-        None while loops compile, and before enough is done to go by.
-        """
-        if words == COMPILING:
-            self._measure_from(done)
-        elif done != self._last:
-            self._last, self._moved = done, time.monotonic()
-        seconds, gained = self._moved - self._began, self._last - self._first
-        if seconds < MEASURED_SECONDS or gained < MEASURED_SHARE * self._total:
+    def _seconds_left(self, done: float) -> float | None:
+        """Return the seconds left at the pace so far, which fall while nothing moves; None before enough is done."""
+        now = time.monotonic()
+        if done != self._last:
+            self._last, self._moved = done, now
+        seconds = self._moved - self._began
+        if seconds < MEASURED_SECONDS or done < MEASURED_SHARE * self._total:
             return None
-        return max(seconds * (self._total - self._last) / gained - (time.monotonic() - self._moved), 0.0)
+        return max(seconds * (self._total - done) / done - (now - self._moved), 0.0)
 
 
 @contextmanager

@@ -63,15 +63,6 @@ def compile_told(config: TrainConfig, shape: FeatureShape, log: Callable[[str], 
         log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
-def prepare_workers(run: Run) -> None:
-    """Let other processes import and load what they need while this one goes on, some two seconds in each."""
-    run.executor.prepare(partial(_load, run.config, run.shape, in_rounds=run.in_rounds))
-
-
-def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
-    warm_up(warming_steps(config, shape, in_rounds=in_rounds), lambda: None)
-
-
 def _steps_of(run: Run, check: Callable[[], None]) -> Iterator[Callable[[], object]]:
     """Yield the steps that run the loops of a run, with those of features that are not stored yet."""
     config = run.config

@@ -331,7 +331,6 @@ class Run(Workspace):
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
         note: Callable[[], str] = str,
-        address_of: Callable[[Item], str | None] = lambda item: None,
         on_value: Callable[[Item, Value], object] = lambda item, value: None,
         executor: Executor | None = None,
     ) -> None:
@@ -339,7 +338,6 @@ class Run(Workspace):
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words, note : what is done, and a function that returns a few words on its state, for the line of progress
-        address_of : the process in which an item had best run; None where it does not matter
         on_value : called with each item and its value as it completes
         executor : who computes; None: that of the run
         """
@@ -349,12 +347,7 @@ class Run(Workspace):
             return
         sizes = [size(item) for item in items]
         with Watch(self.layout.progress, sizes, unit, words, note) as watch, self._shown(name, watch):
-            run = (executor or self.executor).run(
-                watch.reporting(function),
-                enumerate(items),
-                self.layout.lease,
-                lambda numbered: address_of(numbered[1]),
-            )
+            run = (executor or self.executor).run(watch.reporting(function), enumerate(items), self.layout.lease)
             with closing(run):  # ends the other items before an error of `on_value` goes on
                 for result in run:
                     if result.process != this_process():
@@ -388,7 +381,6 @@ class Run(Workspace):
             unit=unit,
             size=lambda assignment: sum(map(task.size, assignment.pieces.tolist())),
             words=words,
-            address_of=lambda assignment: assignment.process.address,
             on_value=take,
         )
         with self.status(stage, "combining the sums of all processes"):

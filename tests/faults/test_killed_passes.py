@@ -165,9 +165,8 @@ def die_once(folder: Path, number: int) -> int:
 def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp_path: Path, processes: int) -> None:
     """Also where all of them died at once, and nobody was there to take it."""
     with open_executor("processes", processes, processes, 2**30) as executor:
-        places = executor.processes()
         items = range(processes)
-        found = list(executor.run(partial(die_once, tmp_path), items, address_of=lambda item: places[item].address))
+        found = list(executor.run(partial(die_once, tmp_path), items))
     assert sorted(result.item for result in found) == [*items]
     assert len(list(tmp_path.iterdir())) == processes
 

@@ -1,7 +1,6 @@
 """Commits: whole or not there, whatever fails and wherever. Only plain files are opened, at once and to a bound."""
 
 import errno
-import fcntl
 import itertools
 import os
 import pickle
@@ -154,25 +153,6 @@ def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path: Path) -> N
         raise FileNotFoundError("mine")
     assert step_of(tmp_path / "final") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
-
-
-def test_a_folder_is_locked_until_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that nobody who sweeps takes it for one that a killed writer left."""
-    real, locked = disk.low_rename, []
-
-    def renamed(aside: Path, final: Path) -> None:
-        if aside.is_dir():
-            descriptor = os.open(aside, os.O_RDONLY)
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            os.close(descriptor)
-            locked.append(final.name)
-        real(aside, final)
-
-    monkeypatch.setattr(disk, "low_rename", renamed)
-    with new_folder(tmp_path / "model"):
-        pass
-    assert locked == ["model"]
 
 
 def test_stale_leftovers_go_and_the_rest_stays(tmp_path: Path) -> None:

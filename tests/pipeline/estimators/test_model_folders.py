@@ -1,6 +1,5 @@
 """Models that estimators save, as the commands take them."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.predictor import load_predictor
 from runs import files_of, report_of, train_beside
-from storage import files as disk
-from storage import output_files
 from storage.errors import CannotWriteError
 
 RNG = np.random.default_rng(3)
@@ -99,13 +96,3 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     machine.save(tmp_path / "model")
     assert load_predictor(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
-
-
-def test_a_model_that_a_killed_save_moved_aside_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = SLKLRegressor(20, sigma2=1.0, random_state=0).fit(X[:60], X[:60, 0])
-    machine.save(tmp_path / "model")
-    disk.low_rename(tmp_path / "model", disk.replaced_path(tmp_path / "model"))
-    now = time.time
-    monkeypatch.setattr(output_files.time, "time", lambda: now() + 60)  # what was left is not of this moment
-    assert load_predictor(tmp_path / "model").model.weights[:, 0].tolist() == machine.dual_coef_.tolist()
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -5,17 +5,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from features import array_sources
-from features.source import SourceMemory
-from pipeline.config.settings import with_value
-from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.open_data import open_data, release_data
-from pipeline.planning.plan import READING_BYTES, prepare
 from pipeline.train import main
 from sources import write_zarr
 from storage.user_arrays import UserArray, open_user_arrays
@@ -51,13 +44,6 @@ def spoil(path: Path) -> None:
     file.write_bytes(content)
 
 
-def forecast(path: Path, scheduler: str = "threads", workers: int = 2) -> tuple[SourceMemory, int]:
-    config = with_value(TrainConfig(dataset=str(path)), "resources.scheduler", scheduler)
-    config = with_value(with_value(config, "resources.workers", workers), "centers.count", 50)
-    prepared = prepare(with_value(config, "resources.memory_limit", 2**36), frozenset(), frozen=False)
-    return open_data(prepared.request.source).memory, prepared.plan.stages[0].memory_bytes
-
-
 @pytest.mark.parametrize("kind", ["npz", "zarr"])
 def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, capsys, kind):
     whole = noise(f"d.{kind}")
@@ -71,33 +57,6 @@ def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, 
     assert main([*line, "--memory-limit", too_little]) == 71
     assert main([*line, "--dry-run"]) == 65
     assert not (tmp_path / "run").exists()
-
-
-def test_the_plan_counts_a_chunk_and_its_decoding(noise, tmp_path):
-    whole = 8 * N * D
-    memory, of_one = forecast(noise("d.zarr"))
-    assert memory == SourceMemory(memory.held, whole, whole, 2 * whole)
-    assert of_one > READING_BYTES + 3 * whole
-    many, of_many = forecast(write(tmp_path / "many.zarr", chunk_rows=N // 12))
-    assert (many.kept, many.decoded, many.decoding) == (whole // 12, whole, whole // 6)
-    # Of one chunk, the rows that are built come after its decoding, of which they take more.
-    assert of_one - of_many == whole - (2 * many.kept + many.decoding)
-    assert forecast(noise("d.zarr"), "processes")[1] > READING_BYTES + 6 * whole
-
-
-def test_the_plan_counts_an_npz_file_once(noise, monkeypatch):
-    """It was opened again, and held twice, once the plan had filled in whether it is standardised."""
-    read, real = [], array_sources.read_array
-
-    def counting(archive: Any, key: str) -> np.ndarray:
-        read.append(key)
-        return real(archive, key)
-
-    monkeypatch.setattr(array_sources, "read_array", counting)
-    release_data()
-    memory, _ = forecast(noise("d.npz"))
-    assert read.count("X") == 1
-    assert 8 * N * D < memory.held < 8 * N * D + 4 * 8 * N
 
 
 def test_a_chunk_is_decoded_once_for_all_readers(tmp_path, monkeypatch):

@@ -237,22 +237,6 @@ def test_however_a_pass_ends_and_whoever_takes_it_up_each_piece_is_added_once(
     assert assignments == [] or [[path] for path in files(folder)] == [each.files() for each in assignments]
 
 
-def test_a_pass_that_was_all_but_combined_computes_nothing(tmp_path: Path) -> None:
-    passed(Counting(), tmp_path, places(1, 2))
-    counts, assignments = passed(Counting(break_after=0), tmp_path, places(1, 1, 1))
-    assert whole(counts)
-    assert assignments == []
-
-
-def test_sums_are_committed_in_time(tmp_path: Path) -> None:
-    """A kill at any moment loses what came after the last commit: here the error of a piece."""
-    task = Counting(run_length=20, seconds=0.02, break_after=15)
-    (assignment,) = assign_pieces(task, {}, tmp_path, places(1), 0.05, 1)
-    with pytest.raises(InvalidDataError, match="broken"):
-        compute_assignment(task, assignment)
-    assert 15 - 5 <= len(pieces_in(tmp_path)) <= 15
-
-
 @pytest.mark.parametrize(("threads", "after"), [(1, 7), (1, 8), (3, 7)])
 def test_an_error_of_a_piece_ends_the_share_and_with_no_time_between_commits_loses_nothing(
     tmp_path: Path, threads: int, after: int
@@ -323,20 +307,3 @@ def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) ->
         combine(task, tmp_path, results, ())
     counts, _ = passed(task, tmp_path, places(1))
     assert whole(counts)
-
-
-@given(n=st.integers(1, 300), seed=st.integers(0, 99), run_length=st.integers(1, 50), groups=st.integers(1, 8))
-def test_pieces_are_taken_in_rows_and_no_group_ends_long_after_the_others(
-    n: int, seed: int, run_length: int, groups: int
-) -> None:
-    """One in ten is no more to be added; some are given back, and taken again."""
-    pieces = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.9).tolist()
-    waiting, taken = row_pass._Waiting([*pieces], run_length, groups), list[int]()
-    while run := waiting.take():
-        assert 1 <= len(run) <= run_length
-        assert len(run) <= max((len(pieces) - len(taken)) / (4 * groups), 1)
-        back = list(run)[1:] if len(run) > 2 else []
-        waiting.give_back(back)
-        taken += run[: len(run) - len(back)]
-    assert taken == pieces
-    assert not waiting
