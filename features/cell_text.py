@@ -7,6 +7,7 @@ since 1970, true and false are 1 and 0.
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -140,6 +141,11 @@ def names_text(names: Iterable[str]) -> str:
     every = any(name != name.strip() or name in ("", "none", "all") for name in names)
     csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
     return text.getvalue()
+
+
+def normal_name(name: object) -> str:
+    """Return a name without blanks around it, in the one form of Unicode (NFC) that names are compared in."""
+    return unicodedata.normalize("NFC", str(name)).strip()
 
 
 def title_of(name: str, place: int) -> str:

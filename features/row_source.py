@@ -64,33 +64,36 @@ def source_of(
     standardise: bool,
     identity: dict[str, Any],
     chosen: Sequence[np.ndarray] | None = None,
+    labels_names: Sequence[str] | None = None,
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
     Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`; chosen: if it was called.
-    Rows of weight 0 are as if they were not there.
+    Rows of weight 0 are as if they were not there. labels_names: what errors call the labels of each, None for y.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
-    for one, of in zip(given, own, strict=True):
-        check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
+    names = labels_names or [f"y{of}" for of in own]
+    for one, of, labels_name in zip(given, own, names, strict=True):
+        check_lengths(one.inputs, one.labels, f"X{of}", labels_name)
     _check_alike(name, given[0].inputs, given[-1].inputs)
     counted, weights = zip(*(count_rows(spec, one, of) for one, of in zip(given, own, strict=True)), strict=True)
     n_left_out = sum(len(one.labels) - len(rows) for one, rows in zip(given, counted, strict=True))
     labels = given[0].labels[counted[0]]
     is_table = len(given[0].inputs.shape) == 2
-    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES)
-    classes = class_labels(labels, task)
+    first = names[0] if labels_names else "y"
+    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES, first)
+    classes = class_labels(labels, task, first)
     chosen = chosen or chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
-        given, weights, own = [*given] * 2, weights * 2, own * 2
+        given, weights, own, names = [*given] * 2, weights * 2, own * 2, [*names] * 2
     parts = []
-    for one, of_rows, rows, of in zip(given, weights, chosen, own, strict=True):
+    for one, of_rows, rows, of, labels_name in zip(given, weights, chosen, own, names, strict=True):
         every = None if of and len(rows) == len(one.labels) else rows
         more = (None if values is None else values[rows] for values in (of_rows, one.groups, one.keys))
-        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, f"y{of}"), *more))
+        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, labels_name), *more))
     if classes and len(np.unique(parts[0].targets)) < 2:
         only = classes[int(parts[0].targets[0])]
         fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"

@@ -25,7 +25,7 @@ class SourceSpec:
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
-    header : whether tables of text begin with the names of their columns
+    header, decimal : tables of text: whether they begin with the names of their columns; a point or a comma
     categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
     standardise : None: False for images and `sinc`, True for tables
     size : HEIGHTxWIDTH that pictures get; None: their median
@@ -47,6 +47,7 @@ class SourceSpec:
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] | None = None
     header: bool = True
+    decimal: str = "."
     categorical: str | None = None
     missing: str | None = None
     task: str | None = None
@@ -98,7 +99,7 @@ class Columns:
 
     header: whether texts begin with the names, else these are f0, f1, … . kinds: of the
     inputs whose cells are dates or truth values; others are numbers or words. encoding: how cells become inputs, None
-    for numbers alone.
+    for numbers alone. decimal: what stands before the decimals in texts, a point or a comma.
     """
 
     inputs: tuple[str, ...]
@@ -108,10 +109,12 @@ class Columns:
     groups: str | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
+    decimal: str = "."
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
         described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
+        described |= {"decimal": self.decimal} if self.decimal != "." else {}
         encoding = None if self.encoding is None else self.encoding.described()
         return described | {"inputs": list(self.inputs), "kinds": dict(self.kinds), "encoding": encoding}
 
@@ -125,8 +128,8 @@ class Columns:
         are_kinds = are_lists and all(kind in KINDS[DATE:WORD] for kind in kinds.values())
         if not are_names or not are_kinds or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
-        if type(described["header"]) is not bool:
-            raise DataError(f"columns are {described!r:.60}, expected true or false for header")
+        if type(described["header"]) is not bool or described.get("decimal", ".") not in (".", ","):
+            raise DataError(f"columns are {described!r:.60}, expected true or false for header, . or , for decimal")
         known = None if encoding is None else TableEncoding.from_description(encoding)
         return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
 

@@ -15,17 +15,17 @@ MOST_TABLE_CLASSES = 26
 LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of squares are to stay within float64
 
 
-def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
+def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES, array_name: str = "y") -> str:
     """Return the task that labels (n,) suggest: integers, booleans, floats or strings.
 
     Two distinct values are binary; 3 to `most_classes` distinct whole numbers, or 3 to 100 strings, multiclass; other
     numbers are regression. Raises DataError for no labels, one class, or more than 100 distinct strings.
     """
     if labels.ndim != 1 or labels.size == 0:
-        raise DataError(f"y must be one-dimensional and not empty, found shape {labels.shape}")
+        raise DataError(f"{array_name} must be one-dimensional and not empty, found shape {labels.shape}")
     n_distinct = len(np.unique(labels))
     if n_distinct == 1:
-        raise DataError(f"y holds one class only ({labels[0].item()!r}); nothing can be learned from it")
+        raise DataError(f"{array_name} holds one class only ({labels[0].item()!r}); nothing can be learned from it")
     if n_distinct == 2:
         return "binary"
     text = labels.dtype.kind == "U"
@@ -34,8 +34,8 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if text:
         row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
         raise DataError(
-            f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
-            "or give the task (`data.task=multiclass`) if these are classes"
+            f"{array_name} holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is "
+            "no number, or give the task (`data.task=multiclass`) if these are classes"
         )
     return "regression"
 
@@ -47,7 +47,7 @@ def written(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.float64)
 
 
-def class_labels(labels: np.ndarray, task: str) -> tuple:
+def class_labels(labels: np.ndarray, task: str, array_name: str = "y") -> tuple:
     """Return the sorted classes as Python scalars, () for regression. Raises DataError for too few or too many."""
     if task not in TASKS:
         raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
@@ -55,17 +55,17 @@ def class_labels(labels: np.ndarray, task: str) -> tuple:
         return ()
     classes = tuple(np.unique(labels).tolist())
     if len(classes) < 2:
-        raise DataError(f"y holds one class only ({classes}); nothing can be learned from it")
+        raise DataError(f"{array_name} holds one class only ({classes}); nothing can be learned from it")
     if task == "binary" and len(classes) != 2:
-        raise DataError(f"the binary task needs exactly two classes in y, found {len(classes)}")
-    check_printable(classes)
+        raise DataError(f"the binary task needs exactly two classes in {array_name}, found {len(classes)}")
+    check_printable(classes, array_name)
     return classes
 
 
-def check_printable(classes: Iterable[object]) -> None:
+def check_printable(classes: Iterable[object], array_name: str = "y") -> None:
     """Raise DataError naming a class whose label has control characters, as names of columns may not have them."""
     if (label := next(filter(has_controls, classes), None)) is not None:
-        raise DataError(f"y holds a label with control characters ({label!r:.60}); correct it")
+        raise DataError(f"{array_name} holds a label with control characters ({label!r:.60}); correct it")
 
 
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:

@@ -93,6 +93,7 @@ class DataConfig:
     header: bool = option(
         True, truth, "whether a table of text begins with the names of its columns (false: they are f0, f1, ...)"
     )
+    decimal: str = option(".", OneOf((".", ",")), "what stands before the decimals of numbers in a table of text")
     columns: tuple[str, ...] | None = optional(name_list, "all", "columns of a table that are inputs, by name")
     drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are not inputs, by name")
     categorical: str | None = optional(

@@ -122,8 +122,11 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     _refuse_part(path, asked)
     from features.tables.readers import Table  # as above
 
-    header = None if model.table_columns is None else model.table_columns.header
-    return _table_examples(Table.in_files(path, header=header), model, asked.target, labelled=asked.labelled)
+    columns = model.table_columns
+    header, decimal = (None, ".") if columns is None else (columns.header, columns.decimal)
+    return _table_examples(
+        Table.in_files(path, header=header, decimal=decimal), model, asked.target, labelled=asked.labelled
+    )
 
 
 def _refuse_part(path: Path, asked: ExampleRequest) -> None:

@@ -60,11 +60,8 @@ PAIRS, YEARS = "1,2,0\n3,4,1\n" * 9, "2019,2020,kind\n" + "1,2,cat\n3,4,dog\n" *
 OF_ROWS = {"task": "multiclass", "classes": ("a", "b", "c"), "targets": [0, 0, 0, 1, 1, 1, 2, 2], "rows": 8}
 OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2], [6, 0, 1], [7, 0, 1], [8, 1, 0]]
 TO_END = {"task": "regression", "targets": [k * 0.5 for k in range(12)]}
-UNNAMED = "a column without a name is an input like the others; take it out if it counts the rows"
 NUMBERED = "columns are called 2019, 2020; if these are cells of the first row, train with `data.header=false`"
 LIKE_CELLS = NUMBERED.replace("2019, 2020", "1.5, NA, 2020-01-01")
-NUMBERED_ROWS = 'id,"n, w",v,y\n' + "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
-IDS_LEFT = 'columns that only number or name the rows: id, n, w; leave them out with `data.drop=id,"n, w"`'
 # Content, options, and what is read: rows, task, classes, sorted targets, names, notes, and all rows in order.
 READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "with a header": (HEADER + ROWS, {}, OF_ROWS | {"inputs": ("length", "sex"), "target": "label"}),
@@ -77,10 +74,8 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "label, first": ("label,m,kg\n" + "p,1,2\nq,3,4\n" * 9, {}, {"target": "label", "classes": ("p", "q")}),
     "years": (YEARS, {"target": "2020", "drop": ("kind",)}, {"inputs": ("2019",), "target": "2020", "note": NUMBERED}),
     "few like cells": ("1.5,NA,2020-01-01,w\n" + "1,2,3,0\n3,4,5,1\n" * 9, {}, {"note": LIKE_CELLS}),
-    "no name": ("x,,b\n" + PAIRS, {}, {"inputs": ("x", ""), "note": UNNAMED}),
     "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
     "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "target": "y"}),
-    "ids": (NUMBERED_ROWS, {"categorical": "auto"}, {"note": IDS_LEFT}),
 }
 
 
@@ -114,6 +109,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (DataError, "a,w,y\n1,1,2\n2,-1,3\n", {"weights": "w"}, "weights w.*: row 1 is -1; a weight must be"),
     (DataError, "a,w,y\n1,1,2\n2,,3\n", {"groups": "w"}, r"row 1 \(line 3\), column w names no group"),
     (DataError, "a,w,y\n1,1,2\n2,1,3\n", {"groups": "w"}, "all rows are of one group"),
+    (DataError, "x,,b\n" + PAIRS, {}, r"without a name .*: \(no name, column 1\); name them .*`data.drop=\"\"`"),
     (UsageError, NUMBERS, {"target": "rings"}, "'rings' is no column of .*, which has columns y, a, b"),
     (UsageError, NUMBERS, {"target": "3"}, "it has columns 0 to 2"),
     (UsageError, NUMBERS, {"weights": "y"}, "column y is both target and weights"),
@@ -205,14 +201,6 @@ def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_pa
     told = str(caught.value).partition(": columns that need a setting: ")[2]
     assert told == f"{columns}; mend their cells, or try: {settings}"
     assert table(tmp_path, text, **remedied(told, options)).n_train
-
-
-def test_decimal_commas_are_refused(tmp_path):
-    told = (
-        "a \\(numbers with a comma, such as '2,5' in line 2, write decimals with points, .*commas\\); mend their cells$"
-    )
-    with pytest.raises(DataError, match=told):
-        table(tmp_path, "a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, categorical="auto", task="binary")
 
 
 CELLS = {"numbers": ["1", "2.5", "-3e2"], "words": ["red", "007", "x, y"], "gaps": ["", "NA"], "infinite": ["inf"]}
@@ -405,13 +393,13 @@ def test_a_file_that_changes_between_two_readings_is_told(tmp_path, monkeypatch,
 def test_only_training_rows_are_learned_from(tmp_path):
     first = table(tmp_path, WORDS, **ENCODED)
     rows = WORDS.splitlines()
-    test_rows = first.read("test", 0, first.n_test)[0][:, 0].astype(int).tolist()
+    test_rows = first.file_rows["test"].tolist()
     for row in test_rows:
         rows[1 + row] = f"{row},other{row},1e6,{'yn'[row % 2]}"
     second = table(tmp_path, "\n".join(rows), **ENCODED)
     assert second.columns == first.columns
     assert np.array_equal(second.read("train", 0, 18)[0], first.read("train", 0, 18)[0])
-    assert not second.read("test", 0, len(test_rows))[0][:, 1:3].any()
+    assert not second.read("test", 0, len(test_rows))[0][:, :2].any()
     told = f"test part: cells with a category that no training row has: color ({len(test_rows)}); they count as none"
     assert told in second.notes
     assert not any("no training row" in note for note in first.notes)
