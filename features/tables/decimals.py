@@ -13,9 +13,9 @@ from features.tables.columns import TableLayout
 from features.tables.encoding import Words
 from features.tables.readers import Batch, CsvFile, Table, holds_words
 
-_THREE = r"^\s*[+-]?[0-9]{1,3}(\.[0-9]{3})+\s*$"
+_THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
 _COMMA = re.compile(r"[+-]?([0-9]*|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+(e[+-]?[0-9]+)?", re.I)
-_MAY_BE_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3},[0-9]{3}")
+_MAY_BE_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 
 
 class PointsOfThree:

@@ -56,7 +56,7 @@ _MAGIC = {
 }
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name, in parquet
-_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # and in a csv, and where it has read that again
+_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # in a csv, and once that was read and written again
 _DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]*\s*|[0-9]*[eE][+-]?[0-9]+\s*)$"
 _WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?)\s*$"
 
@@ -115,6 +115,8 @@ class CsvFile:
             lines = list(islice(self._lines(stream), 2))
         if not lines:
             return ",", []
+        if lines[0].lower().startswith("sep="):
+            raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
         separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(lines[0])
         reader, second = csv.reader(lines, delimiter=separator, strict=True), None
         try:
@@ -137,9 +139,9 @@ class CsvFile:
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
         if second is not None and len(second) != len(cells):
-            row, above = int(not self._header), f"; take out {lines[0].strip()!r:.60} if it names no columns"
-            told = f"row {row} has {len(second)} cells, expected {len(cells)}{above * self._header}"
-            raise DataError(f"{self.path}: {told}")
+            told = f"row {int(not self._header)} has {len(second)} cells, expected {len(cells)}"
+            above = f"; name each column in the header, or take {lines[0].strip()!r:.60} out if it is none"
+            raise DataError(f"{self.path}: {told}{above * self._header}")
         return separator, cells
 
     def _lines(self, stream: BufferedReader) -> Iterator[str]:
@@ -231,8 +233,8 @@ class CsvFile:
         wrong = compute.index(compute.match_substring_regex(cells, _WITH_POINT), value=True).as_py()
         if wrong >= 0:
             where = f"line {self._line_of(start + wrong)}, column {title_of(self.names()[place], place)}"
-            remedy = "take points between thousands out, and write all decimals with commas"
-            raise DataError(f"{self.path}: {where} is {cells[wrong].as_py()[:40]!r}, a number with a point; {remedy}")
+            fault = f"{where} is {cells[wrong].as_py()[:40]!r}, where decimals have commas"
+            raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
         return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
     def _rows(self, lines: Iterable[str]) -> Any:
@@ -288,11 +290,14 @@ def _decoded(path: Path, data: bytes, line: int) -> str:
     for magic, (kind, remedy) in _MAGIC.items():
         if line == 1 and data.startswith(magic):
             raise DataError(f"{path}: is a {kind} file, no text; {remedy}")
+    n_zeros = data.count(0)
+    if 0 < 4 * n_zeros < len(data):
+        raise DataError(f"{path}: line {line} has a NUL character; take it out (tr -d '\\0')")
     try:
         data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:
         fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
-        coding = "UTF-16" if b"\0" in data else "LATIN1"
+        coding = "LATIN1" if not n_zeros else "UTF-32" if b"\0\0" in data else "UTF-16"
         raise DataError(f"{path}: {fault}; save the file as UTF-8: iconv -f {coding} -t UTF-8") from error
     return data.decode()
 
@@ -379,7 +384,7 @@ def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
             raise
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             words = " ".join(str(error).split())[:120]
-            fault = "is encrypted; decrypt it" if "encrypt" in words else f"not a readable parquet file ({words})"
+            fault = "is encrypted; decrypt it" if "crypt" in words else f"not a readable parquet file ({words})"
             raise DataError(f"{path}: {fault}") from error
 
 
@@ -416,7 +421,7 @@ class Table:
         if twice is not None:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
-            raise DataError(f"{self._first.path}: columns {places} {fault}; give each column its own name")
+            raise DataError(f"{self._first.path}: columns {places} {fault}; give each its own name, or delete it")
         unreadable = next(filter(has_controls, names), None)
         if unreadable is not None:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
@@ -511,6 +516,7 @@ _REMEDIES = {
     "struct|map": "give each field a column (pyarrow.Table.flatten)",
     "binary": "decode them to words",
     "duration|time": "give seconds, as numbers",
+    "extension": "cast them to words or numbers",
 }
 
 

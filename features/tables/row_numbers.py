@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from features.tables.encoding import Words
 
 CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that numbers them
-_COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr)?")  # as pandas and polars call a column that counts the rows
+COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr)?")  # as pandas and polars call a column that counts the rows
 
 
 class RowNumbers:
@@ -27,7 +27,7 @@ class RowNumbers:
         self._names = names
         self._rises = np.array([name not in named for name in names])
         self._falls = self._rises.copy()
-        self._counts = np.array([name not in named and bool(_COUNTERS.fullmatch(name)) for name in names])
+        self._counts = np.array([name not in named and bool(COUNTERS.fullmatch(name)) for name in names])
         self._log_orders = np.zeros(len(names))  # of as many values in each file
         self._last, self._n_values = np.full(len(names), np.nan), np.zeros(len(names), np.int64)  # of the file
         self._path: Path | None = None

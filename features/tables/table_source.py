@@ -328,11 +328,11 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
         left_out = numbers.left_out(learner.words)
     assert found.sample is not None
     drawn, codes = found.sample
+    inputs = layout.without(found.left_out)
+    _check_names(table, inputs, named)
     learner.check(spec, len(found.labels), codes)
     codes = np.delete(codes, left_out, axis=1) if left_out else codes
     found = replace(found, sample=Sample(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
-    layout = layout.without(found.left_out)
-    _check_names(table, layout, named)
     if asked == EncodingRequest():
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
@@ -341,7 +341,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     chosen = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
     codes = codes if len(chosen[0]) == len(found.labels) else codes[np.isin(drawn, chosen[0])]
     try:
-        encoding = learn_encoding(layout.input_names, found.words, codes, asked)
+        encoding = learn_encoding(inputs.input_names, found.words, codes, asked)
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
     return replace(found, encoding=encoding, chosen=chosen if spec.test is None else None)
@@ -368,7 +368,7 @@ def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> N
     if nameless:
         told, options = shown(map(layout.title, nameless)), drop_setting(*(layout.names[place] for place in nameless))
         fault = f"columns without a name whose numbers do not rise from row to row: {told}"
-        raise DataError(f"{table.path}: {fault}; name them in the header, or leave them out ({options})")
+        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or name them if they are inputs")
 
 
 def _read(

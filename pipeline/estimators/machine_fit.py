@@ -27,6 +27,7 @@ from features.deformed_copies import Copies
 from features.descriptors.extraction import feature_length
 from features.row_source import input_dtype, input_shape
 from features.source import Columns
+from features.tables.row_numbers import COUNTERS
 from features.targets import check_printable, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -153,6 +154,10 @@ def _images(X: Any) -> NDArray[Any] | None:
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
     """Return X and y (n,), checked as scikit-learn does."""
     X, y = _numbers(machine, X, y=unmasked(y), y_numeric=not is_classifier(machine))
+    names = enumerate(getattr(machine, "feature_names_in_", ()))
+    counters = [name for k, name in names if COUNTERS.fullmatch(name) and (np.diff(X[:, k]) == 1).all()]
+    if counters:  # as `pandas.read_csv` finds in what `to_csv` has written
+        parameters.warn(f"columns of X that count its rows: {', '.join(counters)}; leave them out")
     return Rows(X), column_or_1d(y, warn=True)
 
 

@@ -35,10 +35,7 @@ from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md, "Image features")
-BRIGHTNESS, COLOUR_BRIGHTNESS = (
-    0.8,
-    1.0,
-)  # of images of bytes that are not deskewed (docs/pictures.md, "Image features")
+BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images of bytes that are not deskewed (docs/pictures.md, "Image features")
 IMAGE_PENALTY = 0.01
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
