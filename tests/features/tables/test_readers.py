@@ -1,27 +1,35 @@
 """Batches of tables: what a csv or parquet holds, by any blocks and in any files; what is damaged, and where."""
 
+import bz2
 import csv
 import gzip
 import io
 import os
+import re
 from collections.abc import Callable
+from decimal import Decimal
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pandas
+import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.parquet import encryption
 
 from features.errors import DataError, MissingInputError
+from features.input_files import PACKED_SUFFIXES
 from features.tables import readers
-from features.tables.cells import distinct
-from features.tables.readers import Table
-from runs import python
+from features.tables.cells import distinct, numbers
+from features.tables.readers import PARQUET_TYPES, SEPARATORS, ParquetFile, Table
+from features.tables.table_paths import CSV_SUFFIXES
+from runs import ROOT, python
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
 WHOLE = "".join(LINES)
@@ -88,6 +96,123 @@ def test_separators_and_packed_files(tmp_path, small_blocks, name, separator, pa
     assert cells_of(table) == [[str(k), "x;,y", None] for k in range(30)]
 
 
+COMPRESSIONS = {"": None, **PACKED_SUFFIXES}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "separator", "pack", "begin", "end"),
+    list(product(CSV_SUFFIXES, SEPARATORS, COMPRESSIONS, ("", "\ufeff"), ("\n", "\r\n")))[::5],
+)
+def test_every_text_that_is_listed_holds_what_pandas_and_polars_read(tmp_path, suffix, separator, pack, begin, end):
+    separator = "\t" if suffix == ".tsv" else separator
+    rows = [["a b", "größe", "y"], *(["" if k % 7 == 0 else f"{k / 8}", f"w{k % 3}", str(k % 2)] for k in range(50))]
+    path = tmp_path / f"t{suffix}{pack}"
+    with pyarrow.output_stream(path, compression=COMPRESSIONS[pack]) as out:
+        out.write(text := (begin + "".join(separator.join(row) + end for row in rows)).encode())
+    cells = cells_of(Table.in_files(path))
+    of_pandas = pandas.read_csv(io.BytesIO(text), sep=separator, dtype=str, keep_default_na=False, na_values=[""])
+    of_polars = polars.read_csv(text, separator=separator, infer_schema=False)
+    assert Table.in_files(path).names == list(of_pandas.columns) == of_polars.columns == rows[0]
+    assert cells == of_pandas.astype(object).where(of_pandas.notna(), None).to_numpy().tolist()
+    assert cells == [list(row) for row in of_polars.rows()]
+
+
+NUMBERS = [None if k % 5 == 0 else k for k in range(40)]
+
+
+def column_of(name: str) -> pyarrow.Array:
+    """Return a column of a type of Arrow, by its name."""
+    if name in ("string", "large_string", "string_view"):
+        return pyarrow.array([None if k is None else f"w {k % 3}" for k in NUMBERS], name)
+    if name == "bool":
+        return pyarrow.array([None if k is None else k % 2 == 0 for k in NUMBERS])
+    if name.startswith("decimal"):
+        values = [None if k is None else Decimal(k) / 4 for k in NUMBERS]
+        return pyarrow.array(values, getattr(pyarrow, name)(9, 2))
+    of = {"halffloat": "float16", "timestamp": "timestamp[us]"}.get(name, name)
+    return pyarrow.array(NUMBERS, pyarrow.int32() if name == "date32" else pyarrow.int64()).cast(of)
+
+
+@pytest.mark.parametrize("as_dictionary", [False, True])
+@pytest.mark.parametrize("name", sorted(PARQUET_TYPES))
+def test_every_type_that_is_listed_holds_what_pandas_reads(tmp_path, name, as_dictionary):
+    column = pyarrow.nulls(40) if name == "null" else column_of(name)
+    as_dictionary = as_dictionary and name in ("string", "int64", "double", "date32")
+    save(path := tmp_path / "t.parquet", {"x": column.dictionary_encode() if as_dictionary else column})
+    (file,) = Table.in_files(path).parts
+    assert isinstance(file, ParquetFile)
+    assert file.kinds == [PARQUET_TYPES[name]]
+    (batch,) = file.batches([0])
+    expected = pandas.read_parquet(path)["x"]
+    if PARQUET_TYPES[name] == "words":
+        assert [cell.as_py() for cell in batch.columns[0]] == expected.astype(object).where(
+            expected.notna(), None
+        ).tolist()
+        return
+    if PARQUET_TYPES[name] == "dates":
+        expected = (pandas.to_datetime(expected) - pandas.Timestamp(0)) / pandas.Timedelta("1D")
+    np.testing.assert_allclose(numbers(batch.columns[0])[0], expected.astype(float), rtol=1e-15)
+
+
+def test_the_page_of_tables_lists_what_is_read():
+    page = (ROOT / "docs/tables.md").read_text().partition("## What is read")[2].partition("## ")[0]
+    rows = (line.split("|", 2)[1:] for line in page.splitlines() if line.startswith("| "))
+    lines = {title.strip(): set(re.findall("`(.*?)`", listed)) for title, listed in rows}
+    assert lines["text"] == {*CSV_SUFFIXES, *PACKED_SUFFIXES}
+    assert lines["separators"] == {{"\t": "\\t"}.get(sign, sign) for sign in SEPARATORS}
+    for kind in ("numbers", "dates", "words"):
+        assert lines[f"parquet: {kind}"] == {name for name, held in PARQUET_TYPES.items() if held == kind}
+
+
+STRUCTS = pyarrow.array([{"u": k} for k in range(3)])
+
+
+@pytest.mark.parametrize("order", list(permutations(("a", "a.u", "y"))))
+def test_a_name_with_a_point_beside_a_struct(tmp_path, order):
+    columns = {"a": STRUCTS, "a.u": [1.5, 2.5, 3.5], "y": [0, 1, 0]}
+    table = Table.in_files(save(tmp_path / "t.parquet", {name: columns[name] for name in order}))
+    (batch,) = table.batches([order.index("a.u"), order.index("y")])
+    assert batch.columns[order.index("a.u")].to_pylist() == columns["a.u"]
+    with pytest.raises(DataError, match=r"a \(struct<.*flatten.*`data\.drop=a`"):
+        list(table.batches(range(3)))
+
+
+def test_row_groups_without_rows(tmp_path):
+    schema = pyarrow.schema({"a": "double", "A": "double"})  # names in another case are others
+    with pyarrow.parquet.ParquetWriter(tmp_path / "t.parquet", schema) as writer:
+        for n_rows in (0, 3, 0, 2, 0):
+            writer.write_table(pyarrow.table({"a": np.arange(n_rows * 1.0), "A": np.ones(n_rows)}, schema))
+    assert [row[0] for row in cells_of(Table.in_files(tmp_path / "t.parquet"))] == ["0.0", "1.0", "2.0", "0.0", "1.0"]
+
+
+@pytest.mark.parametrize("plaintext_footer", [True, False])
+def test_an_encrypted_file_is_told(tmp_path, plaintext_footer):
+    class Keys(encryption.KmsClient):  # type: ignore[misc]
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+            return key_bytes.hex().encode()
+
+    factory = encryption.CryptoFactory(lambda config: Keys())
+    asked = encryption.EncryptionConfiguration("k", column_keys={"k": ["a"]}, plaintext_footer=plaintext_footer)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), asked)
+    table = pyarrow.table({"a": [1.0, 2.0], "y": [0, 1]})
+    with pyarrow.parquet.ParquetWriter(
+        tmp_path / "t.parquet", table.schema, encryption_properties=properties
+    ) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=r"t\.parquet: is encrypted; decrypt it"):
+        cells_of(Table.in_files(tmp_path / "t.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "header"), [("x\n1.0\n\n2.0\n", True), ("\nx\r\n1.0\r\n\r\n2.0", True), ("1.0\n\n2.0\n", False)]
+)
+def test_a_blank_line_of_one_column_is_a_missing_cell(tmp_path, text, header):
+    assert read(tmp_path / "t.csv", text, header=header) == [["1.0"], [None], ["2.0"]]
+    batch = next(iter(Table.in_files(tmp_path / "t.csv", header=header).batches([0])))
+    assert batch.place(2) == f"line {len(text.splitlines())}"
+    assert polars.read_csv(text.lstrip().encode(), has_header=header)[:, 0].to_list() == [1, None, 2]
+
+
 ROWS = "a,b\n" + "1,2\n" * 40
 STORED = gzip.compress(ROWS.encode(), compresslevel=0, mtime=0)
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
@@ -96,6 +221,16 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "places for names": ("t.csv", "0, 1\n3,4\n", "holds numbers .* put names in its place, as these count the columns"),
     "commas for names": ("t.csv", "1,5;2,5\n3,5;4\n", r"its first line holds numbers \(1,5;2,5\)"),
     "names that repeat": ("t.csv", "a,b,a\n1,2,3\n", "columns 0 and 2 are called 'a'"),
+    "names alike but for blanks": ("t.csv", "a,b, a\n1,2,3\n", "columns 0 and 2 are called 'a'"),
+    "names in two forms": ("t.csv", "e\u0301,b,\u00e9\n1,2,3\n", "columns 0 and 2 are called 'é'"),
+    "two columns without a name": ("t.csv", "a,y,,\n1,2,,\n", "columns 2 and 3 have no name"),
+    "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
+    "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
+    "a line of commas": ("t.csv", ROWS + ",\n" + ROWS[4:], "line 42 has no cell"),
+    "NUL": ("t.csv", "a,b\n1,2\0\n", "line 2 has a NUL character"),
+    "bzip2": ("t.csv", bz2.compress(ROWS.encode()), "is a bzip2 file, no text; unpack it"),
+    "UTF-32": ("t.csv", ROWS.encode("utf-32"), "line 1 is not UTF-8 text .*iconv -f UTF-32 -t UTF-8"),
+    "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "row 0 has 1 cells, expected 2"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
     "a long first row": ("t.csv", "a,b\n1,2,3\n", "row 0 has 3 cells, expected 2"),
     "a short row": ("t.csv", ROWS + "1\n", r"row 40 \(line 42\) has 1 cells, expected 2"),
