@@ -57,7 +57,8 @@ _MAGIC = {
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name, in parquet
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # in a csv, and once that was read and written again
-_DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]*\s*|[0-9]*[eE][+-]?[0-9]+\s*)$"
+_HAS_NUL = "has a NUL character; take it out (tr -d '\\0')"
+_DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]+([eE][+-]?[0-9]+)?\s*)$"
 _WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?)\s*$"
 
 
@@ -117,7 +118,7 @@ class CsvFile:
             return ",", []
         if lines[0].lower().startswith("sep="):
             raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
-        separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(lines[0])
+        separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
         reader, second = csv.reader(lines, delimiter=separator, strict=True), None
         try:
             cells = next(reader)
@@ -211,7 +212,7 @@ class CsvFile:
                 ) as reader:
                     for read in reader:
                         empty += [start + row for row in _rows_without_cells(read)]
-                        columns = {place: self._with_points(read.column(str(place)), place, start) for place in places}
+                        columns = {place: self._cells(read.column(str(place)), place, start) for place in places}
                         if not empty:
                             yield Batch(self.path, start, read.num_rows, columns, self._line_of)
                         start += read.num_rows
@@ -226,8 +227,11 @@ class CsvFile:
         if any(b"\n" in (cell or b"") for cell in end):
             self._check_end(start - 1)
 
-    def _with_points(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
-        """Return the cells of a column from a row on, with points in numbers that have commas for them."""
+    def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
+        """Return the cells of a column from a row on, with points for decimal commas. Raises DataError for NULs."""
+        if (texts := cells.buffers()[2]) is not None and b"\0" in texts.to_pybytes():
+            row = compute.index(compute.match_substring(cells, "\0"), value=True).as_py()
+            raise DataError(f"{self.path}: line {self._line_of(start + row)} {_HAS_NUL}")
         if self.decimal == ".":
             return cells
         wrong = compute.index(compute.match_substring_regex(cells, _WITH_POINT), value=True).as_py()
@@ -292,7 +296,7 @@ def _decoded(path: Path, data: bytes, line: int) -> str:
             raise DataError(f"{path}: is a {kind} file, no text; {remedy}")
     n_zeros = data.count(0)
     if 0 < 4 * n_zeros < len(data):
-        raise DataError(f"{path}: line {line} has a NUL character; take it out (tr -d '\\0')")
+        raise DataError(f"{path}: line {line} {_HAS_NUL}")
     try:
         data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:
@@ -302,10 +306,20 @@ def _decoded(path: Path, data: bytes, line: int) -> str:
     return data.decode()
 
 
-def _separator_of(line: str) -> str:
-    """Return what a line has most of outside of quotes: commas, semicolons or tabs; of numbers, what parts them."""
-    between_numbers = (sign for sign in ";\t" if sign in line and all(map(is_number, line.split(sign))))
-    return next(between_numbers, max(SEPARATORS, key=re.sub(r'"[^"]*"', "", line).count))
+def _separator_of(path: Path, lines: Sequence[str]) -> str:
+    """Return the separator that both lines have as often outside of quotes, else that which the first has most.
+
+    A line of numbers is parted by what leaves numbers. Raises DataError where both lines have two of them as often.
+    """
+    between_numbers = [sign for sign in ";\t" if sign in lines[0] and all(map(is_number, lines[0].split(sign)))]
+    first, second = (Counter(re.sub(r'"[^"]*"', "", line)) for line in (lines[0], lines[-1]))
+    if between_numbers:
+        return between_numbers[0]
+    both = [sign for sign in SEPARATORS if len(lines) > 1 and 0 < first[sign] == second[sign]]
+    if len(both) > 1:
+        found = " or ".join(map(repr, both))
+        raise DataError(f"{path}: cells may be separated by {found}; put names and cells with one of them in quotes")
+    return max(both or SEPARATORS, key=first.__getitem__)
 
 
 class ParquetFile:
@@ -369,7 +383,12 @@ class ParquetFile:
                     for place, name in zip(read, names, strict=True):  # Arrow adds the field u of a to a column a.u
                         column = batch.column(batch.schema.get_field_index(name))
                         columns[place] = column.cast("string") if types.is_string_view(column.type) else column
-                        check_texts(self.path, name, columns[place], start)
+                        try:
+                            column.validate(full=True)
+                        except pyarrow.ArrowException:
+                            fault = f"column {name} holds text that is not UTF-8, at row {start} or below"
+                            remedy = f"mend it, or leave the column out ({drop_setting(name)})"
+                            raise DataError(f"{self.path}: {fault}; {remedy}") from None
                     yield Batch(self.path, start, batch.num_rows, columns)
                     start += batch.num_rows
 
@@ -531,24 +550,3 @@ def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -
         raise DataError(
             f"{path}: columns that hold neither numbers, words nor dates: {held}; {advice}leave them out ({options})"
         )
-
-
-def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:
-    """Raise DataError where a column of words, from a row on, has a text that is no UTF-8."""
-    texts = column.dictionary if types.is_dictionary(column.type) else column
-    if not holds_words(texts.type):
-        return
-    try:
-        texts.validate(full=True)
-    except pyarrow.ArrowException:
-        row = start + next((row for row, cell in enumerate(column) if not _is_utf8(cell)), 0)
-        fault = f"row {row}, column {name} holds no UTF-8 text"
-        raise DataError(f"{path}: {fault}; mend the file, or leave it out ({drop_setting(name)})") from None
-
-
-def _is_utf8(cell: "pyarrow.Scalar") -> bool:
-    try:
-        cell.as_py()
-    except UnicodeDecodeError:
-        return False
-    return True

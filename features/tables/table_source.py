@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, looks_like_cell, names_text, setting, shown
+from features.cell_text import drop_setting, looks_like_cell, names_text, normal_name, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -267,6 +267,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
     asked = EncodingRequest.read(spec.categorical, spec.missing)
+    asked = replace(asked, columns=tuple(map(normal_name, asked.columns)))
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
     request |= {"decimal": spec.decimal, "named": spec.columns}
     if asked != EncodingRequest():  # which is learned on the training rows
@@ -320,7 +321,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
 
     Which columns number the rows is guessed of the first batch; where others do in the end, the table is read again.
     """
-    named = {*(spec.columns or ()), *asked.columns}
+    named = {*map(normal_name, spec.columns or ()), *asked.columns}
     left_out, found = None, None
     while found is None or found.left_out != left_out:
         learner, numbers = Learner(table.path, layout.input_names, asked), RowNumbers(layout.input_names, named)
@@ -559,7 +560,7 @@ def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable
     if like_cells and isinstance(table.parts[0], CsvFile):
         remedy = setting("data.header", "false")
         yield f"columns are called {shown(like_cells)}; if these are cells of the first row, train with {remedy}"
-    yield f"target: {columns.target}; inputs: {shown(map(layout.title, layout.inputs))}"
+    yield f"target: {layout.title(layout.target or 0)}; inputs: {shown(map(layout.title, layout.inputs))}"
     yield from columns.encoding.notes() if columns.encoding is not None else ()
     read = {*layout.inputs, layout.target, layout.weights, layout.groups}
     if left_out := [name for place, name in enumerate(table.names) if place in table.index - read]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import array_sources
-from features.cell_text import DATE, KINDS
+from features.cell_text import DATE, KINDS, normal_name
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_files, read_idx
 from features.picture_folders import class_of, is_picture, part_folders, pictures_below
@@ -269,10 +269,11 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
         remedy = "write the rows to a .parquet or .csv file and predict that"
         raise DataError(f"X: the model is of a table with words, dates or missing cells; {remedy}")
     if columns is not None and columns.inputs and array_sources.is_frame(X):
-        lacking = [name for name in columns.inputs if name not in X.columns]
+        known, names = {normal_name(name): name for name in X.columns}, list(map(normal_name, columns.inputs))
+        lacking = [name for name in names if name not in known]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        X = np.column_stack([array_sources.numeric(np.asarray(X[name]), "X") for name in columns.inputs])
+        X = np.column_stack([array_sources.numeric(np.asarray(X[known[name]]), "X") for name in names])
     rows = np.asarray(array_sources.numeric(X, "X"))
     piece = ExamplePart(len(rows), input_shape(rows.shape, "X"), lambda start, stop: (rows[start:stop], None), "X")
     check_shape(piece, model)

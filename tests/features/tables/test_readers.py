@@ -52,7 +52,7 @@ def cells_of(table: Table) -> list[list[str | None]]:
     return rows
 
 
-def read(path: Path, content: str | bytes, **options: bool) -> list[list[str | None]]:
+def read(path: Path, content: str | bytes, **options: Any) -> list[list[str | None]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return cells_of(Table.in_files(path, **options))
 
@@ -131,6 +131,11 @@ def column_of(name: str) -> pyarrow.Array:
         return pyarrow.array(values, getattr(pyarrow, name)(9, 2))
     of = {"halffloat": "float16", "timestamp": "timestamp[us]"}.get(name, name)
     return pyarrow.array(NUMBERS, pyarrow.int32() if name == "date32" else pyarrow.int64()).cast(of)
+
+
+def test_the_separator_is_what_both_lines_have_as_often(tmp_path):
+    assert read(tmp_path / "t.csv", "a, cm;b, kg;y\n1,5;2,5;3,5\n", decimal=",") == [["1.5", "2.5", "3.5"]]
+    assert Table.in_files(tmp_path / "t.csv").names == ["a, cm", "b, kg", "y"]
 
 
 @pytest.mark.parametrize("as_dictionary", [False, True])
@@ -227,10 +232,12 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "a note for Excel": ("t.csv", "sep=;\na;b\n1;2\n", "'sep=;', is a note for Excel; take it out"),
     "lines of commas": ("t.csv", ROWS + ",\n" * 40, "line 42 and 39 more have no cell"),
     "a line of commas": ("t.csv", ROWS + ",\n" + ROWS[4:], "line 42 has no cell"),
+    "NUL below": ("t.csv", ROWS + "1,2\0\n", "line 42 has a NUL character"),
     "NUL": ("t.csv", "a,b\n1,2\0\n", "line 2 has a NUL character"),
     "bzip2": ("t.csv", bz2.compress(ROWS.encode()), "is a bzip2 file, no text; unpack it"),
     "UTF-32": ("t.csv", ROWS.encode("utf-32"), "line 1 is not UTF-8 text .*iconv -f UTF-32 -t UTF-8"),
     "separators that are mixed": ("t.csv", "a;b\n1\t2\n", "row 0 has 1 cells, expected 2"),
+    "two separators": ("t.csv", "Price, EUR, net;y\n1,5,2;2\n", "separated by ',' or ';'; put .* in quotes"),
     "control characters": ("t.csv", "a,b\x1b[2J\n1,2\n", r"control characters \('b\\x1b\[2J'\)"),
     "a long first row": ("t.csv", "a,b\n1,2,3\n", "row 0 has 3 cells, expected 2"),
     "a short row": ("t.csv", ROWS + "1\n", r"row 40 \(line 42\) has 1 cells, expected 2"),
@@ -296,7 +303,7 @@ def test_columns_that_cannot_be_read_are_named_with_what_leaves_them_out(tmp_pat
     columns = {"a": np.arange(80.0), "w": words, "l": [[1] * (1 + k % 2) for k in range(80)]}
     table = Table.in_files(save(tmp_path / "t.parquet", columns, use_dictionary=dictionary))
     for place, message in (
-        (1, r"t\.parquet: row 79, column w holds no UTF-8 text; .*`data\.drop=w`"),
+        (1, r"t\.parquet: column w holds text that is not UTF-8, .*`data\.drop=w`"),
         (2, r"t\.parquet: columns .*: l \(list<.*\); give each .*, or leave them out \(`data\.drop=l`\)"),
     ):
         with pytest.raises(DataError, match=message):

@@ -24,7 +24,8 @@ from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
 from storage.arrays import read_arrays, write_arrays
 
-WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k * 7 % 90 / 3},{'np'[k % 2]}\n" for k in range(90))
+SIZES = ["" if k % 5 == 0 else k * 7 % 90 / 3 for k in range(90)]
+WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for k, size in enumerate(SIZES))
 ENCODED = {"categorical": "onehot", "missing": "median"}
 OPTIONS = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
 SMALL = ("--scheduler", "serial", "--centers", "10", "--penalty", "1", "--sigma2", "2")
