@@ -107,15 +107,15 @@ class ReadTable:
     sample: some of the rows; chosen: those of each part, if an encoding was learned. None where they were not kept
     """
 
-    words: tuple[tuple[str, ...] | None, ...]
+    words: Words
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None
     groups: RowKeys | None
     keys: RowKeys
     codes_sha256: str
     sha256: str
-    left_out: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
+    left_out: Sequence[int] = ()
+    notes: Sequence[str] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
@@ -129,13 +129,11 @@ class ReadTable:
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
-        labels, label_words = self.labels, None
-        if labels.dtype.kind == "U":
-            distinct_labels, labels = np.unique(labels, return_inverse=True)
-            label_words = distinct_labels.tolist()
+        texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
+        labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
         plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "kinds", "unknown")
-        record = {name: getattr(self, name) for name in plain}
-        record |= {"label_words": label_words, "encoding": self.encoding and self.encoding.described()}
+        record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
+        record["encoding"] = self.encoding and self.encoding.described()
         facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
         facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
         return {name: values for name, values in facts.items() if values is not None}
@@ -143,22 +141,11 @@ class ReadTable:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadTable":
         """Return what was found. Raises DataError, KeyError, TypeError, ... where something in it cannot be."""
-        record = json.loads(arrays["record"].tobytes())
-        labels, encoding, label_words = arrays["labels"], record["encoding"], record["label_words"]
-        return cls(
-            words=tuple(None if known is None else tuple(known) for known in record["words"]),
-            labels=labels if label_words is None else np.array(label_words)[labels],
-            weights=arrays.get("weights"),
-            groups=arrays.get("groups"),
-            keys=arrays["keys"],
-            codes_sha256=record["codes_sha256"],
-            sha256=record["sha256"],
-            left_out=tuple(record["left_out"]),
-            notes=tuple(record["notes"]),
-            kinds=record["kinds"],
-            encoding=None if encoding is None else TableEncoding.from_description(encoding),
-            unknown=record["unknown"],
-        )
+        facts: dict[str, Any] = {"weights": None, "groups": None, **arrays}
+        facts |= json.loads(facts.pop("record").tobytes())
+        texts, described = facts.pop("texts"), facts.pop("encoding")
+        facts["labels"] = facts["labels"] if texts is None else np.array(texts)[facts["labels"]]
+        return cls(**facts, encoding=described and TableEncoding.from_description(described))
 
 
 class EncodedRows:
@@ -465,13 +452,7 @@ class _Sampler:
 
     def finish(self) -> Sample:
         """Return the rows, ascending, and their codes."""
-        rows, codes = np.concatenate(self._rows), np.empty((self._n_rows, self._n_columns))
-        begin = 0
-        while self._codes:  # one after the other, so that they are not in memory twice
-            block = self._codes.pop(0)
-            codes[begin : begin + len(block)] = block
-            begin += len(block)
-        return Sample(rows, codes)
+        return Sample(np.concatenate(self._rows), np.concatenate(self._codes))
 
 
 def _labelled_rows(
