@@ -33,7 +33,6 @@ from runs import ROOT, python
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]
 WHOLE = "".join(LINES)
-RNG = np.random.default_rng(2)
 
 
 def cells_of(table: Table) -> list[list[str | None]]:
@@ -84,18 +83,7 @@ def test_cells_of_a_text_are_those_that_python_reads_in_blocks_of_any_size(tmp_p
         assert read(tmp_path / "t.csv", text) == bare
 
 
-@pytest.mark.parametrize("pack", ["", ".gz", ".zst"])
-@pytest.mark.parametrize(("name", "separator"), [("t.csv", ","), ("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t")])
-def test_separators_and_packed_files(tmp_path, small_blocks, name, separator, pack):
-    rows = [['"a, b; c"', " far", "y"], *([str(k), "x;,y" if separator == "\t" else '"x;,y"', ""] for k in range(30))]
-    text = "\ufeff\n" + "".join(separator.join(row) + "\r\n" for row in rows)
-    with pyarrow.output_stream(tmp_path / (name + pack), compression={".gz": "gzip", ".zst": "zstd"}.get(pack)) as out:
-        out.write(text.encode())
-    table = Table.in_files(tmp_path / (name + pack))
-    assert table.names == ["a, b; c", "far", "y"]
-    assert cells_of(table) == [[str(k), "x;,y", None] for k in range(30)]
-
-
+QUOTE = '"'
 COMPRESSIONS = {"": None, **PACKED_SUFFIXES}
 
 
@@ -105,10 +93,15 @@ COMPRESSIONS = {"": None, **PACKED_SUFFIXES}
 )
 def test_every_text_that_is_listed_holds_what_pandas_and_polars_read(tmp_path, suffix, separator, pack, begin, end):
     separator = "\t" if suffix == ".tsv" else separator
-    rows = [["a b", "größe", "y"], *(["" if k % 7 == 0 else f"{k / 8}", f"w{k % 3}", str(k % 2)] for k in range(50))]
+    word = f'w "1"{separator} 2'
+    rows = [["a b", "größe", "y"], *(["" if k % 7 == 0 else f"{k / 8}", word, str(k % 2)] for k in range(50))]
     path = tmp_path / f"t{suffix}{pack}"
     with pyarrow.output_stream(path, compression=COMPRESSIONS[pack]) as out:
-        out.write(text := (begin + "".join(separator.join(row) + end for row in rows)).encode())
+        lines = (
+            separator.join(f'"{cell.replace(QUOTE, 2 * QUOTE)}"' if QUOTE in cell else cell for cell in row)
+            for row in rows
+        )
+        out.write(text := (begin + "".join(line + end for line in lines)).encode())
     cells = cells_of(Table.in_files(path))
     of_pandas = pandas.read_csv(io.BytesIO(text), sep=separator, dtype=str, keep_default_na=False, na_values=[""])
     of_polars = polars.read_csv(text, separator=separator, infer_schema=False)
@@ -274,27 +267,6 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path, monkeypatch, small
     with pytest.raises(DataError, match=rf"{name}: .*{message}") as caught:
         read(tmp_path / name, content)
     assert str(caught.value).isprintable()
-
-
-TABLE: dict[str, list[Any]] = {
-    "color": [None if k % 11 == 0 else ["red", "green", "blue, dark"][k % 3] for k in range(300)],
-    "a.b": [None if k % 7 == 0 else float(value) for k, value in enumerate(RNG.standard_normal(300))],
-    "count": [int(value) for value in RNG.integers(-(2**40), 2**40, 300)],
-    "flag": [k % 5 == 0 for k in range(300)],
-}
-TEXTS = [[None if cell is None else str(cell) for cell in row] for row in zip(*TABLE.values(), strict=True)]
-
-
-@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None])
-def test_parquet_of_any_encoding_is_the_csv_of_the_same_table(tmp_path, small_blocks, encoding):
-    options = {"use_dictionary": False, "column_encoding": {"color": encoding}} if encoding else {}
-    path = save(tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
-    pandas.DataFrame(TABLE).to_csv(tmp_path / "t.csv", index=False)
-    tables = [Table.in_files(tmp_path / name) for name in ("t.csv", path.name)]
-    for table in tables:
-        assert table.names == list(TABLE)
-        assert cells_of(table) == TEXTS
-    assert [one.n_rows for one in tables[-1].batches([])] == [300]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
