@@ -63,13 +63,12 @@ def source_of(
     given: Sequence[LabelledRows],
     standardise: bool,
     identity: dict[str, Any],
-    chosen: Sequence[np.ndarray] | None = None,
     labels_names: Sequence[str] | None = None,
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`; chosen: if it was called.
-    Rows of weight 0 are as if they were not there. labels_names: what errors call the labels of each, None for y.
+    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
+    were not there. labels_names: what errors call the labels of each set, None for y.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
@@ -85,7 +84,7 @@ def source_of(
     first = names[0] if labels_names else "y"
     task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES, first)
     classes = class_labels(labels, task, first)
-    chosen = chosen or chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
+    chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
         given, weights, own, names = [*given] * 2, weights * 2, own * 2, [*names] * 2

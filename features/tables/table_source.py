@@ -104,7 +104,7 @@ class ReadTable:
     dates or truth values
     unknown: how many cells of each column of a test file have a word that no training row has
     notes: what was seen of the cells
-    sample: some of the rows; chosen: those of each part, if an encoding was learned. None where they were not kept
+    sample: some of the rows, None where they were not kept
     """
 
     words: Words
@@ -120,7 +120,6 @@ class ReadTable:
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
-    chosen: Sequence[NDArray[np.int64]] | None = None
 
     @property
     def held(self) -> NDArray[np.float64] | None:
@@ -273,7 +272,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         given, digests = [*given, of_test], [*digests, sha256]
         labels_names.append(f"{test}: column {columns.target}")
     identity["sha256"] = dict(zip(PARTS, digests, strict=True)) if test is not None else digests[0]
-    source = source_of(spec, table_name(path), given, True, identity, found.chosen, labels_names)
+    source = source_of(spec, table_name(path), given, True, identity, labels_names)
     notes = [*_notes(table, layout, columns, found), *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
@@ -326,13 +325,13 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)
     task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES, _where(table, layout))
-    chosen = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
-    codes = codes if len(chosen[0]) == len(found.labels) else codes[np.isin(drawn, chosen[0])]
+    train, *_ = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
+    codes = codes if len(train) == len(found.labels) else codes[np.isin(drawn, train)]
     try:
         encoding = learn_encoding(inputs.input_names, found.words, codes, asked)
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
-    return replace(found, encoding=encoding, chosen=chosen if spec.test is None else None)
+    return replace(found, encoding=encoding)
 
 
 def _number_notes(layout: TableLayout, numbers: RowNumbers, learner: Learner) -> Iterator[str]:
