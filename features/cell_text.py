@@ -16,7 +16,7 @@ from typing import Any
 _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?,-"
 NULL_WORDS = ("", *_NULLS.split(","))
 UNKNOWN = -1  # place of a word that is none of a list
-MOST_ONEHOT = 32  # categories of a column, where the kind of encoding is auto; columns of fewer are ordinary ones
+MOST_ALIKE = 32  # Fewer words of a column that look like numbers are ordinary categories.
 KINDS = ("number", "date", "truth value", "word")  # of cells
 NUMBER, DATE, TRUTH, WORD = range(4)
 MICROSECONDS_A_DAY = 86_400e6
@@ -58,7 +58,7 @@ def read_cell(text: str) -> tuple[int, float]:
 def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     """Return what most words of a column are that only look like words, what to do about it, and one of them.
 
-    Units and dates of up to MOST_ONEHOT words are ordinary categories, such as 1 star; decimal commas are not.
+    Units and dates of up to MOST_ALIKE words are ordinary categories, such as 1 star; decimal commas are not.
     """
     alike = dict[str, list[str]]()
     for word in islice(words, 1000):  # which are enough to know
@@ -66,7 +66,7 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
         alike.setdefault(next(looks, ""), []).append(word)
     n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))
     look = max(alike, key=lambda look: len(alike[look]), default=None)
-    if look is None or n_alike <= n_others or (n_alike <= MOST_ONEHOT and look != COMMAS):
+    if look is None or n_alike <= n_others or (n_alike <= MOST_ALIKE and look != COMMAS):
         return None
     told = f"{look}, and {counted(n_others, 'other word')}" if n_others else look
     return told, _LOOKS[look][1], alike[look][0]

@@ -10,7 +10,7 @@ import numpy as np
 from features.cell_text import DATE, KINDS, WORD
 from features.errors import DataError
 from features.row_draws import RowKeys
-from features.tables.encoding import TableEncoding
+from features.tables.encoding import MOST_CATEGORIES, TableEncoding
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -26,7 +26,7 @@ class SourceSpec:
     n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     header : whether tables of text begin with the names of their columns
-    categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
+    categorical, missing, categories : tables: how cells become numbers, see `features.tables.encoding`
     standardise : None: False for images and `sinc`, True for tables
     size : HEIGHTxWIDTH that pictures get; None: their median
     skip_bad : whether pictures that cannot be read are left out
@@ -49,6 +49,7 @@ class SourceSpec:
     header: bool = True
     categorical: str | None = None
     missing: str | None = None
+    categories: int = MOST_CATEGORIES
     task: str | None = None
     standardise: bool | None = None
     noise: float | None = None

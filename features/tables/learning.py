@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from features.cell_text import (
     COMMAS,
     KINDS,
-    MOST_ONEHOT,
     NUMBER,
     UNKNOWN,
     WORD,
@@ -32,18 +31,20 @@ from features.cell_text import (
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, numbers, without_zeros
-from features.tables.encoding import MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
+from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch
 
-MOST_COMPLAINTS = 20  # columns that are listed
+MOST_COMPLAINTS = 20  # Columns that are listed.
+MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
+MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
 
 
 @dataclass
 class _Column:
     """What was seen of a column: its words in the order of their first rows, None for numbers.
 
-    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. numbers:
-    some of those that stand among words. counts, first: of the cells of a kind, how many there are and the first one.
+    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. longest: the
+    characters of its longest word. counts, first: of the cells of a kind, how many there are and the first one.
     """
 
     name: str
@@ -51,8 +52,7 @@ class _Column:
     named: bool = False
     place: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    numbers: set[str] = field(default_factory=set)
-    is_long: bool = False
+    longest: int = 0
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
@@ -93,10 +93,9 @@ class _Column:
         for at, text in enumerate(texts):
             kind = "missing" if text is None else KINDS[WORD]
             if text is not None and text not in self.words:
-                self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
+                self.longest = max(self.longest, len(text))
                 if not self.named and (read := read_cell(text)[0]) != WORD:
                     kind = KINDS[read]
-                    self.numbers |= {text} if len(self.numbers) <= MOST_ONEHOT else set()
                 elif len(self.words) <= MOST_WORDS:
                     self.words[text] = len(self.words)
             if text in self.words:
@@ -162,38 +161,32 @@ class Learner:
             codes[:, k] = column.read(batch, batch.columns[place])
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int, codes: NDArray[np.float64]) -> None:
-        """Raise DataError with every column that cannot be used as it is, and the settings that help.
-
-        codes: those of a sample of the rows, (m, columns).
-        """
-        faults, dropped, named = list[str](), list[str](), list[str]()
-        needs = set[str]()
-        for k, column in enumerate(self._columns):
+    def check(self, spec: SourceSpec, n_rows: int) -> None:
+        """Raise DataError with every column that cannot be used as it is, and the settings that help."""
+        faults, dropped, needs, most = list[str](), list[str](), set[str](), self._asked.most
+        for column in self._columns:
             words, parts = column.words or {}, []
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
             unusable = bool(column.counts["infinite"]) or column.counts["missing"] == n_rows
-            all_differ = len(words) > MOST_ONEHOT and len(words) == column.counts["word"]
             if column.counts["infinite"]:
                 parts.append(f"{column.counts['infinite']} infinite{example('infinite')}")
             looks = None if column.named else misread(words)
-            doubtful = column.is_mixed or looks is not None
             if looks is not None:
                 at = example("word") if looks[2] == column.first["word"][0] else f", such as {looks[2][:40]!r}"
                 parts.append(f"{looks[0]}{at}, {looks[1]}")
-            elif len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
-                many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
-                looks_like = "looks like an id" if not column.is_long else "looks like a text"
-                parts.append(f"{many} different words{example('word')}, {looks_like}")
-                unusable = True
+                unusable = not looks[0].startswith(COMMAS)
             elif column.is_mixed:
                 parts.append(_mixture(column, example))
-            elif words and self._asked.categorical is None:
+                unusable = True
+            elif column.longest > MOST_WORD_CHARACTERS:
+                parts.append(f"texts of up to {column.longest} characters{example('word')}")
+                unusable = True
+            elif len(words) > most:
+                parts.append(_too_many(column, example, most))
+                unusable = True
+            elif words and not self._asked.words:
                 parts.append(f"{counted(len(words), 'word')}{example('word')}")
                 needs.add("categorical")
-            if doubtful and not (looks is not None and looks[0].startswith(COMMAS)):
-                unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT
-                named += [] if unusable else [column.name]
             if column.counts["missing"] == n_rows:
                 parts.append("no cell is filled in")
             elif column.counts["missing"] and self._asked.missing is None:
@@ -204,11 +197,22 @@ class Learner:
         if not faults:
             return
         dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
-        options = _remedies(spec, self._asked, dropped, named, needs)
+        options = _remedies(spec, self._asked, dropped, needs)
         more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
         raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
+
+
+def _too_many(column: _Column, example: Callable[[str], str], most: int) -> str:
+    """Return how many words a column has that has too many, and the setting that takes them, if they are categories."""
+    words = column.words or {}
+    if len(words) > MOST_WORDS:
+        return f"more than {MOST_WORDS} different words{example('word')}"
+    if len(words) == column.counts["word"]:
+        return f"{len(words)} words, another one in each row{example('word')}"
+    told = f"{len(words)} words{example('word')}, more than {most}"
+    return f"{told}; {setting('data.categories', str(len(words)))} takes them"
 
 
 def _mixture(column: _Column, example: Callable[[str], str]) -> str:
@@ -219,19 +223,14 @@ def _mixture(column: _Column, example: Callable[[str], str]) -> str:
     return ", ".join([held, *(f"{cell} is a {kind}" for kind, cell in firsts if cell)])
 
 
-def _remedies(
-    spec: SourceSpec, asked: EncodingRequest, dropped: list[str], named: list[str], needs: Collection[str]
-) -> str:
+def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], needs: Collection[str]) -> str:
     """Return the options that let a table be read, with those that it has already."""
     options = []
     if dropped and spec.columns is not None:
         options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
     elif dropped:
         options.append(drop_setting(*(spec.drop or ()), *dropped))
-    if "categorical" in needs or named:
-        every = (*asked.columns, *named)
-        kind = asked.categorical or "auto"
-        options.append(setting("data.categorical", f"{kind}:{names_text(every)}" if every else kind))
+    options += [setting("data.categorical", ONE_HOT)] if "categorical" in needs else []
     options += [setting("data.missing", "median")] if "missing" in needs else []
     return " ".join(options)
 

@@ -259,9 +259,9 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is not None and not test.exists():
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
-    asked = EncodingRequest.read(spec.categorical, spec.missing)
+    asked = EncodingRequest.read(spec.categorical, spec.missing, spec.categories)
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
-    if asked != EncodingRequest():  # which is learned on the training rows
+    if asked.encodes:  # as is learned on the training rows
         request["encoded"] = [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, test is None]
 
     def read_now(tick: Tick) -> ReadTable:
@@ -319,8 +319,8 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     found = _read(table, layout, learner, tick, spec.seed, spec.task)
     assert found.sample is not None
     drawn, codes = found.sample
-    learner.check(spec, len(found.labels), codes)
-    if asked == EncodingRequest():
+    learner.check(spec, len(found.labels))
+    if not asked.encodes:
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)

@@ -80,7 +80,7 @@ READ: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "no name": ("x,,b\n" + PAIRS, {}, {"inputs": ("x", ""), "note": UNNAMED}),
     "weights": ("a,w,y\n" + "1,2,0\n3,0,1\n4,1,1\n" * 9, {"weights": "w"}, {"rows": 18, "inputs": ("a",)}),
     "columns": (A_TO_C, {"columns": ("c", "a")}, {"inputs": ("a", "c"), "target": "y"}),
-    "ids": (NUMBERED_ROWS, {"categorical": "auto"}, {"note": IDS_LEFT}),
+    "ids": (NUMBERED_ROWS, {"categorical": "onehot"}, {"note": IDS_LEFT}),
 }
 
 
@@ -140,28 +140,28 @@ WORDS = "id,color,age,ok\n" + "".join(
 )
 ENCODED = {"categorical": "onehot", "missing": "median"}
 MANY = "".join(f"w{k},{k % 2},{k}\n" for k in range(1002))
-MISSING, AUTO = "`data.missing=median`", "`data.categorical=auto`"
+MISSING, ONEHOT = "`data.missing=median`", "`data.categorical=onehot`"
 OF_AGE, OF_COLOR = "age (12 of 24 missing, the first in line 3)", "color (2 words, such as 'red' in line 2"
 SEVEN = "color (numbers and 2 other words, such as 'red' in line 2, '7' in line 26 is a number)"
 INFINITE = "age (1 infinite, such as 'inf' in line 26)"
 FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number)"
-LONG = f"a, b (2 different words, such as '{'x' * 40}' in line 2, looks like a text)"
-MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2, looks like an id)"
+LONG = f"a, b (texts of up to 300 characters, such as '{'x' * 40}' in line 2)"
+MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2)"
 LATE = "a (9 of 10 missing, the first in line 3)"
-IDS = "a (40 different words, such as 'w0' in line 2, looks like an id)"
+IDS = "a (70 words, another one in each row, such as 'w0' in line 2)"
+TOO_MANY = "a (70 words, such as 'w0' in line 2, more than 64; `data.categories=70` takes them)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 ONE, DAY, TRUE = "'1' in line 2 is a number", "'2020-01-31' in line 3 is a date", "'True' in line 3 is a truth value"
 UNITS = "a (numbers with a unit, or signs in them, such as {!r} in line 2, write plain numbers (1234.5))"
 DATES = "a (dates of a country, such as '1{}' in line 2, write ISO dates (2020-01-31))"
-BY_NAME, NO_NAME = "`data.categorical=auto:a`", '`data.categorical=auto:""`'
 INF_AND_GAPS = "a (9 infinite, such as 'inf' in line 2; 9 of 18 missing)"
 NO_NAMES = f"(no name, column 0) (numbers and truth values, {ONE}, {TRUE})"
 # Of a table: options, what is said of its columns, and the settings that are asked for.
 COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
-    (WORDS, {}, f"{OF_COLOR}; 6 of 24 missing), {OF_AGE}", f"{AUTO} {MISSING}"),
-    (WORDS, {"categorical": "auto"}, f"color (6 of 24 missing, the first in line 5), {OF_AGE}", MISSING),
-    (WORDS, {"missing": "median"}, f"{OF_COLOR})", AUTO),
-    (WORDS + "24,7,3,y\n", ENCODED, SEVEN, "`data.categorical=onehot:color`"),
+    (WORDS, {}, f"{OF_COLOR}; 6 of 24 missing), {OF_AGE}", f"{ONEHOT} {MISSING}"),
+    (WORDS, {"categorical": "onehot"}, f"color (6 of 24 missing, the first in line 5), {OF_AGE}", MISSING),
+    (WORDS, {"missing": "median"}, f"{OF_COLOR})", ONEHOT),
+    (WORDS + "24,7,3,y\n", ENCODED, SEVEN, "`data.drop=color`"),
     (WORDS + "24,red,inf,y\n", ENCODED, INFINITE, "`data.drop=age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"drop": ("id",)}, INFINITE, "`data.drop=id,age`"),
     (WORDS + "24,red,inf,y\n", ENCODED | {"columns": ("age", "color")}, INFINITE, "`data.columns=color`"),
@@ -170,16 +170,17 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("a,b,y\n" + "inf,1,2\n,3,4\n" * 9, {}, INF_AND_GAPS, "`data.drop=a`"),
     ('"a, b",c,y\n' + f"{'x' * 300},1,2\nw,3,4\n" * 9, {}, LONG, '`data.drop="a, b"`'),
     ("a,y,c\n" + MANY, ENCODED, MANY_WORDS, "`data.drop=a`"),
-    ("a,y,c\n" + "".join(f"w{k},{k % 2},{k}\n" for k in range(40)), {}, IDS, "`data.drop=a`"),
-    (CODES, {}, "zip (9 words, such as '00' in line 2)", AUTO),
+    ("a,y,c\n" + "".join(f"w{k},{k % 2},{k}\n" for k in range(70)), {}, IDS, "`data.drop=a`"),
+    ("a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k}\n" for k in range(99)), ENCODED, TOO_MANY, "`data.drop=a`"),
+    (CODES, {}, "zip (9 words, such as '00' in line 2)", ONEHOT),
     ("a,b,y\n" + "".join(f"{k or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.drop=a`"),
-    ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, BY_NAME),
-    ("a,b,y\n" + "1,3,2\n2020-01-31,1,0\n" * 9, {}, f"a (numbers and dates, {ONE}, {DAY})", BY_NAME),
-    (",b,y\n" + "1,3,2\nTrue,1,0\n" * 9, {}, NO_NAMES, NO_NAME),
+    ("a,b,y\n" + "".join(f"{k % 9 or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.drop=a`"),
+    ("a,b,y\n" + "1,3,2\n2020-01-31,1,0\n" * 9, {}, f"a (numbers and dates, {ONE}, {DAY})", "`data.drop=a`"),
+    (",b,y\n" + "1,3,2\nTrue,1,0\n" * 9, {}, NO_NAMES, '`data.drop=""`'),
     *(
         (
             "a;b;y\n" + "".join(f"{k}{end};{k * k};{k % 2}\n" for k in range(1, 50)),
-            {"categorical": "auto"},
+            {"categorical": "onehot"},
             told,
             "`data.drop=a`",
         )
@@ -195,7 +196,7 @@ def remedied(message: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return options with the settings that a message asks for."""
     lists = ("drop", "columns")
     given = re.findall(r"`data\.(\w+)=([^`]*)`", message)
-    return options | {key: names_in(value) if key in lists else value for key, value in given}
+    return options | {key: names_in(value) if key in lists else value for key, value in given if key != "categories"}
 
 
 @pytest.mark.parametrize(("text", "options", "columns", "settings"), COMPLAINTS, ids=range(len(COMPLAINTS)))
@@ -207,12 +208,17 @@ def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_pa
     assert table(tmp_path, text, **remedied(told, options)).n_train
 
 
+def test_a_column_of_many_words_is_taken_where_its_number_is_given(tmp_path):
+    text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k}\n" for k in range(700))
+    assert table(tmp_path, text, categorical="onehot", categories=70).input_shape == (71,)
+
+
 def test_decimal_commas_are_refused(tmp_path):
     told = (
         "a \\(numbers with a comma, such as '2,5' in line 2, write decimals with points, .*commas\\); mend their cells$"
     )
     with pytest.raises(DataError, match=told):
-        table(tmp_path, "a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, categorical="auto", task="binary")
+        table(tmp_path, "a;b;y\n" + "2,5;3;0,5\n10;1;2,5\n" * 9, categorical="onehot", task="binary")
 
 
 CELLS = {"numbers": ["1", "2.5", "-3e2"], "words": ["red", "007", "x, y"], "gaps": ["", "NA"], "infinite": ["inf"]}
@@ -234,10 +240,13 @@ def test_one_complaint_is_enough(tmp_path, columns, seed):
 
 
 def test_at_most_twenty_columns_are_listed_and_no_setting_that_leaves_no_input(tmp_path):
-    names, ids = ",".join(f"c{k}" for k in range(30)), "".join(f"w{k};v{k};{k % 2}\n" for k in range(60))
+    names, ids = ",".join(f"c{k}" for k in range(30)), "".join(f"w{k};v{k};{k % 2}\n" for k in range(70))
     for text, end in (
-        (f"{names},n,y\n" + ("w," * 30 + "1,2\n") * 2, r"c19 \(1 word, .*\) and 10 more; .* `data\.categorical=auto`$"),
-        ("a;b;y\n" + ids, r"b \(60 different words.* looks like an id\); mend their cells$"),
+        (
+            f"{names},n,y\n" + ("w," * 30 + "1,2\n") * 2,
+            r"c19 \(1 word, .*\) and 10 more; .* `data\.categorical=onehot`$",
+        ),
+        ("a;b;y\n" + ids, r"b \(70 words, another one in each row.*\); mend their cells$"),
     ):
         with pytest.raises(DataError, match=end):
             table(tmp_path, text)
