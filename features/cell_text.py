@@ -15,6 +15,7 @@ from typing import Any
 # Words for a missing cell: those of pandas and Arrow, those of the UCI data sets, and a dash.
 _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?,-"
 NULL_WORDS = ("", *_NULLS.split(","))
+MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
 MOST_ALIKE = 32  # Fewer words of a column that look like numbers are ordinary categories.
 KINDS = ("number", "date", "truth value", "word")  # of cells

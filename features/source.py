@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from features.cell_text import DATE, KINDS, WORD
+from features.cell_text import DATE, KINDS, MOST_CATEGORIES, WORD
 from features.errors import DataError
 from features.row_draws import RowKeys
-from features.tables.encoding import MOST_CATEGORIES, TableEncoding
+from features.tables.encoding import TableEncoding
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")

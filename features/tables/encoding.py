@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import UNKNOWN, drop_setting, names_in, places_in, shown, value_of
+from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, places_in, shown, value_of
 from features.errors import DataError, UsageError
 
 ONE_HOT = "onehot"
-MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from features.tables.encoding import MOST_CATEGORIES
+from features.cell_text import MOST_CATEGORIES
 from pipeline.config.parsers import (
     NO_PENALTY,
     OneOf,
