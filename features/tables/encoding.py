@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, places_in, shown, value_of
+from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, shown, value_of
 from features.errors import DataError, UsageError
 
 ONE_HOT = "onehot"
@@ -69,7 +69,7 @@ class ColumnEncoding:
     def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
         """Return the place of each of some words among those of the column, and last UNKNOWN; None for None."""
         known = {word: k for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array([*places_in(known, words), UNKNOWN], np.float64)
+        return None if words is None else np.array([*(known.get(word, UNKNOWN) for word in words), UNKNOWN], np.float64)
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""

@@ -50,7 +50,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None], kinds={}, are_quantities=True)
+    of_weights = CellReader([layout.names[weights or 0]], [None])
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
@@ -97,8 +97,7 @@ class ReadTable:
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
     keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
     codes_sha256, sha256: of the codes; of all that was read, with names and words; ids: columns that count the rows
-    encoding: learned on the training rows, None for numbers alone and for a test file; kinds: of columns of
-    dates or truth values
+    encoding: learned on the training rows, None for numbers alone and for a test file
     unknown: how many cells of each column of a test file have a word that no training row has
     sample: some of the rows; chosen: those of each part, if an encoding was learned. None where they were not kept
     """
@@ -111,7 +110,6 @@ class ReadTable:
     codes_sha256: str
     sha256: str
     ids: tuple[str, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
@@ -128,7 +126,7 @@ class ReadTable:
         if labels.dtype.kind == "U":
             distinct_labels, labels = np.unique(labels, return_inverse=True)
             label_words = distinct_labels.tolist()
-        record = {name: getattr(self, name) for name in ("words", "codes_sha256", "sha256", "ids", "kinds", "unknown")}
+        record = {name: getattr(self, name) for name in ("words", "codes_sha256", "sha256", "ids", "unknown")}
         record |= {"label_words": label_words, "encoding": self.encoding and self.encoding.described()}
         facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
         facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
@@ -148,7 +146,6 @@ class ReadTable:
             codes_sha256=record["codes_sha256"],
             sha256=record["sha256"],
             ids=tuple(record["ids"]),
-            kinds=record["kinds"],
             encoding=None if encoding is None else TableEncoding.from_description(encoding),
             unknown=record["unknown"],
         )
@@ -232,7 +229,7 @@ class CodesInOrder:
 
     def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
         digest, n_rows = hashlib.sha256(), 0
-        reader = CellReader(self._layout.input_names, self._words, True, are_known=True)
+        reader = CellReader(self._layout.input_names, self._words, True)
         for rows in rows_of(self._table, self._layout, reader, labelled=False):
             digest.update(rows.codes.tobytes())
             n_rows += len(rows.codes)
@@ -270,7 +267,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     try:
         found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
         rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-        codes, columns, identity = rows.inputs, replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
+        codes, identity = rows.inputs, dict[str, Any](source="csv")
         if found.encoding is not None:
             columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
             rows = rows._replace(inputs=EncodedRows(codes, found.encoding, found.words))
@@ -340,6 +337,7 @@ def _read(
     """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes."""
     assert layout.target is not None
     labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
+    batches = list[tuple[int, Batch]]()
     groups, keys = list[RowKeys](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(seed, len(layout.inputs))
     counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
@@ -349,6 +347,7 @@ def _read(
         first = rows.codes[:1] if not n_rows else first
         numbers = first[:, counting] + np.arange(n_rows, n_rows + len(rows.codes))[:, None]
         counting = counting[(rows.codes[:, counting] == numbers).all(axis=0)]
+        batches.append((n_rows, replace(rows.batch, columns={})))
         n_rows += len(rows.codes)
         labels += [] if rows.labels is None else [rows.labels]
         weights += [] if rows.weights is None else [rows.weights]
@@ -359,7 +358,13 @@ def _read(
     if not n_rows:
         raise DataError(f"{table.path}: has columns but no rows")
     where = f"{table.path}, column {layout.title(layout.target)}"
-    values = labels_of(labels, where, task)
+
+    def place(row: int) -> str:
+        first, batch = next(one for one in reversed(batches) if one[0] <= row)
+        file = f" of {batch.path.name}" if len(table.parts) > 1 else ""
+        return batch.place(row - first) + file
+
+    values = labels_of(labels, where, task, place)
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
@@ -378,7 +383,6 @@ def _read(
         codes_sha256=digest.hexdigest(),
         sha256=whole.hexdigest(),
         ids=ids,
-        kinds=reader.kinds if isinstance(reader, Learner) else {},
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
         sample=sample.finish(),
     )
@@ -438,16 +442,12 @@ def _open_test(
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
-    request |= {"labels": read_as, "kinds": columns.kinds}
+    request |= {"labels": read_as}
 
     def read_now(tick: Tick) -> ReadTable:
         return _read(table, layout, reader, tick, spec.seed, read_as)
 
     found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
-    if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
-        raise DataError(
-            f"{path}: its column {layout.names[layout.target or 0]} holds words, in the training file numbers"
-        )
     if found.labels.dtype.kind != "U" and train.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
     rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
@@ -460,9 +460,9 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names), kinds=columns.kinds)
+        return CellReader(names, [None] * len(names))
     words = [column.words for column in columns.encoding.columns]
-    return CellReader(names, words, columns.encoding.missing, columns.kinds)
+    return CellReader(names, words, columns.encoding.missing)
 
 
 def _sampled(source: Source, found: ReadTable, sample: Sample) -> LearnedRows:
