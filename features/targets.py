@@ -137,7 +137,8 @@ def class_array(classes: tuple) -> np.ndarray:
 def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:
     """Return the weights (n,) f8 of rows, given as (n,) or (n, 1); DataError where they cannot be weights."""
     if weights.shape not in ((n_rows,), (n_rows, 1)) or weights.dtype.kind not in "biuf":
-        found = f"{weights.dtype} values of shape {weights.shape}"
+        held = f"{weights.dtype} values" if weights.dtype.kind not in "SUOT" else "words"
+        found = f"{held} of shape {weights.shape}"
         raise DataError(f"{array_name} holds {found}; {n_rows} weights of rows are needed")
     values = weights.reshape(n_rows).astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))

@@ -6,6 +6,7 @@ missing cell. Inputs are one-hot words, numbers with the median for a missing ce
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -164,7 +165,11 @@ def learn_encoding(
         columns.append(
             ColumnEncoding(name, tuple(sorted((known[code] for code in used), key=_by_value)), 0.0, indicator)
         )
-    return TableEncoding(tuple(columns), asked.missing is not None)
+    encoding = TableEncoding(tuple(columns), asked.missing is not None)
+    twice = next((name for name, n in Counter(encoding.inputs).items() if n > 1), None)
+    if twice is not None:
+        raise DataError(f"two inputs would be called {twice!r}: rename the column of that name")
+    return encoding
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:

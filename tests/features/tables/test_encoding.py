@@ -92,6 +92,11 @@ def test_columns_of_words_and_those_named_are_categories(asked, names):
     assert learn_encoding(["zip", "size"], learner.words, codes, request).inputs == tuple(names)
 
 
+def test_inputs_of_one_name_are_refused():
+    with pytest.raises(DataError, match="two inputs would be called 'c=red'"):
+        learn_encoding(["c", "c=red"], [{"red": 0}, None], np.zeros((3, 2)), EncodingRequest(words=True))
+
+
 @pytest.mark.parametrize("change", [{"columns": [{"name": "a"}]}, {"columns": 3}, {"columns": [{"words": 3}]}])
 def test_a_damaged_encoding_is_refused(change):
     with pytest.raises(DataError, match="damaged"):
