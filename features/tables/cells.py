@@ -18,7 +18,7 @@ from features.errors import DataError
 from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
-_NEEDLESS_ZERO = "^[+-]?0[0-9]"
+_NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
 
 
 def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
@@ -143,7 +143,8 @@ def _exact_numbers(texts: "pyarrow.Array") -> NDArray[Any] | None:
 
 def _all_numbers(texts: "pyarrow.Array") -> NDArray[np.float64] | None:
     """Return texts (n,) as numbers, NaN for null; None where one is a word."""
-    if compute.any(compute.match_substring_regex(texts, _NEEDLESS_ZERO)).as_py():
+    begins = compute.utf8_slice_codeunits(compute.ascii_ltrim(texts, "+-"), 0, 2)
+    if compute.any(compute.is_in(begins, value_set=_NEEDLESS_ZEROS)).as_py():
         return None
     with suppress(pyarrow.ArrowInvalid):
         read = _array(texts.cast(pyarrow.float64()))

@@ -22,7 +22,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
-from pipeline.prediction.trained_model import ModelFormatError
 from pipeline.stages import filled_settings
 from runs import largest_bytes
 
@@ -449,13 +448,6 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -
     with pytest.raises(ValueError, match="too large for float32"):
         SLKLRegressor(20, standardise=False, **options).fit(X * 1e100, y).to_model()
     assert all(SLKLRegressor(20, **options).fit(to, y).to_model().n_centers > 0 for to in (X * 1e-3 + 1e6, X + 100))
-
-
-def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
-    dates = np.where(data[2] > 0, np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
-    machine = SLKLClassifier(20, sigma2=1.0, random_state=0).fit(data[0], dates)
-    with pytest.raises(ModelFormatError, match="expected a list of numbers or strings"):
-        machine.to_model()
 
 
 @pytest.mark.parametrize(
