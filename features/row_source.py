@@ -14,7 +14,16 @@ from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
 from features.row_draws import RowKeys, keys_apart, row_keys, units_of
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
-from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
+from features.targets import (
+    LARGEST_WHOLE,
+    MOST_CLASSES,
+    MOST_TABLE_CLASSES,
+    UNTOLD,
+    checked_weights,
+    class_labels,
+    detect_task,
+    encode,
+)
 
 PIECE_BYTES = 8 << 20
 N_COLOURS = 3  # red, green and blue
@@ -51,6 +60,7 @@ class PartRows(NamedTuple):
         while begin < len(rows):
             low, end = int(rows[begin]), int(np.searchsorted(rows, rows[begin] + span))
             values = np.asarray(self.inputs[low : int(rows[end - 1]) + 1])
+            check_whole(values, self.array_name)
             block[begin:end] = values[rows[begin:end] - low]
             begin = end
         check_finite(block, self.array_name, rows)
@@ -308,7 +318,8 @@ def input_dtype(inputs: RowArray) -> np.dtype:
     """Return the dtype blocks are read in: image bytes and float32 stay, other real numbers become float64."""
     dtype = np.dtype(inputs.dtype)
     if dtype.kind not in "biuf":
-        raise DataError(f"X holds {dtype} values; real numbers are needed")
+        words = "words" if dtype.kind in "SUT" else f"{dtype} values"
+        raise DataError(f"X holds {words}; numbers are needed")
     if (dtype == np.uint8 and len(inputs.shape) > 2) or dtype == np.float32:
         return dtype.newbyteorder("=")
     return np.dtype(np.float64)
@@ -360,6 +371,14 @@ def _piece_rows(inputs: RowArray) -> int:
     """Return how many rows `PIECE_BYTES` hold, at least one."""
     row_bytes = math.prod(inputs.shape[1:]) * np.dtype(inputs.dtype).itemsize
     return max(1, PIECE_BYTES // max(1, row_bytes))
+
+
+def check_whole(values: np.ndarray, array_name: str) -> None:
+    """Raise DataError for whole numbers of 64 bits that float64 does not tell apart."""
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        long = np.abs(values.astype(np.float64)) >= LARGEST_WHOLE
+        if long.any():
+            raise DataError(f"{array_name} holds whole numbers such as {values[long][0]}; {UNTOLD}")
 
 
 def check_finite(block: np.ndarray, array_name: str, rows: np.ndarray) -> None:

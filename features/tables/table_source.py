@@ -52,7 +52,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None], kinds={}, are_quantities=True)
+    of_weights = CellReader([layout.names[weights or 0]], [None])
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
@@ -100,8 +100,7 @@ class ReadTable:
     keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
     codes_sha256, sha256: of the codes; of all that was read, with names and words
     left_out: the columns that number the rows, by their places among those asked for: nothing else here is of them
-    encoding: learned on the training rows, None for numbers alone and for a test file; kinds: of columns of
-    dates or truth values
+    encoding: learned on the training rows, None for numbers alone and for a test file
     unknown: how many cells of each column of a test file have a word that no training row has
     notes: what was seen of the cells
     sample: some of the rows, None where they were not kept
@@ -116,7 +115,6 @@ class ReadTable:
     sha256: str
     left_out: Sequence[int] = ()
     notes: Sequence[str] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
@@ -130,7 +128,7 @@ class ReadTable:
         """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
         texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
         labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
-        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "kinds", "unknown")
+        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "unknown")
         record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
         record["encoding"] = self.encoding and self.encoding.described()
         facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
@@ -225,7 +223,7 @@ class CodesInOrder:
 
     def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
         digest, n_rows = hashlib.sha256(), 0
-        reader = CellReader(self._layout.input_names, self._words, True, are_known=True)
+        reader = CellReader(self._layout.input_names, self._words, True)
         for rows in rows_of(self._table, self._layout, reader, labelled=False):
             digest.update(rows.codes.tobytes())
             n_rows += len(rows.codes)
@@ -252,16 +250,16 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is not None and not test.exists():
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
-    asked = EncodingRequest.read(spec.categorical, spec.missing)
+    asked = EncodingRequest.read(spec.categorical, spec.missing, spec.categories)
     asked = replace(asked, columns=tuple(map(normal_name, asked.columns)))
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
     request |= {"decimal": spec.decimal, "named": spec.columns}
-    if asked != EncodingRequest():  # which is learned on the training rows
+    if asked.encodes:  # as is learned on the training rows
         request["encoded"] = [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, test is None]
     learn = partial(_learn, spec, table, layout, asked)
     found = _read_once(keeper, path, request, learn)
     layout = layout.without(found.left_out)
-    columns = replace(columns, inputs=tuple(layout.input_names), kinds=found.kinds, encoding=found.encoding)
+    columns = replace(columns, inputs=tuple(layout.input_names), encoding=found.encoding)
     rows = _labelled_rows(table, layout, found, columns.encoding, in_memory=keeper is None)
     given, digests, labels_names = [rows], [found.sha256], [_where(table, layout)]
     notes, identity = list[str](), dict[str, Any](source="csv")
@@ -317,10 +315,10 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     drawn, codes = found.sample
     inputs = layout.without(found.left_out)
     _check_names(table, inputs, named)
-    learner.check(spec, len(found.labels), codes)
+    learner.check(spec, len(found.labels))
     codes = np.delete(codes, left_out, axis=1) if left_out else codes
     found = replace(found, sample=Sample(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
-    if asked == EncodingRequest():
+    if not asked.encodes:
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)
@@ -373,6 +371,7 @@ def _read(
     left_out: the columns of which nothing but codes is wanted; None: those that `numbers` knows after the first batch.
     """
     labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
+    batches = list[tuple[int, Batch]]()
     groups, keys = list[RowKeys](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(spec.seed, len(layout.inputs))
     points = PointsOfThree(table, [*layout.inputs, layout.target] if numbers else [])
@@ -384,6 +383,7 @@ def _read(
         codes = np.delete(rows.codes, left_out, axis=1) if left_out else rows.codes
         digest.update(codes.tobytes())
         sample.add(n_rows, rows.codes)
+        batches.append((n_rows, replace(rows.batch, columns={})))
         n_rows += len(codes)
         labels += [] if rows.labels is None else [rows.labels]
         weights += [] if rows.weights is None else [rows.weights]
@@ -396,7 +396,13 @@ def _read(
     left_out, where = left_out or (), _where(table, layout)
     if isinstance(reader, Learner):
         check_commas(table, layout, reader.words, labels[0] if task in (None, "regression") else None)
-    values = labels_of(labels, where, task)
+
+    def place(row: int) -> str:
+        first, batch = next(one for one in reversed(batches) if one[0] <= row)
+        file = f" of {batch.path.name}" if len(table.parts) > 1 else ""
+        return batch.place(row - first) + file
+
+    values = labels_of(labels, where, task, place)
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
@@ -407,7 +413,6 @@ def _read(
     whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, names, words)).encode())
     for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
-    kinds = reader.kinds if isinstance(reader, Learner) else {}
     return ReadTable(
         words=words,
         labels=values,
@@ -418,7 +423,6 @@ def _read(
         sha256=whole.hexdigest(),
         left_out=left_out,
         notes=points.notes(layout),
-        kinds={name: kind for name, kind in kinds.items() if name in inputs},
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
         sample=sample.finish(),
     )
@@ -475,12 +479,8 @@ def _open_test(
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
-    request |= {"labels": read_as, "kinds": columns.kinds, "decimal": spec.decimal}
+    request |= {"labels": read_as, "decimal": spec.decimal}
     found = _read_once(keeper, path, request, lambda tick: _read(table, layout, reader, tick, spec, read_as))
-    if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
-        raise DataError(
-            f"{path}: its column {layout.names[layout.target or 0]} holds words, in the training file numbers"
-        )
     if found.labels.dtype.kind != "U" and train.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
     rows = _labelled_rows(table, layout, found, columns.encoding, in_memory=keeper is None)
@@ -491,9 +491,9 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names), kinds=columns.kinds)
+        return CellReader(names, [None] * len(names))
     words = [column.words for column in columns.encoding.columns]
-    return CellReader(names, words, columns.encoding.missing, columns.kinds)
+    return CellReader(names, words, columns.encoding.missing)
 
 
 class _Sampled:

@@ -35,7 +35,10 @@ from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md, "Image features")
-BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images of bytes that are not deskewed (docs/pictures.md, "Image features")
+BRIGHTNESS, COLOUR_BRIGHTNESS = (
+    0.8,
+    1.0,
+)  # of images of bytes that are not deskewed (docs/pictures.md, "Image features")
 IMAGE_PENALTY = 0.01
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
@@ -288,7 +291,7 @@ def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[st
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
         "data.test": not (of_table or of_pictures),
         **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
-        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "missing")},
+        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "categories", "missing")},
         **{f"data.{key}": of_table for key in ("copies", "deform")},
         **dict.fromkeys(("data.header", "data.decimal"), not any(map(is_csv, files))),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,

@@ -26,7 +26,7 @@ RNG = np.random.default_rng(5)
 N = 60
 FRAME = pandas.DataFrame({"a": RNG.normal(size=N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
 PLACES = np.sort(RNG.choice(5000, N, replace=False))
-TIMES = pandas.date_range("2020-01-31", periods=N, freq="h")
+TIMES = 1580428800 + 3600 * np.arange(N)  # seconds
 
 
 def opened(path: Path, **options: Any) -> Source:

@@ -233,7 +233,7 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'auto'\}"),
+        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'onehot'\}"),
         ({"settings": {"data.drop": "zone"}, "centers": 1000}, "centers=1000: .* has 30 training rows"),
         ({"settings": {"data.drop": "zone"}, "memory_limit": "1MiB"}, r"; use memory_limit=\d+ or more"),
         ({"kernel": "rbf"}, r"\(kernel\): must be one of gaussian, "),
