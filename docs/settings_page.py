@@ -65,7 +65,7 @@ KINDS = {
     "name_list": "names",
     "penalty": "number, `max:F`, `auto`, `none`",
     "selection": "`none`, `greedy:K`",
-    "categories": "`onehot`, `auto`, `onehot:A,B`",
+    "categories": "`onehot`, `onehot:A,B`",
 }
 
 

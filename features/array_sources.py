@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from features.cell_text import text_of
 from features.errors import DataError, UnavailableError
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
-from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
+from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets, written
 
@@ -147,12 +148,52 @@ def numeric(values: Any, name: str) -> Any:
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
         raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
+    for column in [values[column] for column in values.columns] if is_frame(values) else [values]:
+        _check_objects(column, name, words=False)
     return unmasked(values)
+
+
+def given_labels(labels: Any, name: str = "y") -> Any:
+    """Return labels as `unmasked`. Raises DataError where one is missing, or they are of no one type."""
+    _check_objects(labels, name, words=True)
+    return unmasked(labels)
+
+
+def _check_objects(values: Any, name: str, *, words: bool) -> None:
+    """Raise DataError for the first of Python objects that is a list or a time, a word unless these are `words`.
+
+    Labels, which may be words, are of one type and none is missing.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name} holds lists of several lengths; give each row as many numbers") from None
+    if array.dtype.kind == "M":
+        raise DataError(f"{name} holds times ({array.dtype}); write days, years or seconds as numbers")
+    if not words:
+        check_whole(array, name)
+    if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US"):
+        return
+    kinds = set[bool]()
+    for row, cell in enumerate(array.reshape(-1).tolist()):
+        is_word = isinstance(cell, str | bytes)
+        kinds.add(is_word)
+        if is_word and not words:
+            remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
+            raise DataError(f"{name} holds words, such as {cell!r:.60}; {remedy}")
+        if isinstance(cell, list | tuple | np.ndarray):
+            raise DataError(f"{name} holds lists, such as {cell!r:.60}; give each place of a list a column")
+        if hasattr(cell, "year") or hasattr(cell, "total_seconds"):
+            raise DataError(f"{name} holds times, such as {cell!s:.60}; write days, years or seconds as numbers")
+        if words and text_of(cell) is None:
+            raise DataError(f"{name}: row {row} has no label")
+    if words and len(kinds) > 1:
+        raise DataError(f"{name} holds words and numbers; give labels of one type")
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     """Return labels (n,) in a dtype that `features.targets` knows; (n, 1) is flattened."""
-    labels = np.asarray(labels)
+    labels = np.asarray(given_labels(labels, name))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind in "OTS":

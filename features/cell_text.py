@@ -1,92 +1,67 @@
-"""Cells and names of columns as text: which are missing or numbers, what they may be mistaken for, and lists of names.
-
-A number is what Arrow takes for one; one that begins with a needless 0, such as the code 007, is a word. Dates are days
-since 1970, true and false are 1 and 0.
-"""
+"""Cells and names of columns as text: which say that a cell is missing, which look like numbers, and lists of names."""
 
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+import unicodedata
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 # Words for a missing cell: those of pandas and Arrow, those of the UCI data sets, and a dash.
 _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#QNAN,-1.#QNAN,NULL,null,None,NaT,?,-"
 NULL_WORDS = ("", *_NULLS.split(","))
+# Words for truth values, which are numbers: those of pandas and of Arrow's reader of csv.
+TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
+# Some spellings of numbers that are read; pyarrow knows which others are.
+NUMBERS = {"12": 12, "-3": -3, "+4": 4, "2.50": 2.5, ".5": 0.5, "1.": 1, "1e3": 1000, "-2.5E-3": -0.0025, "0.07": 0.07}
+MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
-MOST_ONEHOT = 32  # categories of a column, where the kind of encoding is auto; columns of fewer are ordinary ones
-KINDS = ("number", "date", "truth value", "word")  # of cells
-NUMBER, DATE, TRUTH, WORD = range(4)
-MICROSECONDS_A_DAY = 86_400e6
-_NUMBER = re.compile(r"([+-]?inf(inity)?|(?![+-]?0[0-9])[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.I | re.A)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.A)
-_TRUTH = {"true": 1.0, "false": 0.0}
 _MONTH = r"(jan|feb|m[aä][riy]|apr|jun|jul|aug|sep|o[ck]t|nov|de[cz])[^\W\d_]*"
 _DAYS = rf"([0-9]{{1,2}}[./-]){{2}}|[0-9]{{1,2}}[./\s-]*{_MONTH}[.,/\s-]*|{_MONTH}\s[0-9]{{1,2}},?\s"
-_DAY = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|[0-9]{{4}}([./-][0-9]{{1,2}}){{2}})([T ].*)?"
-_DIGITS = r"(([0-9]*[.,])?[0-9]+|[0-9]{1,3}([.,\s'’_][0-9]{3})+([.,][0-9]+)?)"
-_UNIT = r"\s?[%‰°$€£¥]?[^\W\d_]*[²³]?(/[^\W\d_]+)?"
-_QUANTITY = rf"(?![+-]?[0-9]+$)[<>≤≥~]?\s?[+−-]?[$€£¥%]?\s?[+−-]?({_DIGITS}{_UNIT}|\([$€£¥]?{_DIGITS}\))"
-COMMAS = "numbers with a comma"
+_CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]m)?"
+_DATE = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|[0-9]{{4}}([./-][0-9]{{1,2}}){{1,2}})([T ].*)?|{_CLOCK}"
+_MONEY = r"((usd|eur|gbp|chf|jpy|inr|cny|rs\.?|kr\.?|us\$|[acr]\$)\s?)?"
+_UNIT = r"\s?([^\W\d_]+[23]?([/·*^.-]\s?[^\W\d_]+[23]?)?)?"
+_NUMBER = rf"{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|[+-]?0x[0-9a-f]+"
+_CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
+COMMAS, DATES = "numbers with a comma", "dates or times"
 # What words may be that are none, and what to do about it.
 _LOOKS = {
     COMMAS: (r"[+-]?[0-9]*,[0-9]+(e[+-]?[0-9]+)?", "write decimals with points, and thousands without commas"),
-    "numbers with a point": (r"[+-]?[0-9]*\.[0-9]+", "write decimals without needless zeros"),
-    "dates of a country": (_DAY, "write ISO dates (2020-01-31)"),
-    "numbers with a unit, or signs in them": (_QUANTITY, "write plain numbers (1234.5)"),
+    DATES: (_DATE, "write days, years or seconds as numbers"),
+    "numbers written in another way": (_NUMBER, "write plain numbers (1234.5)"),
 }
 # Characters that move a cursor, end a line, or turn the direction of writing: printed as they are, they forge lines.
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 
 
-def read_cell(text: str) -> tuple[int, float]:
-    """Return what kind a text is, and its number, days since 1970, or truth value; NaN for a word."""
-    if _NUMBER.fullmatch(text):
-        return NUMBER, float(text)
-    if text.lower() in _TRUTH:
-        return TRUTH, _TRUTH[text.lower()]
-    try:
-        moment = datetime.fromisoformat(text if _DATE.fullmatch(text) else "")
-    except ValueError:
-        return WORD, float("nan")
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return DATE, since // timedelta(microseconds=1) / MICROSECONDS_A_DAY
-
-
 def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return what most words of a column are that only look like words, what to do about it, and one of them.
-
-    Units and dates of up to MOST_ONEHOT words are ordinary categories, such as 1 star; decimal commas are not.
-    """
+    """Return what most words of a column are that only look like words, what to do about it, and one of them."""
     alike = dict[str, list[str]]()
     for word in islice(words, 1000):  # which are enough to know
-        looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, word, re.I))
+        plain = "" if _CODE.fullmatch(word) else unicodedata.normalize("NFKC", word)
+        looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I))
         alike.setdefault(next(looks, ""), []).append(word)
     n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))
-    look = max(alike, key=lambda look: len(alike[look]), default=None)
-    if look is None or n_alike <= n_others or (n_alike <= MOST_ONEHOT and look != COMMAS):
+    if n_alike <= n_others:
         return None
+    look = max(alike, key=lambda look: len(alike[look]))
     told = f"{look}, and {counted(n_others, 'other word')}" if n_others else look
     return told, _LOOKS[look][1], alike[look][0]
 
 
 def value_of(text: str) -> object:
-    """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole ones stay exact."""
-    if re.fullmatch("-?(0|[1-9][0-9]*)", text):
-        return int(text)
-    kind, value = read_cell(text)
-    return text if kind == WORD else (kind, value) if kind == DATE else value
-
-
-def places_in(known: Mapping[str, int], texts: Collection[str]) -> list[int]:
-    """Return the place of each text, or of the one known text that has its value; else UNKNOWN."""
-    of_value = dict[object, int]()
-    for text, place in known.items() if not known.keys() >= set(texts) else ():
-        value = value_of(text)
-        of_value[value] = UNKNOWN if value in of_value else place
-    return [known[text] if text in known else of_value.get(value_of(text), UNKNOWN) for text in texts]
+    """Return what is equal for texts of one value, such as 2, 2.0 and 02, or True and 1; whole ones stay exact."""
+    text = text.strip()
+    if text in TRUTH_WORDS:
+        return TRUTH_WORDS[text]
+    for kind in (int, float) if "_" not in text else ():
+        with suppress(ValueError):
+            value = kind(text)
+            return text if value != value else value  # nan is a word
+    return unicodedata.normalize("NFC", text)
 
 
 def text_of(value: Any) -> str | None:
@@ -112,12 +87,12 @@ def counted(number: int, noun: str) -> str:
 
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with a point or a comma."""
-    return read_cell(cell.strip().replace(",", "."))[0] == NUMBER
+    return cell not in TRUTH_WORDS and not isinstance(value_of(cell.replace(",", ".")), str)
 
 
 def looks_like_cell(name: str) -> bool:
     """Return whether the name of a column is a number, a date, a truth value or a word for a missing cell."""
-    return is_number(name) or read_cell(name)[0] != WORD or name in NULL_WORDS[1:]
+    return is_number(name) or name in (*NULL_WORDS[1:], *TRUTH_WORDS) or re.fullmatch(_DATE, name, re.I) is not None
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -140,6 +115,11 @@ def names_text(names: Iterable[str]) -> str:
     every = any(name != name.strip() or name in ("", "none", "all") for name in names)
     csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
     return text.getvalue()
+
+
+def normal_name(name: object) -> str:
+    """Return a name without blanks around it, in the one form of Unicode (NFC) that names are compared in."""
+    return unicodedata.normalize("NFC", str(name)).strip()
 
 
 def title_of(name: str, place: int) -> str:

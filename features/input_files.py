@@ -100,18 +100,17 @@ def check_promise(path: Path, promised: int) -> None:
 def open_unpacked(path: Path) -> BufferedReader:
     """Open a plain file to read what it holds front to back; that of a name in .gz or .zst is unpacked meanwhile.
 
-    Its reads raise DataError where it is damaged, or holds more than its size makes believable.
+    Its reads raise DataError where it is damaged.
     """
     file = open_plain(path)
     return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
 
 
 class _Unpacked(RawIOBase):
-    """What a packed file holds, as far as its size makes it believable: numbers do not pack a hundredfold."""
+    """What a packed file holds."""
 
     def __init__(self, packed: BufferedReader, path: Path) -> None:
         self._packed, self._path = packed, path
-        self._left = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
         import pyarrow  # takes 0.1 s, and images need none
 
         kind = PACKED_SUFFIXES[path.suffix.lower()]
@@ -127,9 +126,6 @@ class _Unpacked(RawIOBase):
             packed = self._path.suffix.lower()
             remedy = f"copy it again, or take {packed} off its name if it is not packed"
             raise DataError(f"{self._path}: damaged {packed} file ({error}); {remedy}") from error
-        self._left -= len(data)
-        if self._left < 0:
-            raise DataError(f"{self._path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
         buffer[: len(data)] = data
         return len(data)
 

@@ -14,7 +14,16 @@ from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
 from features.row_draws import RowKeys, keys_apart, row_keys, units_of
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
-from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
+from features.targets import (
+    LARGEST_WHOLE,
+    MOST_CLASSES,
+    MOST_TABLE_CLASSES,
+    UNTOLD,
+    checked_weights,
+    class_labels,
+    detect_task,
+    encode,
+)
 
 PIECE_BYTES = 8 << 20
 N_COLOURS = 3  # red, green and blue
@@ -51,6 +60,7 @@ class PartRows(NamedTuple):
         while begin < len(rows):
             low, end = int(rows[begin]), int(np.searchsorted(rows, rows[begin] + span))
             values = np.asarray(self.inputs[low : int(rows[end - 1]) + 1])
+            check_whole(values, self.array_name)
             block[begin:end] = values[rows[begin:end] - low]
             begin = end
         check_finite(block, self.array_name, rows)
@@ -63,34 +73,36 @@ def source_of(
     given: Sequence[LabelledRows],
     standardise: bool,
     identity: dict[str, Any],
-    chosen: Sequence[np.ndarray] | None = None,
+    labels_names: Sequence[str] | None = None,
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
-    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`; chosen: if it was called.
-    Rows of weight 0 are as if they were not there.
+    Of one set, `spec.test_fraction` of the rows are the test part, see `chosen_rows`. Rows of weight 0 are as if they
+    were not there. labels_names: what errors call the labels of each set, None for y.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
-    for one, of in zip(given, own, strict=True):
-        check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
+    names = labels_names or [f"y{of}" for of in own]
+    for one, of, labels_name in zip(given, own, names, strict=True):
+        check_lengths(one.inputs, one.labels, f"X{of}", labels_name)
     _check_alike(name, given[0].inputs, given[-1].inputs)
     counted, weights = zip(*(count_rows(spec, one, of) for one, of in zip(given, own, strict=True)), strict=True)
     n_left_out = sum(len(one.labels) - len(rows) for one, rows in zip(given, counted, strict=True))
     labels = given[0].labels[counted[0]]
     is_table = len(given[0].inputs.shape) == 2
-    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES)
-    classes = class_labels(labels, task)
-    chosen = chosen or chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
+    first = names[0] if labels_names else "y"
+    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES, first)
+    classes = class_labels(labels, task, first)
+    chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
-        given, weights, own = [*given] * 2, weights * 2, own * 2
+        given, weights, own, names = [*given] * 2, weights * 2, own * 2, [*names] * 2
     parts = []
-    for one, of_rows, rows, of in zip(given, weights, chosen, own, strict=True):
+    for one, of_rows, rows, of, labels_name in zip(given, weights, chosen, own, names, strict=True):
         every = None if of and len(rows) == len(one.labels) else rows
         more = (None if values is None else values[rows] for values in (of_rows, one.groups, one.keys))
-        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, f"y{of}"), *more))
+        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, labels_name), *more))
     if classes and len(np.unique(parts[0].targets)) < 2:
         only = classes[int(parts[0].targets[0])]
         fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"
@@ -306,7 +318,8 @@ def input_dtype(inputs: RowArray) -> np.dtype:
     """Return the dtype blocks are read in: image bytes and float32 stay, other real numbers become float64."""
     dtype = np.dtype(inputs.dtype)
     if dtype.kind not in "biuf":
-        raise DataError(f"X holds {dtype} values; real numbers are needed")
+        words = "words" if dtype.kind in "SUT" else f"{dtype} values"
+        raise DataError(f"X holds {words}; numbers are needed")
     if (dtype == np.uint8 and len(inputs.shape) > 2) or dtype == np.float32:
         return dtype.newbyteorder("=")
     return np.dtype(np.float64)
@@ -358,6 +371,14 @@ def _piece_rows(inputs: RowArray) -> int:
     """Return how many rows `PIECE_BYTES` hold, at least one."""
     row_bytes = math.prod(inputs.shape[1:]) * np.dtype(inputs.dtype).itemsize
     return max(1, PIECE_BYTES // max(1, row_bytes))
+
+
+def check_whole(values: np.ndarray, array_name: str) -> None:
+    """Raise DataError for whole numbers of 64 bits that float64 does not tell apart."""
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        long = np.abs(values.astype(np.float64)) >= LARGEST_WHOLE
+        if long.any():
+            raise DataError(f"{array_name} holds whole numbers such as {values[long][0]}; {UNTOLD}")
 
 
 def check_finite(block: np.ndarray, array_name: str, rows: np.ndarray) -> None:

@@ -1,13 +1,13 @@
 """Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from features.cell_text import DATE, KINDS, WORD
+from features.cell_text import MOST_CATEGORIES
 from features.errors import DataError
 from features.row_draws import RowKeys
 from features.tables.encoding import TableEncoding
@@ -25,8 +25,8 @@ class SourceSpec:
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
-    header : whether tables of text begin with the names of their columns
-    categorical, missing : tables: how cells become numbers, see `features.tables.encoding.EncodingRequest.read`
+    header, decimal : tables of text: whether they begin with the names of their columns; a point or a comma
+    categorical, missing, categories : tables: how cells become numbers, see `features.tables.encoding`
     standardise : None: False for images and `sinc`, True for tables
     size : HEIGHTxWIDTH that pictures get; None: their median
     skip_bad : whether pictures that cannot be read are left out
@@ -47,8 +47,10 @@ class SourceSpec:
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] | None = None
     header: bool = True
+    decimal: str = "."
     categorical: str | None = None
     missing: str | None = None
+    categories: int = MOST_CATEGORIES
     task: str | None = None
     standardise: bool | None = None
     noise: float | None = None
@@ -96,9 +98,8 @@ class RowArray(Protocol):
 class Columns:
     """The columns of the table that a model was trained on, by their names; () where its inputs have none.
 
-    header: whether texts begin with the names, else these are f0, f1, … . kinds: of the
-    inputs whose cells are dates or truth values; others are numbers or words. encoding: how cells become inputs, None
-    for numbers alone.
+    header: whether texts begin with the names, else these are f0, f1, … . encoding: how cells become inputs, None for
+    numbers alone. decimal: what stands before the decimals in texts, a point or a comma.
     """
 
     inputs: tuple[str, ...]
@@ -106,27 +107,26 @@ class Columns:
     header: bool = True
     weights: str | None = None
     groups: str | None = None
-    kinds: Mapping[str, str] = field(default_factory=dict)
     encoding: TableEncoding | None = None
+    decimal: str = "."
 
     def described(self) -> dict[str, Any]:
         """Return the columns as JSON-able values."""
         described = {name: getattr(self, name) for name in ("target", "header", "weights", "groups")}
+        described |= {"decimal": self.decimal} if self.decimal != "." else {}
         encoding = None if self.encoding is None else self.encoding.described()
-        return described | {"inputs": list(self.inputs), "kinds": dict(self.kinds), "encoding": encoding}
+        return described | {"inputs": list(self.inputs), "encoding": encoding}
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
         """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
-        inputs, kinds, encoding = (described[name] for name in ("inputs", "kinds", "encoding"))
+        inputs, encoding = described["inputs"], described["encoding"]
         names = [described[name] for name in ("target", "weights", "groups")]
-        are_lists = isinstance(inputs, list) and isinstance(kinds, dict)
-        are_names = are_lists and all(isinstance(name, str) for name in [*inputs, *kinds])
-        are_kinds = are_lists and all(kind in KINDS[DATE:WORD] for kind in kinds.values())
-        if not are_names or not are_kinds or not all(isinstance(name, str | None) for name in names):
+        are_names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
+        if not are_names or not all(isinstance(name, str | None) for name in names):
             raise DataError(f"columns are {described!r:.60}, expected names")
-        if type(described["header"]) is not bool:
-            raise DataError(f"columns are {described!r:.60}, expected true or false for header")
+        if type(described["header"]) is not bool or described.get("decimal", ".") not in (".", ","):
+            raise DataError(f"columns are {described!r:.60}, expected true or false for header, . or , for decimal")
         known = None if encoding is None else TableEncoding.from_description(encoding)
         return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
 

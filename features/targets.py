@@ -1,10 +1,10 @@
 """From labels to targets, int64 indices into the sorted classes or float64 values, to outputs of solves, and back."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from features.cell_text import has_controls, is_number, places_in
+from features.cell_text import UNKNOWN, has_controls, is_number, value_of
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -12,20 +12,22 @@ MOST_CLASSES = 100  # distinct strings, or labels of images
 # Distinct whole numbers in a table. The widest common sets of classes that are numbered are alphabets of 26 letters;
 # counts (the 28 ages of abalone), scores and years begin above, and many fewer rows to learn each of them from.
 MOST_TABLE_CLASSES = 26
+LARGEST_WHOLE = 2**53  # float64 tells all smaller whole numbers apart.
+UNTOLD = "float64 does not tell them apart above 2^53: round them"
 LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of squares are to stay within float64
 
 
-def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
+def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES, array_name: str = "y") -> str:
     """Return the task that labels (n,) suggest: integers, booleans, floats or strings.
 
     Two distinct values are binary; 3 to `most_classes` distinct whole numbers, or 3 to 100 strings, multiclass; other
     numbers are regression. Raises DataError for no labels, one class, or more than 100 distinct strings.
     """
     if labels.ndim != 1 or labels.size == 0:
-        raise DataError(f"y must be one-dimensional and not empty, found shape {labels.shape}")
+        raise DataError(f"{array_name} must be one-dimensional and not empty, found shape {labels.shape}")
     n_distinct = len(np.unique(labels))
     if n_distinct == 1:
-        raise DataError(f"y holds one class only ({labels[0].item()!r}); nothing can be learned from it")
+        raise DataError(f"{array_name} holds one class only ({labels[0].item()!r}); nothing can be learned from it")
     if n_distinct == 2:
         return "binary"
     text = labels.dtype.kind == "U"
@@ -34,8 +36,8 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if text:
         row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
         raise DataError(
-            f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
-            "or give the task (`data.task=multiclass`) if these are classes"
+            f"{array_name} holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is "
+            "no number, or give the task (`data.task=multiclass`) if these are classes"
         )
     return "regression"
 
@@ -47,25 +49,28 @@ def written(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.float64)
 
 
-def class_labels(labels: np.ndarray, task: str) -> tuple:
+def class_labels(labels: np.ndarray, task: str, array_name: str = "y") -> tuple:
     """Return the sorted classes as Python scalars, () for regression. Raises DataError for too few or too many."""
     if task not in TASKS:
         raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
     if task == "regression":
         return ()
-    classes = tuple(np.unique(labels).tolist())
+    found, firsts = np.unique(labels, return_index=True)
+    classes = tuple(found.tolist())
+    if labels.dtype.kind == "U":
+        check_spellings(found, "y", lambda k: f"{found[k].item()!r:.60} in row {firsts[k]}")
     if len(classes) < 2:
-        raise DataError(f"y holds one class only ({classes}); nothing can be learned from it")
+        raise DataError(f"{array_name} holds one class only ({classes[0]!r}); nothing can be learned from it")
     if task == "binary" and len(classes) != 2:
-        raise DataError(f"the binary task needs exactly two classes in y, found {len(classes)}")
-    check_printable(classes)
+        raise DataError(f"the binary task needs exactly two classes in {array_name}, found {len(classes)}")
+    check_printable(classes, array_name)
     return classes
 
 
-def check_printable(classes: Iterable[object]) -> None:
+def check_printable(classes: Iterable[object], array_name: str = "y") -> None:
     """Raise DataError naming a class whose label has control characters, as names of columns may not have them."""
     if (label := next(filter(has_controls, classes), None)) is not None:
-        raise DataError(f"y holds a label with control characters ({label!r:.60}); correct it")
+        raise DataError(f"{array_name} holds a label with control characters ({label!r:.60}); correct it")
 
 
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:
@@ -75,8 +80,12 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
     """
     if not classes:
         if labels.dtype.kind not in "biuf":
-            raise DataError(f"{array_name} holds {labels.dtype} values; regression needs numbers")
+            words = f"words, such as {labels[0].item()!r:.60} in row 0"
+            found = words if labels.dtype.kind == "U" else f"{labels.dtype} values"
+            raise DataError(f"{array_name} holds {found}; regression needs numbers")
         values = labels.astype(np.float64)
+        if labels.dtype.kind in "iu" and (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
+            raise DataError(f"{array_name} holds whole numbers such as {labels[long[0]]} in row {long[0]}; {UNTOLD}")
         check_finite_targets(values, array_name)
         return values
     index = class_positions(labels, classes)
@@ -89,12 +98,31 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
 def class_positions(labels: np.ndarray, classes: tuple) -> np.ndarray:
     """Return which of the classes each of some labels (n,) is, (n,) int64, -1 where it is none.
 
-    A label is found as it is written, else by its value: 2.0 is 2, and true is True, where no two classes are. Whole
-    numbers of any size are compared exactly.
+    A label is found by its value: 2.0 is 2, and yes is Yes. Whole numbers of any size are compared exactly.
     """
     values, inverse = np.unique(labels, return_inverse=True)
-    found = places_in({str(label): k for k, label in enumerate(classes)}, list(map(str, values.tolist())))
+    known = {_value_of(label): k for k, label in enumerate(classes)}
+    found = [known.get(_value_of(label), UNKNOWN) for label in values.tolist()]
     return np.array(found, np.int64)[inverse]
+
+
+def check_spellings(labels: np.ndarray, where: str, told: Callable[[np.intp], str]) -> None:
+    """Raise DataError naming two of some distinct labels (k,) that are one value in two spellings.
+
+    told: returns what is said of the label at a place, and of its first row.
+    """
+    known = dict[object, int]()
+    for k, label in enumerate(labels.tolist()):
+        other = known.setdefault(_value_of(label), k)
+        if other != k:
+            both = f"{told(np.intp(other))} and {told(np.intp(k))}"
+            raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")
+
+
+def _value_of(label: object) -> object:
+    """Return what is equal for labels of one value, see `value_of`; words are equal in small and capital letters."""
+    value = value_of(str(label))
+    return " ".join(value.casefold().split()) if isinstance(value, str) else value
 
 
 def class_array(classes: tuple) -> np.ndarray:
@@ -109,7 +137,8 @@ def class_array(classes: tuple) -> np.ndarray:
 def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:
     """Return the weights (n,) f8 of rows, given as (n,) or (n, 1); DataError where they cannot be weights."""
     if weights.shape not in ((n_rows,), (n_rows, 1)) or weights.dtype.kind not in "biuf":
-        found = f"{weights.dtype} values of shape {weights.shape}"
+        held = f"{weights.dtype} values" if weights.dtype.kind not in "SUOT" else "words"
+        found = f"{held} of shape {weights.shape}"
         raise DataError(f"{array_name} holds {found}; {n_rows} weights of rows are needed")
     values = weights.reshape(n_rows).astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))

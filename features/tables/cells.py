@@ -1,8 +1,11 @@
-"""The cells of a column: numbers, categories, labels or groups, the same from every kind of file."""
+"""The cells of a column: text, missing, or a number where pyarrow reads one; the same from every kind of file.
 
-from collections.abc import Sequence
+A number with a needless zero in front, such as the code 007, is a word; true and false are 1 and 0.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,219 +13,154 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATE, MICROSECONDS_A_DAY, NULL_WORDS, NUMBER, TRUTH, WORD, misread, read_cell, text_of
+from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, misread
 from features.errors import DataError
-from features.tables.readers import holds_words
-from features.targets import MOST_TABLE_CLASSES, written
+from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
 
 _NULLS = pyarrow.array(NULL_WORDS, pyarrow.string())
+_NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
 
 
-def numbers(values: "pyarrow.Array", *, are_known: bool = False) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Return the numbers (n,) that the cells of a column are, NaN for others, and of which kind each is (n,).
-
-    A kind is NUMBER, DATE, TRUTH or WORD; that of a missing cell means nothing. are_known: whether the cells were read
-    before, and are no words.
-    """
-    if types.is_dictionary(values.type) and not holds_words(values.type.value_type):
+def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return the cells of a column as a csv would hold them, without blanks around them; null for a missing one."""
+    if types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    of, all_of = values.type, partial(np.full, len(values), dtype=np.int8)
-    if types.is_date(of) or types.is_timestamp(of):
-        return _days(values), all_of(DATE)
-    if types.is_decimal(of) or types.is_null(of):
-        values = values.cast(pyarrow.string())
-    if types.is_integer(of) or types.is_floating(of) or types.is_boolean(of):
-        read = _array(values.cast(pyarrow.float64(), safe=False))
-        return read, all_of(TRUTH if types.is_boolean(of) else NUMBER)
-    if types.is_string(values.type):
-        for has_blanks in (False, True):
-            cells = _trimmed(values) if has_blanks else values
-            if not are_known and _has_needless_zeros(cells):
-                break
-            try:
-                found = _array(cells.cast(pyarrow.float64()))
-            except pyarrow.ArrowInvalid:
-                continue
-            if are_known or not _has_other_nans(cells, found):
-                return found, all_of(NUMBER)
-        try:
-            return _days(values.cast(pyarrow.timestamp("us"))), all_of(DATE)
-        except pyarrow.ArrowInvalid:
-            pass
-    texts, of_rows = distinct(values)
-    read_as = [(NUMBER, np.nan) if text is None else read_cell(text) for text in texts]
-    kinds, found = (np.array([one[k] for one in read_as]) for k in (0, 1))
-    return found[of_rows].astype(np.float64), kinds[of_rows].astype(np.int8)
-
-
-def without_zeros(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return a column whose texts have no needless zeros in front: those of quantities, where 007 is no code."""
-    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
-    return compute.replace_substring_regex(_bare(values), "^([+-]?)0+([0-9])", r"\1\2") if holds_words(kind) else values
+    if types.is_boolean(values.type):
+        values = compute.if_else(values, "True", "False")
+    if types.is_timestamp(values.type):  # in UTC, whatever zones this machine knows
+        values = values.cast(pyarrow.timestamp(values.type.unit))
+    texts = compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
+    return compute.if_else(compute.is_in(texts, value_set=_NULLS), pyarrow.scalar(None, pyarrow.string()), texts)
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
     """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
 
-    They are those that a csv of the same table holds, without blanks around them; None for a missing cell.
+    None for a missing cell.
     """
-    if types.is_null(values.type):
-        values = values.cast(pyarrow.string())
-    coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
-    codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    used, first, of_rows = np.unique(codes, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(used), np.int64)
-    rank[order] = np.arange(len(used))
-    listed = _micros(coded.dictionary)
-    if types.is_floating(listed.type):  # in as few digits as its own type needs
-        listed = listed.to_numpy(zero_copy_only=False)
-    texts = [None if code < 0 else _text(listed[code]) for code in used[order].tolist()]
-    return texts, rank[of_rows]
+    coded = texts_of(values).dictionary_encode(null_encoding="encode")
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
 
 def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
     """Return which cells (n,) of a column are missing."""
-    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
-    values = _trimmed(values) if holds_words(kind) else values.cast(kind)
-    return compute.is_null(values, nan_is_null=types.is_floating(kind)).to_numpy(zero_copy_only=False)
+    return texts_of(values).is_null().to_numpy(zero_copy_only=False)
 
 
-def labels_of(columns: Sequence["pyarrow.Array"], where: str, task: str | None = None) -> NDArray[np.generic]:
+def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers (n,) that the cells of a column are, NaN for others, and which are words (n,)."""
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type):
+        return _array(values.cast(pyarrow.float64(), safe=False)), np.zeros(len(values), bool)
+    texts = texts_of(values)
+    read = _all_numbers(texts)
+    if read is None:
+        coded = texts.dictionary_encode(null_encoding="encode")
+        read = _numbers_among(coded.dictionary)[coded.indices.to_numpy()]
+    return read, np.isnan(read) & texts.is_valid().to_numpy(zero_copy_only=False)
+
+
+def long_numbers(values: "pyarrow.Array", read: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which cells (n,) of a column, read as numbers, are whole ones that float64 does not tell apart."""
+    long = np.abs(read) >= LARGEST_WHOLE
+    if not long.any() or types.is_floating(values.type):
+        return np.zeros(len(read), bool)
+    whole = compute.match_substring_regex(texts_of(values), "^[+-]?[0-9]+$").fill_null(False)
+    return long & whole.to_numpy(zero_copy_only=False)
+
+
+def labels_of(
+    columns: Sequence["pyarrow.Array"],
+    where: str,
+    task: str | None = None,
+    place: Callable[[int], str] = "row {}".format,
+) -> NDArray[np.generic]:
     """Return the labels (n,) of a column in pieces: int64, uint64 or float64 where all are numbers, else texts.
 
-    Texts that are numbers stay texts where they would be classes and one is not written as its number is: a class is
-    what is written. task: that asked for, "words" for texts alone, None where the labels decide. Raises DataError that
-    begins with `where`, for labels that no type compares or keeps, and for texts that only look like words.
+    task: that asked for, "words" for texts alone, None where the labels decide; place: returns what a row is called.
+    Raises DataError that begins with `where`, for labels that no type keeps, for texts that only look like words, and
+    for one label in two spellings.
     """
-    pieces = [_micros(piece.dictionary_decode() if types.is_dictionary(piece.type) else piece) for piece in columns]
-    kinds = list(dict.fromkeys(piece.type for piece in pieces))
-    _check_alike(kinds, where)
-    if len(kinds) > 1 or types.is_decimal(kinds[0]):  # the first: of several files
-        pieces = [_texts(piece) for piece in pieces]
-    column, are_texts = pyarrow.chunked_array(pieces), any(map(holds_words, kinds))
-    if holds_words(column.type) and task != "words":
-        column = column.cast(pyarrow.string())
-        texts = pyarrow.chunked_array(map(without_zeros if task == "regression" else _bare, column.chunks))
-        read = _as_numbers(texts)
-        if read is not None and not (are_texts and _are_words(texts, task)):
-            return read.to_numpy()
-    elif types.is_integer(column.type) or types.is_floating(column.type):
-        found = column.to_numpy()
+    kinds = {piece.type for piece in columns}
+    (kind,) = kinds if len(kinds) == 1 else (pyarrow.string(),)
+    if types.is_integer(kind) or types.is_floating(kind):
+        found = pyarrow.chunked_array(columns).to_numpy()
         return written(found) if found.dtype.kind == "f" else found if found.itemsize == 8 else found.astype(np.int64)
-    texts, of_rows = distinct(column.combine_chunks())
-    words = [text for text in texts if text is not None and read_cell(text)[0] == WORD]
-    if task is None and are_texts and (looks := misread(words)) is not None:
-        told = f"holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}"
-        raise DataError(f"{where}: {told}; if these are classes, give `data.task=multiclass`")
-    ends = next((text for text in texts if text is not None and text.endswith("\0")), None)
+    texts = pyarrow.concat_arrays([texts_of(piece) for piece in columns])
+    exact = None if task == "words" else _exact_numbers(texts)
+    if exact is not None:
+        are_values = task == "regression" or (task is None and len(np.unique(exact)) > 2)
+        if are_values or (exact == np.round(exact)).all():
+            return exact
+    coded = texts.dictionary_encode()
+    words, of_rows = coded.dictionary, coded.indices.to_numpy()
+    labels = np.array(words.to_pylist(), dtype=str)
+    if task == "words":
+        return labels[of_rows]
+    firsts = np.unique(of_rows, return_index=True)[1]
+
+    def told(k: np.intp) -> str:
+        return f"{labels[k].item()!r:.60} in {place(int(firsts[k]))}"
+
+    if exact is None and (task == "regression" or (task is None and len(labels) > MOST_TABLE_CLASSES)):
+        values = _numbers_among(words)
+        if task == "regression" and np.isnan(values).any():
+            raise DataError(f"{where}: {told(np.argmax(np.isnan(values)))} is a word; numbers are needed")
+        if (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
+            raise DataError(f"{where}: holds whole numbers such as {told(long[0])}; {UNTOLD}")
+        if task == "regression":
+            return values[of_rows]
+    _check_words(words, where, task, told)
+    check_spellings(labels, where, told)
+    return labels[of_rows] if exact is None else exact
+
+
+def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Callable[[np.intp], str]) -> None:
+    """Raise DataError where distinct labels only look like words, or a text of NumPy would lose the end of one."""
+    listed = words.to_pylist()
+    looks = misread(itertools.compress(listed, np.isnan(_numbers_among(words)).tolist()))
+    if looks is not None and (task is None or looks[0].startswith(DATES)):
+        may_be_classes = len(listed) <= MOST_TABLE_CLASSES and not looks[0].startswith(DATES)
+        classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""
+        example = told(np.intp(listed.index(looks[2])))
+        raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
+    ends = next((text for text in listed if text.endswith("\0")), None)
     if ends is not None:
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
-    return np.array(texts, dtype=str)[of_rows]
 
 
-def _as_numbers(texts: "pyarrow.ChunkedArray") -> "pyarrow.ChunkedArray | None":
-    """Return texts without blanks around them as int64, uint64 or float64; None where one is a word."""
-    if any(_has_needless_zeros(piece) for piece in texts.chunks):
+def _exact_numbers(texts: "pyarrow.Array") -> NDArray[Any] | None:
+    """Return texts that are all numbers as int64, uint64 or float64, whichever has each exactly; else None."""
+    read = _all_numbers(texts)
+    if read is None:
         return None
-    hexadecimal = compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py()
-    for kind in (pyarrow.int64(), pyarrow.uint64(), pyarrow.float64())[2 * bool(hexadecimal) :]:
+    for kind in (pyarrow.int64(), pyarrow.uint64()):
         with suppress(pyarrow.ArrowInvalid):
-            return texts.cast(kind)
+            return texts.cast(kind).to_numpy()
+    return None if long_numbers(texts, read).any() else read
+
+
+def _all_numbers(texts: "pyarrow.Array") -> NDArray[np.float64] | None:
+    """Return texts (n,) as numbers, NaN for null; None where one is a word."""
+    begins = compute.utf8_slice_codeunits(compute.ascii_ltrim(texts, "+-"), 0, 2)
+    if compute.any(compute.is_in(begins, value_set=_NEEDLESS_ZEROS)).as_py():
+        return None
+    with suppress(pyarrow.ArrowInvalid):
+        read = _array(texts.cast(pyarrow.float64()))
+        if np.count_nonzero(np.isnan(read)) == texts.null_count:  # else one is such as nan(1)
+            return read
     return None
 
 
-def _are_words(texts: "pyarrow.ChunkedArray", task: str | None) -> bool:
-    """Return whether texts of numbers are classes of which one is not written as Python writes its number.
-
-    Where nothing is known, they are classes if the numbers would be, or if few texts are fewer numbers: 1.1 and 1.10.
-    """
-    words = texts.unique()
-    if task == "regression" or (task is None and len(words) > MOST_TABLE_CLASSES):
-        return False
-    found = _as_numbers(pyarrow.chunked_array([words]))
-    assert found is not None
-    numbers = found.to_pylist()
-    if list(map(str, numbers)) == words.to_pylist():
-        return False
-    if task is not None or not np.isfinite(np.array(numbers, np.float64)).all():
-        return task is not None
-    return len(set(numbers)) in (2, *range(len(words))) or all(float(number).is_integer() for number in numbers)
-
-
-def _check_alike(kinds: Sequence["pyarrow.DataType"], where: str) -> None:
-    """Raise DataError where values of some types may be equal and written otherwise."""
-    words = any(holds_words(kind) or types.is_dictionary(kind) for kind in kinds)
-    dates = any(map(types.is_temporal, kinds)) and len(kinds) > 1 and not all(map(types.is_timestamp, kinds))
-    if dates or (words and any(map(types.is_boolean, kinds))):
-        listed = " and ".join(str(kind)[:60] for kind in kinds[:2])
-        raise DataError(f"{where}: the files of the table hold {listed}; give labels of one type")
-
-
-def _texts(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return the cells of a column as a csv would hold them, true and false as 1 and 0."""
-    texts, of_rows = distinct(values.cast(pyarrow.int8()) if types.is_boolean(values.type) else values)
-    return pyarrow.array(texts, pyarrow.string()).take(pyarrow.array(of_rows))
-
-
-def _has_needless_zeros(values: "pyarrow.Array") -> bool:
-    """Return whether a text of a column begins with 0 and another digit, with or without a sign."""
-    values = values.cast(pyarrow.string()) if not types.is_string(values.type) else values
-    _, offsets, data = values.buffers()
-    if data is None or not data.size:
-        return False
-    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    letters = np.frombuffer(data, np.uint8)
-    first = letters.take(ends[:-1], mode="clip")
-    begins = ends[:-1] + ((first == ord("-")) | (first == ord("+")))
-    zeros = begins[(letters.take(begins, mode="clip") == ord("0")) & (ends[1:] - begins > 1)]
-    return bool((letters[zeros + 1] - np.uint8(ord("0")) < 10).any())
-
-
-def _has_other_nans(values: "pyarrow.Array", read: NDArray[np.float64]) -> bool:
-    """Return whether a text that Arrow reads as NaN is none of the words for a missing cell, such as nan(1)."""
-    are_nans = np.isnan(read)
-    nans = values.filter(pyarrow.array(are_nans)).drop_null() if are_nans.any() else []
-    return len(nans) > 0 and not compute.all(compute.is_in(nans, value_set=_NULLS)).as_py()
-
-
-def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
-    """Return the days since 1970 of dates and times, NaN for null."""
-    if types.is_date32(values.type):
-        return _array(values.cast(pyarrow.int32()).cast(pyarrow.float64()))
-    unit = getattr(values.type, "unit", "ms")  # which is that of a date64
-    ticks = _array(_micros(values).cast(pyarrow.int64()).cast(pyarrow.float64(), safe=False))
-    return ticks * {"s": 1e6, "ms": 1e3}.get(unit, 1.0) / MICROSECONDS_A_DAY
-
-
-def _micros(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return times as they are, those in nanoseconds in microseconds: Python has no nanoseconds."""
-    if not types.is_timestamp(values.type) or values.type.unit != "ns":
-        return values
-    return values.cast(pyarrow.timestamp("us", values.type.tz), safe=False)
-
-
-def _text(cell: Any) -> str | None:
-    """Return a value as a csv would hold it, None for a missing one; a time that no calendar has as its number."""
-    try:
-        value = cell.as_py() if isinstance(cell, pyarrow.Scalar) else cell
-    except (OverflowError, ValueError, pyarrow.ArrowInvalid):
-        return str(cell.value)
-    text = text_of(value)
-    if not isinstance(value, str):
-        return text if text is None else text.removesuffix(" 00:00:00")  # a date
-    return None if value.strip() in NULL_WORDS else value.strip()
-
-
-def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return texts without blanks around them, null for those that say that a cell is missing."""
-    trimmed = _bare(values)
-    missing = compute.is_in(trimmed, value_set=_NULLS)
-    return compute.if_else(missing, pyarrow.scalar(None, trimmed.type), trimmed)
-
-
-def _bare(values: "pyarrow.Array") -> "pyarrow.Array":
-    return compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
+def _numbers_among(texts: "pyarrow.Array") -> NDArray[np.float64]:
+    """Return texts (n,) as numbers, NaN for null and for words: of halves, as most columns have few words."""
+    read, middle = _all_numbers(texts), len(texts) // 2
+    if read is not None:
+        return read
+    if not middle:
+        return np.array([TRUTH_WORDS.get(texts[0].as_py(), np.nan)])
+    return np.concatenate([_numbers_among(texts[:middle]), _numbers_among(texts[middle:])])
 
 
 def _array(values: "pyarrow.Array") -> NDArray[np.float64]:

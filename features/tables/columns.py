@@ -6,10 +6,10 @@ place where it was trained on arrays without names.
 
 import re
 from collections.abc import Collection, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from features.cell_text import counted, shown, title_of
+from features.cell_text import counted, normal_name, shown, title_of
 from features.errors import DataError, UsageError
 from features.source import Columns, SourceSpec
 from features.tables.readers import Table
@@ -31,6 +31,10 @@ class TableLayout:
     def input_names(self) -> list[str]:
         """Names of the inputs."""
         return [self.names[place] for place in self.inputs]
+
+    def without(self, left_out: Collection[int]) -> "TableLayout":
+        """Return the layout without some of the inputs, by their places among these."""
+        return replace(self, inputs=tuple(place for k, place in enumerate(self.inputs) if k not in left_out))
 
     def title(self, place: int) -> str:
         """Return what messages call a column."""
@@ -65,6 +69,7 @@ def training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Column
         inputs=tuple(names[place] for place in places),
         target=names[target],
         header=spec.header,
+        decimal=spec.decimal,
         weights=names[others["weights"]] if "weights" in others else None,
         groups=names[others["groups"]] if "groups" in others else None,
     )
@@ -75,7 +80,8 @@ def _chosen_places(
     spec: SourceSpec, names: list[str], taken: Sequence[int], index: Container[int], path: Path
 ) -> list[int]:
     """Return the places of the inputs in their order in the file: all but an index, or those that are asked for."""
-    asked = spec.columns if spec.columns is not None else spec.drop
+    given = spec.columns if spec.columns is not None else spec.drop
+    asked = None if given is None else [normal_name(name) for name in given]
     every = [place for place in range(len(names)) if place not in taken and (spec.columns or place not in index)]
     if asked is None:
         return every
@@ -97,12 +103,12 @@ def _chosen_places(
 def target_column(table: Table, asked: str | None, but: Collection[int] = ()) -> int:
     """Return the target's column: that asked for, else one of the usual names, else the last of those not in `but`.
 
-    Of an index none is taken unless it is asked for. Raises UsageError where `asked` names none.
+    Of an index, or without a name, none is taken unless it is asked for. Raises UsageError where `asked` names none.
     """
     if asked is not None:
         return named_column(table, asked, "target")
     names = table.names
-    places = [place for place in range(len(names)) if place not in table.index]
+    places = [place for place in range(len(names)) if place not in table.index | table.nameless]
     last = max((place for place in places if place not in but), default=len(names) - 1)
     return next((place for name in TARGET_NAMES for place in places if names[place] == name), last)
 
@@ -113,8 +119,8 @@ def named_column(table: Table, asked: str, what: str) -> int:
     `what` it is for stands in errors. Raises UsageError where there is none.
     """
     names, path = table.names, table.path
-    if asked in names:
-        return names.index(asked)
+    if normal_name(asked) in names:
+        return names.index(normal_name(asked))
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", asked.strip()):
         raise UsageError(f"{what} {asked!r} is no column of {path}, which has columns {', '.join(names)[:400]}")
     places = [place for place in range(len(names)) if place not in table.index]
@@ -131,18 +137,18 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
 
     Raises DataError where columns are missing, or too many without names, UsageError where `asked` names none.
     """
-    path, names = table.path, table.names
+    path, names, others = table.path, table.names, table.index | table.nameless
     target = None if asked is None else named_column(table, asked, "target")
     weights, groups = (names.index(name) if name in names else None for name in (columns.weights, columns.groups))
     if columns.inputs:
         if asked is None and columns.target in names:
             target = names.index(columns.target)
         inputs = _by_name(names, columns, path)
-        unknown = set(range(len(names))) - {*inputs, target, weights, groups, *table.index}
+        unknown = set(range(len(names))) - {*inputs, target, weights, groups, *others}
         if target is None and columns.target is None and len(unknown) == 1:  # an estimator knows no name of its target
             (target,) = unknown
     else:
-        every = [place for place in range(len(names)) if place not in table.index or place == target]
+        every = [place for place in range(len(names)) if place not in others or place == target]
         if target is None and len(every) == n_inputs + 1:
             target = target_column(table, None)
         inputs = tuple(place for place in every if place != target)
@@ -157,13 +163,14 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
 
 def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
     """Return the place of each input of a model in a table with such names; it may have others."""
-    missing = [name for name in known.inputs if name not in names]
+    wanted = [normal_name(name) for name in known.inputs]
+    missing = [name for name in wanted if name not in names]
     if missing:
-        others = [name for name in names if name not in known.inputs]
+        others = [name for name in names if name not in wanted]
         has = f" and has {_listed(others)}" if others else ""
         advice = "give the columns of the training file by their names"
         raise DataError(f"{path}: lacks {_listed(missing)}{has}; {advice}")
-    return tuple(names.index(name) for name in known.inputs)
+    return tuple(names.index(name) for name in wanted)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,11 +1,12 @@
 """Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
 
 Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
-missing cell. Inputs are one-hot words or their places, the median for a missing cell, and whether it was missing.
+missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,66 +15,71 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import MOST_ONEHOT, UNKNOWN, drop_setting, names_in, places_in, shown
+from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, shown, value_of
 from features.errors import DataError, UsageError
 
-KINDS = ("auto", "onehot")
-MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
-MOST_WORD_CHARACTERS = 200
+ONE_HOT = "onehot"
 
 
 @dataclass(frozen=True)
 class EncodingRequest:
-    """Which encoding was asked for: one of KINDS, for columns of words and those named in `columns`; missing."""
+    """Which encoding was asked for.
 
-    categorical: str | None = None
+    words: whether columns of words are encoded, one-hot; columns: those that are, though they hold numbers; missing:
+    how missing cells are filled, None: not at all; most: the most categories of a column.
+    """
+
+    words: bool = False
     columns: tuple[str, ...] = ()
     missing: str | None = None
+    most: int = MOST_CATEGORIES
 
     @classmethod
-    def read(cls, categorical: str | None, missing: str | None) -> "EncodingRequest":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME, or UsageError for others."""
+    def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
+        """Return what the settings ask for: onehot or onehot:NAME,NAME, or UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
-        if kind and kind not in KINDS:
-            known = ", ".join(KINDS)
-            raise UsageError(f"`data.categorical={categorical}`: give {known}, or such with columns: KIND:A,B")
-        return cls(kind or None, names_in(names), missing)
+        if kind not in ("", ONE_HOT):
+            raise UsageError(f"`data.categorical={categorical}`: give {ONE_HOT}, or {ONE_HOT}:A,B")
+        return cls(kind == ONE_HOT, names_in(names), missing, most)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether an encoding is learned, on training rows."""
+        return self.words or self.missing is not None
 
 
 @dataclass(frozen=True)
 class ColumnEncoding:
     """How the codes of one column become inputs.
 
-    words: the sorted categories, None for a column of numbers; onehot: whether each is an input; fill: the value of a
-    missing cell, or of an unknown word that is no input of its own; indicator: whether one more input marks missing
-    cells.
+    words: the sorted categories, each of which is an input; None for a column of numbers, of which `fill` is the value
+    of a missing cell. indicator: whether one more input marks missing cells.
     """
 
     name: str
     words: tuple[str, ...] | None
-    onehot: bool
     fill: float
     indicator: bool
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs."""
-        words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
+        words = (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
     def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
         """Return the place of each of some words among those of the column, and last UNKNOWN; None for None."""
         known = {word: k for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array([*places_in(known, words), UNKNOWN], np.float64)
+        return None if words is None else np.array([*(known.get(word, UNKNOWN) for word in words), UNKNOWN], np.float64)
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""
         out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
-        if self.onehot:
+        if self.words is not None:
             rows = np.flatnonzero(codes >= 0)
             out[rows, codes[rows].astype(np.int64)] = 1.0
         else:
-            out[:, 0] = np.where(missing if self.words is None else ~(codes >= 0), self.fill, codes)
+            out[:, 0] = np.where(missing, self.fill, codes)
         if self.indicator:
             out[:, -1] = missing
         return out
@@ -113,21 +119,19 @@ class TableEncoding:
     def from_description(cls, described: Mapping[str, Any]) -> "TableEncoding":
         """Return the encoding that `described` made. Raises DataError where something in it cannot be."""
         try:
-            columns = tuple(_checked_column(**column) for column in described["columns"])
-            if type(described["missing"]) is not bool or not columns:
-                raise TypeError("missing is no truth value, or there are no columns")
-        except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
+            columns = [
+                {**one, "words": None if one["words"] is None else (*one["words"],)} for one in described["columns"]
+            ]
+            return cls(tuple(ColumnEncoding(**one) for one in columns), described["missing"])
+        except (KeyError, TypeError) as error:
             raise DataError(f"the encoding of its columns is damaged ({error!s:.80})") from None
-        return cls(columns, described["missing"])
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the columns that are encoded; none where there are none."""
         words, gaps = [], []
         for column in self.columns:
             if column.words is not None:
-                words.append(
-                    f"{column.name} ({len(column.words)}{'' if column.onehot else ', by place in the alphabet'})"
-                )
+                words.append(f"{column.name} ({len(column.words)})")
             if column.indicator:
                 gaps.append(column.name)
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
@@ -155,15 +159,17 @@ def learn_encoding(
         present = column[~np.isnan(column)]
         indicator = len(present) < len(column)
         if listed is None:
-            columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
+            columns.append(ColumnEncoding(name, None, float(np.median(present)), indicator))
             continue
-        known, counts = list(listed), np.bincount(present.astype(np.int64), minlength=len(listed))
-        used = sorted(np.flatnonzero(counts).tolist(), key=lambda code: _by_value(known[code]))
-        onehot = asked.categorical == "onehot" or (asked.categorical == "auto" and len(used) <= MOST_ONEHOT)
-        middle = np.searchsorted(np.cumsum(counts[used]), (len(present) - 1) // 2, side="right")
-        fill = 0.0 if onehot else float(middle)
-        columns.append(ColumnEncoding(name, tuple(known[code] for code in used), onehot, fill, indicator))
-    return TableEncoding(tuple(columns), asked.missing is not None)
+        known, used = list(listed), np.unique(present.astype(np.int64)).tolist()
+        columns.append(
+            ColumnEncoding(name, tuple(sorted((known[code] for code in used), key=_by_value)), 0.0, indicator)
+        )
+    encoding = TableEncoding(tuple(columns), asked.missing is not None)
+    twice = next((name for name, n in Counter(encoding.inputs).items() if n > 1), None)
+    if twice is not None:
+        raise DataError(f"two inputs would be called {twice!r}: rename the column of that name")
+    return encoding
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -172,24 +178,7 @@ def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
 
 
-def _by_value(word: str) -> tuple[bool, float, str]:
+def _by_value(word: str) -> tuple[bool, Any, str]:
     """Return the key that sorts numbers by their value and before words."""
-    try:
-        return False, float(word), word
-    except ValueError:
-        return True, 0.0, word
-
-
-def _checked_column(name: str, words: Any, onehot: bool, fill: float, indicator: bool) -> ColumnEncoding:
-    """Return the encoding of a column. Raises TypeError or UnicodeEncodeError where a value cannot be."""
-    if not isinstance(name, str) or {type(onehot), type(indicator)} != {bool} or type(fill) is not float:
-        raise TypeError("a name is no text, or a value of the wrong kind")
-    if not np.isfinite(fill) or (onehot and words is None):
-        raise TypeError("a value that is not finite, or no words")
-    if words is not None:
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise TypeError("words that are no list of texts")
-        if not len(set(words)) == len(words) <= MOST_WORDS or fill not in range(len(words)):
-            raise TypeError(f"{len(words)} words, one twice, or a fill that is none of them")
-    "".join([name, *(words or ())]).encode()
-    return ColumnEncoding(name, None if words is None else tuple(words), onehot, fill, indicator)
+    value = value_of(word)
+    return isinstance(value, str), value, word

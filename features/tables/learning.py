@@ -15,96 +15,100 @@ from numpy.typing import NDArray
 
 from features.cell_text import (
     COMMAS,
-    KINDS,
-    MOST_ONEHOT,
-    NUMBER,
+    DATES,
     UNKNOWN,
-    WORD,
     counted,
     drop_setting,
     misread,
     names_text,
-    places_in,
-    read_cell,
     setting,
     title_of,
+    value_of,
 )
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
-from features.tables.cells import distinct, numbers, without_zeros
-from features.tables.encoding import MOST_WORD_CHARACTERS, MOST_WORDS, EncodingRequest, Words
+from features.tables.cells import distinct, long_numbers, numbers, texts_of
+from features.tables.encoding import ONE_HOT, EncodingRequest, Words
 from features.tables.readers import Batch
 
-MOST_COMPLAINTS = 20  # columns that are listed
+MOST_COMPLAINTS = 20  # Columns that are listed.
+LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
+MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
+MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
+NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
 
 
 @dataclass
 class _Column:
     """What was seen of a column: its words in the order of their first rows, None for numbers.
 
-    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. numbers:
-    some of those that stand among words. counts, first: of the cells of a kind, how many there are and the first one.
+    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. longest: the
+    characters of its longest word. counts, first: of the cells of a kind, how many there are and the first one.
+    spellings: the first word of each value and its row; twice: two words of one value, and where they are.
     """
 
     name: str
     words: dict[str, int] | None = None
     named: bool = False
     place: int = 0
+    longest: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    numbers: set[str] = field(default_factory=set)
-    is_long: bool = False
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
+    spellings: dict[object, tuple[str, Batch]] = field(default_factory=dict)
+    twice: tuple[str, Batch, str, Batch] | None = None
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the codes (rows,) of cells, and count what they are."""
         if self.words is not None:
             return self._places(batch, values)
-        read, kinds = numbers(values)
+        read, are_words = numbers(values)
         finite = np.isfinite(read)
-        for kind, name in enumerate(KINDS[:WORD]):
-            if name not in self.first:
-                self._see(batch, name, values, finite & (kinds == kind))
-        if finite.all():
-            return read
-        if (kinds == WORD).any():
+        self._see(batch, NUMBER, values, finite)
+        if are_words.any():
             self.words = {}
             return self._places(batch, values)
-        for name, rows in (("infinite", np.isinf(read)), ("missing", np.isnan(read))):
-            self.counts[name] += int(np.count_nonzero(rows))
-            self._see(batch, name, values, rows)
+        kinds = {INFINITE: np.isinf(read), MISSING: np.isnan(read)} if not finite.all() else {}
+        for kind, rows in {LONG: long_numbers(values, read), **kinds}.items():
+            self.counts[kind] += int(np.count_nonzero(rows))
+            self._see(batch, kind, values, rows)
         return read
 
     @property
-    def kinds(self) -> list[str]:
-        """The kinds of cells that it has beside words."""
-        return [kind for kind in KINDS[:WORD] if kind in self.first]
-
-    @property
     def is_mixed(self) -> bool:
-        """Whether it has numbers, dates or truth values among others, or among words."""
-        return not self.named and len(self.kinds) + bool(self.words) > 1
+        """Whether it has numbers among words."""
+        return bool(self.words) and NUMBER in self.first
 
     def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
         assert self.words is not None
         texts, of_rows = distinct(values)
+        new = [text for text in texts if text is not None and text not in self.words]
+        are_words = dict.fromkeys(new, True)
+        if not self.named and len(self.words) <= MOST_WORDS:
+            are_words = dict(zip(new, numbers(pyarrow.array(new, pyarrow.string()))[1].tolist(), strict=True))
         counts = np.bincount(of_rows, minlength=len(texts))
         places = np.full(len(texts), np.nan)
         for at, text in enumerate(texts):
-            kind = "missing" if text is None else KINDS[WORD]
-            if text is not None and text not in self.words:
-                self.is_long = self.is_long or len(text) > MOST_WORD_CHARACTERS
-                if not self.named and (read := read_cell(text)[0]) != WORD:
-                    kind = KINDS[read]
-                    self.numbers |= {text} if len(self.numbers) <= MOST_ONEHOT else set()
-                elif len(self.words) <= MOST_WORDS:
-                    self.words[text] = len(self.words)
+            kind = MISSING if text is None else WORD if are_words.get(text, True) else NUMBER
+            self.counts[kind] += int(counts[at])
+            is_new = kind == WORD and text not in self.words and len(self.words) <= MOST_WORDS
+            if is_new or kind not in self.first:
+                row = _row_of(batch, int(np.argmax(of_rows == at)))
+                self.first.setdefault(kind, (str(text), row))
+            if is_new:
+                self._learn(str(text), row)
             if text in self.words:
                 places[at] = self.words[text]
-            self.counts[kind] += int(counts[at])
-            if kind not in self.first:
-                self.first[kind] = str(text), _row_of(batch, int(np.argmax(of_rows == at)))
         return places[of_rows]
+
+    def _learn(self, word: str, row: Batch) -> None:
+        """Take a new word, which is another spelling of a known one where both have one value."""
+        assert self.words is not None
+        self.words[word] = len(self.words)
+        self.longest = max(self.longest, len(word))
+        other = self.spellings.setdefault(value_of(word), (word, row))
+        if other[0] != word and self.twice is None:
+            self.twice = (*other, word, row)
 
     def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
         """Remember the first cell of a kind."""
@@ -117,7 +121,7 @@ class _Column:
         if kind not in self.first:
             return ""
         text, row = self.first[kind]
-        if kind == "missing":
+        if kind == MISSING:
             return f", the first in {row.place(0)}"
         return f", such as {text[:40]!r} in {row.place(0)}"
 
@@ -148,12 +152,6 @@ class Learner:
         """The words of each column and their codes; None for a column of numbers."""
         return [column.words for column in self._columns]
 
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of cells of each column of dates or truth values."""
-        others = (column for column in self._columns if column.words is None and column.kinds)
-        return {column.name: column.kinds[0] for column in others if column.kinds[0] != KINDS[NUMBER]}
-
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) of the columns at some places."""
         codes = np.empty((batch.n_rows, len(places)))
@@ -162,76 +160,79 @@ class Learner:
             codes[:, k] = column.read(batch, batch.columns[place])
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int, codes: NDArray[np.float64]) -> None:
-        """Raise DataError with every column that cannot be used as it is, and the settings that help.
-
-        codes: those of a sample of the rows, (m, columns).
-        """
-        faults, dropped, named = list[str](), list[str](), list[str]()
-        needs = set[str]()
-        for k, column in enumerate(self._columns):
-            words, parts = column.words or {}, []
+    def check(self, spec: SourceSpec, n_rows: int) -> None:
+        """Raise DataError with every column that cannot be used as it is, and the settings that help."""
+        faults, dropped, needs = list[str](), list[str](), set[str]()
+        for column in self._columns:
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
-            unusable = bool(column.counts["infinite"]) or column.counts["missing"] == n_rows
-            all_differ = len(words) > MOST_ONEHOT and len(words) == column.counts["word"]
-            if column.counts["infinite"]:
-                parts.append(f"{column.counts['infinite']} infinite{example('infinite')}")
-            looks = None if column.named else misread(words)
-            doubtful = column.is_mixed or looks is not None
-            if looks is not None:
-                at = example("word") if looks[2] == column.first["word"][0] else f", such as {looks[2][:40]!r}"
-                parts.append(f"{looks[0]}{at}, {looks[1]}")
-            elif len(words) > MOST_WORDS or column.is_long or (all_differ and not column.named):
-                many = f"more than {MOST_WORDS}" if len(words) > MOST_WORDS else f"{len(words)}"
-                looks_like = "looks like an id" if not column.is_long else "looks like a text"
-                parts.append(f"{many} different words{example('word')}, {looks_like}")
-                unusable = True
-            elif column.is_mixed:
-                parts.append(_mixture(column, example))
-            elif words and self._asked.categorical is None:
-                parts.append(f"{counted(len(words), 'word')}{example('word')}")
+            parts, usable = [], True
+            if fault := self._fault(column, n_rows, example):
+                parts.append(fault)
+                usable = fault.startswith(COMMAS)  # which may be mended
+            elif column.words and not self._asked.words:
+                parts.append(f"{counted(len(column.words), 'word')}{example(WORD)}")
                 needs.add("categorical")
-            if doubtful and not (looks is not None and looks[0].startswith(COMMAS)):
-                unusable = unusable or max(len(column.numbers), len(np.unique(codes[:, k]))) > MOST_ONEHOT
-                named += [] if unusable else [column.name]
-            if column.counts["missing"] == n_rows:
-                parts.append("no cell is filled in")
-            elif column.counts["missing"] and self._asked.missing is None:
-                parts.append(f"{column.counts['missing']} of {n_rows} missing{example('missing') if not parts else ''}")
-                needs |= set() if unusable else {"missing"}
+            if usable and column.counts[MISSING] and self._asked.missing is None:
+                where = example(MISSING) if not parts else ""
+                parts.append(f"{column.counts[MISSING]} of {n_rows} missing{where}")
+                needs.add("missing")
             faults += [f"{title_of(column.name, column.place)} ({'; '.join(parts)})"] if parts else []
-            dropped += [column.name] if unusable else []
+            dropped += [] if usable else [column.name]
         if not faults:
             return
         dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
-        options = _remedies(spec, self._asked, dropped, named, needs)
+        options = _remedies(spec, self._asked, dropped, needs)
         more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
         listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
         raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
 
+    def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
+        """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
+        words = column.words or {}
+        looks = misread(words)
+        if column.named and looks is not None and not looks[0].startswith(DATES):
+            looks = None
+        if column.counts[MISSING] == n_rows:
+            return "no cell is filled in"
+        if column.counts[INFINITE]:
+            return f"{column.counts[INFINITE]} infinite{example(INFINITE)}"
+        if column.counts[LONG]:
+            told = f"whole numbers above 2^53{example(LONG)}, which float64 does not tell apart"
+            return f"{told}; if they are names, {setting('data.categorical', f'{ONE_HOT}:{names_text([column.name])}')}"
+        if looks is not None:
+            at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
+            return f"{looks[0]}{at}, {looks[1]}"
+        if column.is_mixed:
+            numbered = example(NUMBER).removeprefix(", such as ")
+            told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
+            return f"{told}, {numbered} is a number" if numbered else told
+        if column.longest > MOST_WORD_CHARACTERS:
+            return f"texts of up to {column.longest} characters{example(WORD)}"
+        if len(words) > MOST_WORDS:
+            return f"more than {MOST_WORDS} different words{example(WORD)}"
+        if not column.named and len(words) == column.counts[WORD] >= LEAST_IDS:
+            return f"{len(words)} words, another one in each row{example(WORD)}"
+        if len(words) > self._asked.most:
+            told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
+            return f"{told}; {setting('data.categories', str(len(words)))} takes them"
+        if column.twice is not None:
+            word, row, other, other_row = column.twice
+            told = f"{word[:40]!r} in {row.place(0)} and {other[:40]!r} in {other_row.place(0)} are one value"
+            return f"{told}, write it in one way"
+        return None
 
-def _mixture(column: _Column, example: Callable[[str], str]) -> str:
-    """Return the kinds of cells that a column has, and the first of each, for people."""
-    words = [] if not column.words else [f"{counted(len(column.words), 'other word')}{example('word')}"]
-    firsts = [(kind, example(kind).removeprefix(", such as ")) for kind in column.kinds]
-    held = " and ".join([*(f"{kind}s" for kind in column.kinds), *words])
-    return ", ".join([held, *(f"{cell} is a {kind}" for kind, cell in firsts if cell)])
 
-
-def _remedies(
-    spec: SourceSpec, asked: EncodingRequest, dropped: list[str], named: list[str], needs: Collection[str]
-) -> str:
+def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], needs: Collection[str]) -> str:
     """Return the options that let a table be read, with those that it has already."""
     options = []
     if dropped and spec.columns is not None:
         options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
     elif dropped:
         options.append(drop_setting(*(spec.drop or ()), *dropped))
-    if "categorical" in needs or named:
-        every = (*asked.columns, *named)
-        kind = asked.categorical or "auto"
-        options.append(setting("data.categorical", f"{kind}:{names_text(every)}" if every else kind))
+    left = [name for name in asked.columns if name not in dropped]
+    if "categorical" in needs or len(left) < len(asked.columns):
+        options.append(setting("data.categorical", f"{ONE_HOT}:{names_text(left)}" if left else ONE_HOT))
     options += [setting("data.missing", "median")] if "missing" in needs else []
     return " ".join(options)
 
@@ -241,62 +242,51 @@ class CellReader:
     """Turns the columns of batches into codes as they were learned.
 
     names: of the columns; words: those of each column in the order of their codes, None for numbers; missing: whether
-    cells may be missing; kinds: of the columns of dates or truth values; others are of
-    numbers; None where any may be. are_known: whether the same cells were read before, by a `Learner` or another
-    reader. are_quantities: whether texts with needless zeros in front are numbers too. unknown: how many cells of
-    each column had a word that is not known.
+    cells may be missing. unknown: how many cells of each column had a word that is not known.
     """
 
     names: Sequence[str]
     words: Words
     missing: bool = False
-    kinds: Mapping[str, str] | None = None
-    are_known: bool = False
-    are_quantities: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Number the words."""
-        self._known = [None if words is None else {word: k for k, word in enumerate(words)} for words in self.words]
+        """Number the words, by their values."""
+        self._known = [
+            None if words is None else {value_of(word): k for k, word in enumerate(words)} for words in self.words
+        ]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of the columns at some places.
 
         Raises DataError for the first row with a cell that cannot be.
         """
-        codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int, str]]()
+        codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int]]()
         for k, place in enumerate(places):
             known, cells = self._known[k], batch.columns[place]
-            codes[:, k], wrong, wanted = self._numbers(k, cells) if known is None else self._places(k, known, cells)
+            if known is None:
+                codes[:, k], wrong = numbers(cells)
+                wrong |= np.isinf(codes[:, k])
+            else:
+                codes[:, k], wrong = self._places(k, known, cells), np.zeros(batch.n_rows, bool)
+            if not self.missing:
+                wrong |= np.isnan(codes[:, k])
             if wrong.any():
-                faults.append((int(np.argmax(wrong)), k, wanted))
+                faults.append((int(np.argmax(wrong)), k))
         if faults:
-            row, k, wanted = min(faults)
-            value, title = batch.columns[places[k]][row].as_py(), title_of(self.names[k], places[k])
-            told = f"{batch.where(row)}, column {title} is {'' if value is None else str(value)[:40]!r}"
-            raise DataError(f"{told}; {wanted} is needed")
+            row, k = min(faults)
+            (text,), title = (
+                texts_of(batch.columns[places[k]][row : row + 1]).to_pylist(),
+                title_of(self.names[k], places[k]),
+            )
+            told = f"{batch.where(row)}, column {title} is {(text or '')[:40]!r}"
+            raise DataError(f"{told}; {'a finite number' if self._known[k] is None else 'a category'} is needed")
         return codes
 
-    def _numbers(self, k: int, cells: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
-        """Return the numbers of a column, which of them cannot be, and what is needed there."""
-        cells = without_zeros(cells) if self.are_quantities else cells
-        read, kinds = numbers(cells, are_known=self.are_known)
-        wrong = np.isinf(read) if self.missing else ~np.isfinite(read)
-        wanted = "a finite number"
-        if not self.are_known:
-            wrong |= kinds == WORD
-        if self.kinds is not None:
-            kind = self.kinds.get(self.names[k], KINDS[NUMBER])
-            wrong |= ~np.isnan(read) & (kinds != KINDS.index(kind))
-            wanted = f"a {kind}" if kind != KINDS[NUMBER] else wanted
-        return read, wrong, wanted
-
-    def _places(
-        self, k: int, known: Mapping[str, int], cells: "pyarrow.Array"
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], str]:
-        """Return the places of the words of a column, as `_numbers`."""
+    def _places(self, k: int, known: Mapping[object, int], cells: "pyarrow.Array") -> NDArray[np.float64]:
+        """Return the places (rows,) of the words of a column, NaN for a missing cell."""
         texts, of_rows = distinct(cells)
-        of_texts = np.array(places_in(known, [text or "" for text in texts]), np.float64)
-        places = np.where([text is None for text in texts], np.nan, of_texts)[of_rows]
+        of_texts = [np.nan if text is None else known.get(value_of(text), UNKNOWN) for text in texts]
+        places = np.array(of_texts, np.float64)[of_rows]
         self.unknown[self.names[k]] += int(np.count_nonzero(places == UNKNOWN))
-        return places, np.isnan(places) & (not self.missing), "a category"
+        return places

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, count, islice
 from pathlib import Path
@@ -21,31 +21,45 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, setting, shown
+from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, setting, shown, title_of
 from features.errors import DataError
-from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain, open_unpacked
+from features.input_files import open_plain, open_unpacked
 from features.tables.table_paths import existing_files, is_parquet, suffix_of
 
 SEPARATORS = ",;\t"
+# What columns of parquet may hold, by the names of Arrow; also as values of a dictionary.
+PARQUET_TYPES = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), "numbers"),
+    **dict.fromkeys(("halffloat", "float", "double"), "numbers"),
+    **dict.fromkeys(("decimal32", "decimal64", "decimal128", "decimal256", "bool"), "numbers"),
+    **dict.fromkeys(("date32", "date64", "timestamp"), "dates"),
+    **dict.fromkeys(("string", "large_string", "string_view"), "words"),
+    "null": "gaps",
+}
 BLOCK_BYTES = 1 << 20  # of text that is read at once, or where there are many columns
 COLUMN_BLOCK_BYTES = 1 << 11  # of each of them
 BATCH_BYTES = 4 << 20  # of a batch of parquet
 LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 14  # of a batch of parquet
 BUFFER_BYTES = 1 << 20  # of a column of parquet that is read at once, in place of all that a row group has of it
 PAGE_BYTES = 1 << 20  # of a column of parquet, about
-MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // MOST_ROWS  # of a cell: all of a batch may be as long
-MOST_COLUMNS = 10_000  # what Arrow keeps of each column adds up
 MOST_LINE_BYTES = 1 << 20  # of a header
 MOST_CELL_CHARACTERS = 1 << 30  # more than a block has; Python's csv has a limit of its own
 MOST_ROWS_READ_AGAIN = 100_000  # to find the line of one that is an example
 _MAGIC = {
-    b"\x1f\x8b": "gzip (.gz)",
-    b"\x28\xb5\x2f\xfd": "zstd (.zst)",
-    b"PAR1\x15": ".parquet",
-    b"PK\3\4": "zip or Excel",
+    b"\x1f\x8b": ("gzip", "put .gz behind its name"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "put .zst behind its name"),
+    b"BZh": ("bzip2", "unpack it"),
+    b"\xfd7zXZ": ("xz", "unpack it"),
+    b"PAR1": ("parquet", "give it the ending .parquet"),
+    b"PK\3\4": ("zip or Excel", "unpack it, or save its sheet as csv"),
+    b"\xd0\xcf\x11\xe0": ("Excel", "save its sheet as csv"),
 }
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # as pandas calls an index that has no name, in parquet
+_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)*)?")  # in a csv, and once that was read and written again
+_HAS_NUL = "has a NUL character; take it out (tr -d '\\0')"
+_DECIMAL_COMMA = r"^(\s*[+-]?[0-9]*),([0-9]+([eE][+-]?[0-9]+)?\s*)$"
+_WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?)\s*$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,31 +90,35 @@ class CsvFile:
     """Lines of cells that commas, semicolons or tabs separate: that of which the first line has most outside of quotes.
 
     header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
+    decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
     """
 
     metadata = None
 
-    def __init__(self, path: Path, *, header: bool | None) -> None:
-        self.path, self._header = path, header
+    def __init__(self, path: Path, *, header: bool | None, decimal: str = ".") -> None:
+        self.path, self._header, self.decimal = path, header, decimal
         self._lines_of = dict[int, int]()
 
     def names(self) -> list[str]:
         """Return the names of the columns, f0, f1, … where there is no header; [] for an empty file."""
         cells = self._first[1]
-        return [cell.strip() if self._header else f"f{place}" for place, cell in enumerate(cells)]
+        return [normal_name(cell) if self._header else f"f{place}" for place, cell in enumerate(cells)]
+
+    @property
+    def separator(self) -> str:
+        """What separates the cells."""
+        return self._first[0]
 
     @cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The separator and the cells of the first line.
-
-        Raises DataError where these are too many, or not as many as in the next line: nothing was allocated by their
-        number yet.
-        """
+        """The separator and the cells of the first line. Raises DataError where the next line has not as many."""
         with open_unpacked(self.path) as stream:
             lines = list(islice(self._lines(stream), 2))
         if not lines:
             return ",", []
-        separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(lines[0])
+        if lines[0].lower().startswith("sep="):
+            raise DataError(f"{self.path}: its first line, {lines[0].strip()!r:.60}, is a note for Excel; take it out")
+        separator = "\t" if suffix_of(self.path) == ".tsv" else _separator_of(self.path, lines)
         reader, second = csv.reader(lines, delimiter=separator, strict=True), None
         try:
             cells = next(reader)
@@ -110,8 +128,6 @@ class CsvFile:
             if "\r" in lines[0].rstrip("\r\n"):
                 remedy = "end lines with a line feed (dos2unix -c mac)"
             raise DataError(f"{self.path}: {fault}; {remedy}") from error
-        if len(cells) > MOST_COLUMNS:
-            raise DataError(f"{self.path}: has {len(cells)} columns, at most {MOST_COLUMNS} are read")
         are_numbers = all(map(is_number, cells))
         if self._header is None:
             self._header = not are_numbers
@@ -124,9 +140,9 @@ class CsvFile:
         with suppress(csv.Error):  # a cell in quotes may go on beyond this line
             second = next(reader, None)
         if second is not None and len(second) != len(cells):
-            row, above = int(not self._header), f"; take out {lines[0].strip()!r:.60} if it names no columns"
-            told = f"row {row} has {len(second)} cells, expected {len(cells)}{above * self._header}"
-            raise DataError(f"{self.path}: {told}")
+            told = f"row {int(not self._header)} has {len(second)} cells, expected {len(cells)}"
+            above = f"; name each column in the header, or take {lines[0].strip()!r:.60} out if it is none"
+            raise DataError(f"{self.path}: {told}{above * self._header}")
         return separator, cells
 
     def _lines(self, stream: BufferedReader) -> Iterator[str]:
@@ -156,11 +172,11 @@ class CsvFile:
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows with the cells at some places as texts, null where they are empty.
 
-        Raises DataError naming a line that cannot be read, or has not as many cells as the first one.
+        A blank line is no row, unless there is one column: there it is a missing cell. Raises DataError naming a line
+        that cannot be read, has not as many cells as the first one, or has nothing but separators.
         """
         separator, cells = self._first
-        last = len(cells) - 1
-        wanted = [str(place) for place in sorted({*places, last})]
+        names = [str(place) for place in range(len(cells))]
         wrong, n_blank = list[tuple[int, str]](), 0
 
         def refuse(row: Any) -> str:
@@ -171,37 +187,59 @@ class CsvFile:
             wrong.append((row.number - n_blank, f"has {row.actual_columns} cells, expected {row.expected_columns}"))
             return "error"
 
-        start, end = 0, pyarrow.nulls(0)
+        start, empty, end = 0, list[int](), list[bytes | None]()
         with open_unpacked(self.path) as stream:
             if self._header:
                 next(self._lines(stream))
             try:
                 with pyarrow.csv.open_csv(
                     pyarrow.PythonFile(stream, mode="r"),
-                    pyarrow.csv.ReadOptions(
-                        column_names=[str(place) for place in range(len(cells))],
-                        use_threads=False,
-                        block_size=self._block_bytes,
+                    pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=self._block_bytes),
+                    pyarrow.csv.ParseOptions(
+                        delimiter=separator,
+                        newlines_in_values=True,
+                        ignore_empty_lines=len(cells) > 1,
+                        invalid_row_handler=refuse,
                     ),
-                    pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse),
                     pyarrow.csv.ConvertOptions(
-                        column_types=dict.fromkeys(wanted, pyarrow.string()),
-                        include_columns=wanted,
+                        column_types={
+                            name: pyarrow.string() if place in places else pyarrow.binary()
+                            for place, name in enumerate(names)
+                        },
                         null_values=[""],
                         strings_can_be_null=True,
                     ),
                 ) as reader:
                     for read in reader:
-                        columns = {place: read.column(str(place)) for place in places}
-                        yield Batch(self.path, start, read.num_rows, columns, self._line_of)
+                        empty += [start + row for row in _rows_without_cells(read)]
+                        columns = {place: self._cells(read.column(str(place)), place, start) for place in places}
+                        if not empty:
+                            yield Batch(self.path, start, read.num_rows, columns, self._line_of)
                         start += read.num_rows
-                        end = read.column(str(last)).slice(max(read.num_rows - 1, 0))
+                        end = read.columns[-1].slice(max(read.num_rows - 1, 0)).cast("binary").to_pylist()
             except pyarrow.ArrowException as error:
                 if "Empty CSV file" in str(error):
                     return
                 raise self._damage(" ".join(str(error).split()), wrong, start) from None
-        if "\n" in "".join(cell.as_py() or "" for cell in end):
+        if empty:
+            more = f" and {len(empty) - 1} more have" if len(empty) > 1 else " has"
+            raise DataError(f"{self.path}: line {self._line_of(empty[0])}{more} no cell; delete such lines")
+        if any(b"\n" in (cell or b"") for cell in end):
             self._check_end(start - 1)
+
+    def _cells(self, cells: "pyarrow.Array", place: int, start: int) -> "pyarrow.Array":
+        """Return the cells of a column from a row on, with points for decimal commas. Raises DataError for NULs."""
+        if (texts := cells.buffers()[2]) is not None and b"\0" in texts.to_pybytes():
+            row = compute.index(compute.match_substring(cells, "\0"), value=True).as_py()
+            raise DataError(f"{self.path}: line {self._line_of(start + row)} {_HAS_NUL}")
+        if self.decimal == ".":
+            return cells
+        wrong = compute.index(compute.match_substring_regex(cells, _WITH_POINT), value=True).as_py()
+        if wrong >= 0:
+            where = f"line {self._line_of(start + wrong)}, column {title_of(self.names()[place], place)}"
+            fault = f"{where} is {cells[wrong].as_py()[:40]!r}, where decimals have commas"
+            raise DataError(f"{self.path}: {fault}; take points between thousands out, and write all decimals alike")
+        return compute.replace_substring_regex(cells, _DECIMAL_COMMA, r"\1.\2")
 
     def _rows(self, lines: Iterable[str]) -> Any:
         """Return the rows of lines as Python reads them, which counts lines; cells may be as long as in Arrow."""
@@ -235,44 +273,64 @@ class CsvFile:
             return self._lines_of[row]
         with open_unpacked(self.path) as stream:
             lines = self._rows(TextIOWrapper(stream, errors="replace", newline=""))
-            rows = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
-            next(islice(rows, row + bool(self._header), None), None)
+            filled = (cells for cells in lines if len(cells) > 1 or any(map(str.strip, cells)))
+            if self._header:
+                next(filled)
+            next(islice(filled if len(self._first[1]) > 1 else lines, row, None), None)
         self._lines_of[row] = lines.line_num
         return lines.line_num
 
 
+def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
+    """Return the rows of a batch of several columns whose cells are all empty."""
+    if read.num_columns == 1 or not all(column.null_count for column in read.columns):
+        return []
+    empty = reduce(compute.and_, (column.is_null() for column in read.columns))
+    return compute.indices_nonzero(empty).to_pylist()
+
+
 def _decoded(path: Path, data: bytes, line: int) -> str:
     """Return a line as text. Raises DataError where it is none, of UTF-16, or a file of another type begins with it."""
-    kind = next((kind for magic, kind in _MAGIC.items() if line == 1 and data.startswith(magic)), None)
-    if kind is not None:
-        raise DataError(f"{path}: is a {kind} file, no text; give it the ending of one, or unpack it")
+    for magic, (kind, remedy) in _MAGIC.items():
+        if line == 1 and data.startswith(magic):
+            raise DataError(f"{path}: is a {kind} file, no text; {remedy}")
+    n_zeros = data.count(0)
+    if 0 < 4 * n_zeros < len(data):
+        raise DataError(f"{path}: line {line} {_HAS_NUL}")
     try:
         data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:
         fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
-        coding = "UTF-16" if b"\0" in data else "LATIN1"
+        coding = "LATIN1" if not n_zeros else "UTF-32" if b"\0\0" in data else "UTF-16"
         raise DataError(f"{path}: {fault}; save the file as UTF-8: iconv -f {coding} -t UTF-8") from error
     return data.decode()
 
 
-def _separator_of(line: str) -> str:
-    """Return what a line has most of outside of quotes: commas, semicolons or tabs; of numbers, what parts them."""
-    between_numbers = (sign for sign in ";\t" if sign in line and all(map(is_number, line.split(sign))))
-    return next(between_numbers, max(SEPARATORS, key=re.sub(r'"[^"]*"', "", line).count))
+def _separator_of(path: Path, lines: Sequence[str]) -> str:
+    """Return the separator that both lines have as often outside of quotes, else that which the first has most.
+
+    A line of numbers is parted by what leaves numbers. Raises DataError where both lines have two of them as often.
+    """
+    between_numbers = [sign for sign in ";\t" if sign in lines[0] and all(map(is_number, lines[0].split(sign)))]
+    first, second = (Counter(re.sub(r'"[^"]*"', "", line)) for line in (lines[0], lines[-1]))
+    if between_numbers:
+        return between_numbers[0]
+    both = [sign for sign in SEPARATORS if len(lines) > 1 and 0 < first[sign] == second[sign]]
+    if len(both) > 1:
+        found = " or ".join(map(repr, both))
+        raise DataError(f"{path}: cells may be separated by {found}; put names and cells with one of them in quotes")
+    return max(both or SEPARATORS, key=first.__getitem__)
 
 
 class ParquetFile:
-    """A file whose footer has the names and types of its columns.
-
-    What that promises is compared with the size of the file before it is read: a footer may say anything.
-    """
+    """A file whose footer has the names and types of its columns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> list[str]:
         """Return the names of the columns. Raises DataError where the file is damaged."""
-        return [str(name).strip() for name in self._facts[0].names]
+        return [normal_name(name) for name in self._facts[0].names]
 
     @property
     def kinds(self) -> list[str | None]:
@@ -295,15 +353,19 @@ class ParquetFile:
 
     @cached_property
     def _facts(self) -> tuple["pyarrow.Schema", int, int]:
-        """Schema, number of rows, and bytes of the largest row group, checked."""
+        """Schema, number of rows, and bytes of the largest row group.
+
+        What the footer says of each column is left: Arrow ends the process over some that are damaged.
+        """
         with _opened(self.path) as file:
-            return file.schema_arrow, file.metadata.num_rows, _check_sizes(self.path, file)
+            groups = (file.metadata.row_group(k) for k in range(file.num_row_groups))
+            return file.schema_arrow, file.metadata.num_rows, max((one.total_byte_size for one in groups), default=0)
 
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows with the columns at some places.
 
-        Raises DataError where the file is damaged, promises more than its size makes believable, or one of these
-        columns has values that are neither numbers, words nor dates.
+        Raises DataError where the file is damaged, or one of these columns has values that are neither numbers, words
+        nor dates.
         """
         schema, n_rows, _ = self._facts
         start = 0
@@ -318,9 +380,15 @@ class ParquetFile:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(span, row_groups=[group], columns=names, use_threads=False):
                     columns = dict[int, pyarrow.Array]()
-                    for place, column in zip(read, batch.columns, strict=True):
+                    for place, name in zip(read, names, strict=True):  # Arrow adds the field u of a to a column a.u
+                        column = batch.column(batch.schema.get_field_index(name))
                         columns[place] = column.cast("string") if types.is_string_view(column.type) else column
-                        check_texts(self.path, schema.names[place], columns[place], start)
+                        try:
+                            column.validate(full=True)
+                        except pyarrow.ArrowException:
+                            fault = f"column {name} holds text that is not UTF-8, at row {start} or below"
+                            remedy = f"mend it, or leave the column out ({drop_setting(name)})"
+                            raise DataError(f"{self.path}: {fault}; {remedy}") from None
                     yield Batch(self.path, start, batch.num_rows, columns)
                     start += batch.num_rows
 
@@ -335,25 +403,8 @@ def _opened(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
             raise
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             words = " ".join(str(error).split())[:120]
-            raise DataError(f"{path}: not a readable parquet file ({words})") from error
-
-
-def _check_sizes(path: Path, file: pyarrow.parquet.ParquetFile) -> int:
-    """Return the bytes of the largest row group.
-
-    Raises DataError where there are too many columns or rows, or more than the size of the file makes plausible. The
-    footer alone is read. What it says of each column is left: Arrow ends the process over some that are damaged.
-    """
-    metadata = file.metadata
-    if len(file.schema_arrow.names) > MOST_COLUMNS:
-        raise DataError(f"{path}: has more than {MOST_COLUMNS} columns; save those that are needed")
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    n_rows = sum(group.num_rows for group in groups)
-    if n_rows != metadata.num_rows:
-        raise DataError(f"{path}: promises {metadata.num_rows} rows, its row groups have {n_rows}")
-    sizes = [group.total_byte_size for group in groups]
-    check_promise(path, max(sum(sizes), n_rows * metadata.num_columns))
-    return max(sizes, default=0)
+            fault = "is encrypted; decrypt it" if "crypt" in words else f"not a readable parquet file ({words})"
+            raise DataError(f"{path}: {fault}") from error
 
 
 TablePart = CsvFile | ParquetFile  # one file of a table
@@ -367,13 +418,15 @@ class Table:
     parts: Sequence[TablePart]
 
     @classmethod
-    def in_files(cls, path: Path, *, header: bool | None = True) -> "Table":
+    def in_files(cls, path: Path, *, header: bool | None = True, decimal: str = ".") -> "Table":
         """Return the table in a file, or in those of a folder in the order of their names.
 
-        header: see `CsvFile`. Raises MissingInputError where there is no file.
+        header, decimal: see `CsvFile`. Raises MissingInputError where there is no file.
         """
-        files = existing_files(path)
-        return cls(path, [ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header) for file in files])
+        parts = list[TablePart]()
+        for file in existing_files(path):
+            parts.append(ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header, decimal=decimal))
+        return cls(path, parts)
 
     @property
     def _first(self) -> TablePart:
@@ -381,12 +434,13 @@ class Table:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of all columns. Raises DataError where there are none, or a name has control characters."""
+        """Names of all columns. Raises DataError where there are none, two are alike, or one has control characters."""
         names = _names_of(self._first)
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
-            fault = f"has the column {twice!r}, which stands twice in its header"
-            raise DataError(f"{self._first.path}: {fault}; give each column its own name")
+            places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
+            fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
+            raise DataError(f"{self._first.path}: columns {places} {fault}; give each its own name, or delete it")
         unreadable = next(filter(has_controls, names), None)
         if unreadable is not None:
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
@@ -397,6 +451,11 @@ class Table:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
         index = index_in(self.names, self._first.metadata)
         return frozenset(place for place, name in enumerate(self.names) if name in index)
+
+    @cached_property
+    def nameless(self) -> frozenset[int]:
+        """Which columns have no name, as the index of a frame in a csv: a model never needs one that is not named."""
+        return frozenset(place for place, name in enumerate(self.names) if _NO_NAME.fullmatch(name))
 
     def count_rows(self) -> int:
         """Return the number of rows of all files; one reading of those without a footer."""
@@ -455,18 +514,14 @@ def index_in(names: Iterable[str], metadata: Mapping[bytes, bytes] | None = None
         listed = json.loads((metadata or {})[b"pandas"])["index_columns"]
     except (KeyError, TypeError, ValueError):
         listed = []
-    known = {name.strip() for name in listed if isinstance(name, str)}
-    return frozenset(name for name in names if name in known or _UNNAMED_INDEX.fullmatch(name.strip()))
+    known = {normal_name(name) for name in listed if isinstance(name, str)}
+    return frozenset(name for name in names if name in known or _PANDAS_INDEX.fullmatch(name))
 
 
 def kind_of(of: "pyarrow.DataType") -> str | None:
     """Return whether a column of a type holds numbers, words, dates, nothing but gaps, or else: None."""
     kind = of.value_type if types.is_dictionary(of) else of
-    if any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
-        return "numbers"
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return "dates"
-    return "gaps" if types.is_null(kind) else "words" if holds_words(kind) else None
+    return PARQUET_TYPES.get(re.split(r"\W", str(kind))[0])
 
 
 def holds_words(kind: "pyarrow.DataType") -> bool:
@@ -480,6 +535,7 @@ _REMEDIES = {
     "struct|map": "give each field a column (pyarrow.Table.flatten)",
     "binary": "decode them to words",
     "duration|time": "give seconds, as numbers",
+    "extension": "cast them to words or numbers",
 }
 
 
@@ -494,27 +550,3 @@ def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -
         raise DataError(
             f"{path}: columns that hold neither numbers, words nor dates: {held}; {advice}leave them out ({options})"
         )
-
-
-def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:
-    """Raise DataError where a column of words, from a row on, has no UTF-8, or a text too long for a whole batch."""
-    texts = column.dictionary if types.is_dictionary(column.type) else column
-    if not holds_words(texts.type):
-        return
-    longest = compute.max(compute.binary_length(texts)).as_py() or 0
-    if longest > MOST_TEXT_BYTES:
-        raise DataError(f"{path}: column {name} has a text of {longest} bytes; leave it out ({drop_setting(name)})")
-    try:
-        texts.validate(full=True)
-    except pyarrow.ArrowException:
-        row = start + next((row for row, cell in enumerate(column) if not _is_utf8(cell)), 0)
-        fault = f"row {row}, column {name} holds no UTF-8 text"
-        raise DataError(f"{path}: {fault}; mend the file, or leave it out ({drop_setting(name)})") from None
-
-
-def _is_utf8(cell: "pyarrow.Scalar") -> bool:
-    try:
-        cell.as_py()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -6,8 +6,9 @@ keeps the codes of a sample of the rows, of all where the table is small.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -16,20 +17,21 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, looks_like_cell, setting, shown
+from features.cell_text import drop_setting, looks_like_cell, names_text, normal_name, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, Keeper, LearnedRows, RowArray, Source, SourceSpec, Tick
 from features.tables.cells import distinct, labels_of, missing_cells
 from features.tables.columns import TableLayout, model_layout, training_layout
+from features.tables.decimals import PointsOfThree, check_commas
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Table
+from features.tables.row_numbers import RowNumbers
 from features.tables.table_paths import KNOWN, existing_files, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
-LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
 
 
@@ -50,7 +52,7 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
     """
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
-    of_weights = CellReader([layout.names[weights or 0]], [None], kinds={}, are_quantities=True)
+    of_weights = CellReader([layout.names[weights or 0]], [None])
     for batch in table.batches({*layout.inputs, *(place for place in roles if place is not None)}):
         yield ReadRows(
             batch,
@@ -96,26 +98,26 @@ class ReadTable:
 
     words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
     keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
-    codes_sha256, sha256: of the codes; of all that was read, with names and words; ids: columns that count the rows
-    encoding: learned on the training rows, None for numbers alone and for a test file; kinds: of columns of
-    dates or truth values
+    codes_sha256, sha256: of the codes; of all that was read, with names and words
+    left_out: the columns that number the rows, by their places among those asked for: nothing else here is of them
+    encoding: learned on the training rows, None for numbers alone and for a test file
     unknown: how many cells of each column of a test file have a word that no training row has
-    sample: some of the rows; chosen: those of each part, if an encoding was learned. None where they were not kept
+    notes: what was seen of the cells
+    sample: some of the rows, None where they were not kept
     """
 
-    words: tuple[tuple[str, ...] | None, ...]
+    words: Words
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None
     groups: RowKeys | None
     keys: RowKeys
     codes_sha256: str
     sha256: str
-    ids: tuple[str, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[int] = ()
+    notes: Sequence[str] = ()
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
     sample: Sample | None = None
-    chosen: Sequence[NDArray[np.int64]] | None = None
 
     @property
     def held(self) -> NDArray[np.float64] | None:
@@ -124,12 +126,11 @@ class ReadTable:
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
-        labels, label_words = self.labels, None
-        if labels.dtype.kind == "U":
-            distinct_labels, labels = np.unique(labels, return_inverse=True)
-            label_words = distinct_labels.tolist()
-        record = {name: getattr(self, name) for name in ("words", "codes_sha256", "sha256", "ids", "kinds", "unknown")}
-        record |= {"label_words": label_words, "encoding": self.encoding and self.encoding.described()}
+        texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
+        labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
+        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "unknown")
+        record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
+        record["encoding"] = self.encoding and self.encoding.described()
         facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
         facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
         return {name: values for name, values in facts.items() if values is not None}
@@ -137,21 +138,11 @@ class ReadTable:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadTable":
         """Return what was found. Raises DataError, KeyError, TypeError, ... where something in it cannot be."""
-        record = json.loads(arrays["record"].tobytes())
-        labels, encoding, label_words = arrays["labels"], record["encoding"], record["label_words"]
-        return cls(
-            words=tuple(None if known is None else tuple(known) for known in record["words"]),
-            labels=labels if label_words is None else np.array(label_words)[labels],
-            weights=arrays.get("weights"),
-            groups=arrays.get("groups"),
-            keys=arrays["keys"],
-            codes_sha256=record["codes_sha256"],
-            sha256=record["sha256"],
-            ids=tuple(record["ids"]),
-            kinds=record["kinds"],
-            encoding=None if encoding is None else TableEncoding.from_description(encoding),
-            unknown=record["unknown"],
-        )
+        facts: dict[str, Any] = {"weights": None, "groups": None, **arrays}
+        facts |= json.loads(facts.pop("record").tobytes())
+        texts, described = facts.pop("texts"), facts.pop("encoding")
+        facts["labels"] = facts["labels"] if texts is None else np.array(texts)[facts["labels"]]
+        return cls(**facts, encoding=described and TableEncoding.from_description(described))
 
 
 class EncodedRows:
@@ -232,7 +223,7 @@ class CodesInOrder:
 
     def _read(self) -> Iterator[tuple[NDArray[np.float64]]]:
         digest, n_rows = hashlib.sha256(), 0
-        reader = CellReader(self._layout.input_names, self._words, True, are_known=True)
+        reader = CellReader(self._layout.input_names, self._words, True)
         for rows in rows_of(self._table, self._layout, reader, labelled=False):
             digest.update(rows.codes.tobytes())
             n_rows += len(rows.codes)
@@ -252,58 +243,41 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     Raises DataError for a file, line, row or cell that cannot be read, with all columns that need a setting, or a test
     file without one of the columns; UsageError where a column that is asked for is none; MissingInputError.
     """
-    table = Table.in_files(path, header=spec.header)
+    table = Table.in_files(path, header=spec.header, decimal=spec.decimal)
     test = None if spec.test is None else Path(spec.test)
     if test is not None and not is_table(test):
         raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
     if test is not None and not test.exists():
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
-    asked = EncodingRequest.read(spec.categorical, spec.missing)
+    asked = EncodingRequest.read(spec.categorical, spec.missing, spec.categories)
+    asked = replace(asked, columns=tuple(map(normal_name, asked.columns)))
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
-    if asked != EncodingRequest():  # which is learned on the training rows
+    request |= {"decimal": spec.decimal, "named": spec.columns}
+    if asked.encodes:  # as is learned on the training rows
         request["encoded"] = [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, test is None]
-
-    def read_now(tick: Tick) -> ReadTable:
-        return _learn(spec, table, layout, asked, tick)
-
-    try:
-        found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
-        rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-        codes, columns, identity = rows.inputs, replace(columns, kinds=found.kinds), dict[str, Any](source="csv")
-        if found.encoding is not None:
-            columns, identity["encoding"] = replace(columns, encoding=found.encoding), found.encoding.digest()
-            rows = rows._replace(inputs=EncodedRows(codes, found.encoding, found.words))
-        given, digests, notes = [rows], [found.sha256], list[str]()
-        if test is not None:
-            of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
-            given, digests = [*given, of_test], [*digests, sha256]
-        sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
-        source = source_of(spec, table_name(path), given, True, identity | {"sha256": sha256s}, found.chosen)
-    except DataError as error:  # of labels, whose column it does not know
-        said = str(error).replace("in y,", f"in column {columns.target} of {path},")
-        whose = f"{path}: column {columns.target} holds" if said.startswith("y holds") else ""
-        raise DataError(whose + said.removeprefix("y holds")) from None
+    learn = partial(_learn, spec, table, layout, asked)
+    found = _read_once(keeper, path, request, learn)
+    layout = layout.without(found.left_out)
+    columns = replace(columns, inputs=tuple(layout.input_names), encoding=found.encoding)
+    rows = _labelled_rows(table, layout, found, columns.encoding, in_memory=keeper is None)
+    given, digests, labels_names = [rows], [found.sha256], [_where(table, layout)]
+    notes, identity = list[str](), dict[str, Any](source="csv")
+    if found.encoding is not None:
+        identity["encoding"] = found.encoding.digest()
+    if test is not None:
+        of_test, sha256, notes = _open_test(spec, test, columns, len(layout.inputs), found, keeper)
+        given, digests = [*given, of_test], [*digests, sha256]
+        labels_names.append(f"{test}: column {columns.target}")
+    identity["sha256"] = dict(zip(PARTS, digests, strict=True)) if test is not None else digests[0]
+    source = source_of(spec, table_name(path), given, True, identity, labels_names)
     notes = [*_notes(table, layout, columns, found), *source.notes, *notes]
     if test is None:
         notes += _unknown_notes(source, rows)
     source = replace(source, columns=columns, notes=tuple(notes))
     if found.held is not None:
         return source
-    if keeper is None:  # all rows are in memory, and the sample is of them
-        assert found.sample is not None
-        drawn, all_codes, learner = found.sample.rows, np.asarray(codes), replace(found, sample=None)
-        return replace(source, learned=lambda: _sampled(source, learner, Sample(drawn, all_codes[drawn])))
-    kept = [found] if found.sample is not None else []  # until it was used once: it is large
-
-    def learned() -> LearnedRows:
-        again = kept.pop() if kept else read_now(lambda n_rows: None)
-        if again.sha256 != found.sha256:
-            raise DataError(f"{path}: {CHANGED}")
-        assert again.sample is not None
-        return _sampled(source, again, again.sample)
-
-    return replace(source, learned=learned)
+    return replace(source, learned=_Sampled(source, found, learn, keeps=keeper is None))
 
 
 def learning_bytes(spec: SourceSpec) -> int:
@@ -313,62 +287,132 @@ def learning_bytes(spec: SourceSpec) -> int:
     return Table.in_files(path, header=spec.header).reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
 
 
+def _read_once(
+    keeper: Keeper | None, path: Path, request: dict[str, Any], read: Callable[[Tick], ReadTable]
+) -> ReadTable:
+    """Return what is kept of a table for such a request, or read it now."""
+    return keeper.read(path, request, read, ReadTable) if keeper else read(lambda n_rows: None)
+
+
+def _where(table: Table, layout: TableLayout) -> str:
+    """Return what errors call the labels."""
+    assert layout.target is not None
+    return f"{table.path}: column {layout.title(layout.target)}"
+
+
 def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingRequest, tick: Tick) -> ReadTable:
-    """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting."""
-    learner = Learner(table.path, layout.input_names, asked)
-    found = _read(table, layout, learner, tick, spec.seed, spec.task)
+    """Return what one reading of a table to train on finds. Raises DataError with all columns that need a setting.
+
+    Which columns number the rows is guessed of the first batch; where others do in the end, the table is read again.
+    """
+    named = {*map(normal_name, spec.columns or ()), *asked.columns}
+    left_out, found = None, None
+    while found is None or found.left_out != left_out:
+        learner, numbers = Learner(table.path, layout.input_names, asked), RowNumbers(layout.input_names, named)
+        found = _read(table, layout, learner, tick, spec, spec.task, numbers, left_out)
+        left_out = numbers.left_out(learner.words)
     assert found.sample is not None
     drawn, codes = found.sample
-    learner.check(spec, len(found.labels), codes)
-    if asked == EncodingRequest():
+    inputs = layout.without(found.left_out)
+    _check_names(table, inputs, named)
+    learner.check(spec, len(found.labels))
+    codes = np.delete(codes, left_out, axis=1) if left_out else codes
+    found = replace(found, sample=Sample(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
+    if not asked.encodes:
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
     counted, _ = count_rows(spec, rows)
-    task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES)
-    chosen = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
-    codes = codes if len(chosen[0]) == len(found.labels) else codes[np.isin(drawn, chosen[0])]
+    task = spec.task or detect_task(found.labels[counted], MOST_TABLE_CLASSES, _where(table, layout))
+    train, *_ = chosen_rows(spec, [rows], [counted], table_name(table.path), task, split=spec.test is None)
+    codes = codes if len(train) == len(found.labels) else codes[np.isin(drawn, train)]
     try:
-        encoding = learn_encoding(layout.input_names, found.words, codes, asked)
+        encoding = learn_encoding(inputs.input_names, found.words, codes, asked)
     except DataError as error:
         raise DataError(f"{table.path}: {error}") from None
-    return replace(found, encoding=encoding, chosen=chosen if spec.test is None else None)
+    return replace(found, encoding=encoding)
+
+
+def _number_notes(layout: TableLayout, numbers: RowNumbers, learner: Learner) -> Iterator[str]:
+    """Yield notes of the columns that number the rows, and of how to use them."""
+    found, left_out = numbers.found(learner.words), numbers.left_out(learner.words)
+    titles = {k: layout.title(layout.inputs[k]) for k in found}
+    kept = [title for k, title in titles.items() if k not in left_out]
+    what = "from row to row, as numbers and times of rows do"
+    if left_out:
+        names = layout.input_names
+        remedy = setting("data.columns", names_text(names)) if len(names) <= 20 else "`data.columns` with all inputs"
+        use = f"if the table is only sorted by one of them, use it with {remedy}"
+        yield f"left out, as they rise or fall {what}: {shown(titles[k] for k in left_out)}; {use}"
+    if kept:
+        yield f"inputs that rise or fall {what}: {shown(kept)}; they are used, as there are no others"
+
+
+def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> None:
+    """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
+    nameless = [place for place in layout.inputs if place in table.nameless and layout.names[place] not in named]
+    if nameless:
+        told, options = shown(map(layout.title, nameless)), drop_setting(*(layout.names[place] for place in nameless))
+        fault = f"columns without a name whose numbers do not rise from row to row: {told}"
+        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or name them if they are inputs")
 
 
 def _read(
-    table: Table, layout: TableLayout, reader: Learner | CellReader, tick: Tick, seed: int, task: str | None
+    table: Table,
+    layout: TableLayout,
+    reader: Learner | CellReader,
+    tick: Tick,
+    spec: SourceSpec,
+    task: str | None,
+    numbers: RowNumbers | None = None,
+    left_out: tuple[int, ...] | None = None,
 ) -> ReadTable:
-    """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes."""
-    assert layout.target is not None
+    """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes.
+
+    left_out: the columns of which nothing but codes is wanted; None: those that `numbers` knows after the first batch.
+    """
     labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
+    batches = list[tuple[int, Batch]]()
     groups, keys = list[RowKeys](), list[RowKeys]()
-    digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(seed, len(layout.inputs))
-    counting, first = np.arange(len(layout.inputs)), np.empty((1, len(layout.inputs)))
+    digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(spec.seed, len(layout.inputs))
+    points = PointsOfThree(table, [*layout.inputs, layout.target] if numbers else [])
     for rows in rows_of(table, layout, reader, labelled=True):
-        digest.update(rows.codes.tobytes())
+        if numbers is not None and len(rows.codes):
+            numbers.add(rows.batch.path, rows.codes)
+            left_out = numbers.left_out(reader.words) if left_out is None else left_out
+        points.add(rows.batch)
+        codes = np.delete(rows.codes, left_out, axis=1) if left_out else rows.codes
+        digest.update(codes.tobytes())
         sample.add(n_rows, rows.codes)
-        first = rows.codes[:1] if not n_rows else first
-        numbers = first[:, counting] + np.arange(n_rows, n_rows + len(rows.codes))[:, None]
-        counting = counting[(rows.codes[:, counting] == numbers).all(axis=0)]
-        n_rows += len(rows.codes)
+        batches.append((n_rows, replace(rows.batch, columns={})))
+        n_rows += len(codes)
         labels += [] if rows.labels is None else [rows.labels]
         weights += [] if rows.weights is None else [rows.weights]
         groups += [] if rows.groups is None else [rows.groups]
-        keys.append(row_keys(rows.codes))
-        tick(len(rows.codes))
+        keys.append(row_keys(codes))
+        tick(len(codes))
     pyarrow.default_memory_pool().release_unused()
     if not n_rows:
         raise DataError(f"{table.path}: has columns but no rows")
-    where = f"{table.path}, column {layout.title(layout.target)}"
-    values = labels_of(labels, where, task)
+    left_out, where = left_out or (), _where(table, layout)
+    if isinstance(reader, Learner):
+        check_commas(table, layout, reader.words, labels[0] if task in (None, "regression") else None)
+
+    def place(row: int) -> str:
+        first, batch = next(one for one in reversed(batches) if one[0] <= row)
+        file = f" of {batch.path.name}" if len(table.parts) > 1 else ""
+        return batch.place(row - first) + file
+
+    values = labels_of(labels, where, task, place)
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
-    words = tuple(None if known is None else tuple(known) for known in reader.words)
-    names = (*layout.input_names, layout.title(layout.target))  # by which models read
+    inputs = layout.without(left_out).input_names
+    listed = (known for k, known in enumerate(reader.words) if k not in left_out)
+    words = tuple(None if known is None else tuple(known) for known in listed)
+    names = (*inputs, layout.title(layout.target or 0))  # by which models read
     whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, names, words)).encode())
     for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
-    ids = tuple(layout.input_names[k] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
     return ReadTable(
         words=words,
         labels=values,
@@ -377,8 +421,8 @@ def _read(
         keys=np.concatenate(keys),
         codes_sha256=digest.hexdigest(),
         sha256=whole.hexdigest(),
-        ids=ids,
-        kinds=reader.kinds if isinstance(reader, Learner) else {},
+        left_out=left_out,
+        notes=points.notes(layout),
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
         sample=sample.finish(),
     )
@@ -411,48 +455,35 @@ class _Sampler:
 
     def finish(self) -> Sample:
         """Return the rows, ascending, and their codes."""
-        rows, codes = np.concatenate(self._rows), np.empty((self._n_rows, self._n_columns))
-        begin = 0
-        while self._codes:  # one after the other, so that they are not in memory twice
-            block = self._codes.pop(0)
-            codes[begin : begin + len(block)] = block
-            begin += len(block)
-        return Sample(rows, codes)
+        return Sample(np.concatenate(self._rows), np.concatenate(self._codes))
 
 
-def _labelled_rows(table: Table, layout: TableLayout, found: ReadTable, *, in_memory: bool) -> LabelledRows:
-    """Return the rows of a table with codes for inputs: in memory where they are small, or to be read in any order."""
+def _labelled_rows(
+    table: Table, layout: TableLayout, found: ReadTable, encoding: TableEncoding | None, *, in_memory: bool
+) -> LabelledRows:
+    """Return the rows of a table: inputs in memory where they are few, or to be read in any order."""
     codes: RowArray | None = found.held
     if codes is None:
         codes = CodesInOrder(table, layout, found)
         codes = codes[: codes.shape[0]] if in_memory else codes
-    return LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
+    inputs = codes if encoding is None else EncodedRows(codes, encoding, found.words)
+    return LabelledRows(inputs, found.labels, found.weights, found.groups, found.keys)
 
 
 def _open_test(
     spec: SourceSpec, path: Path, columns: Columns, n_columns: int, train: ReadTable, keeper: Keeper | None
 ) -> tuple[LabelledRows, str, list[str]]:
     """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
-    table = Table.in_files(path, header=spec.header)
+    table = Table.in_files(path, header=spec.header, decimal=spec.decimal)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
-    request |= {"labels": read_as, "kinds": columns.kinds}
-
-    def read_now(tick: Tick) -> ReadTable:
-        return _read(table, layout, reader, tick, spec.seed, read_as)
-
-    found = keeper.read(path, request, read_now, ReadTable) if keeper else read_now(lambda n_rows: None)
-    if found.labels.dtype.kind == "U" and train.labels.dtype.kind != "U":
-        raise DataError(
-            f"{path}: its column {layout.names[layout.target or 0]} holds words, in the training file numbers"
-        )
+    request |= {"labels": read_as, "decimal": spec.decimal}
+    found = _read_once(keeper, path, request, lambda tick: _read(table, layout, reader, tick, spec, read_as))
     if found.labels.dtype.kind != "U" and train.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
-    rows = _labelled_rows(table, layout, found, in_memory=keeper is None)
-    if columns.encoding is not None:
-        rows = rows._replace(inputs=EncodedRows(rows.inputs, columns.encoding, train.words))
+    rows = _labelled_rows(table, layout, found, columns.encoding, in_memory=keeper is None)
     notes = [*_file_notes(table, found), *unknown_words(found.unknown)]
     return rows, found.sha256, [f"test part: {line}" for line in notes]
 
@@ -460,19 +491,31 @@ def _open_test(
 def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
-        return CellReader(names, [None] * len(names), kinds=columns.kinds)
+        return CellReader(names, [None] * len(names))
     words = [column.words for column in columns.encoding.columns]
-    return CellReader(names, words, columns.encoding.missing, columns.kinds)
+    return CellReader(names, words, columns.encoding.missing)
 
 
-def _sampled(source: Source, found: ReadTable, sample: Sample) -> LearnedRows:
-    """Return the training rows of a sample; their inputs are encoded as they are read, as they may be many."""
-    rows = source.file_rows["train"]
-    rows = np.arange(source.n_train) if rows is None else rows
-    chosen = np.flatnonzero(np.isin(sample.rows, rows))
-    codes: RowArray = sample.codes[chosen]
-    inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)
-    return LearnedRows(inputs, np.searchsorted(rows, sample.rows[chosen]))
+class _Sampled:
+    """Returns the training rows of the sample that was read; read again where it is gone, as it is large."""
+
+    def __init__(self, source: Source, found: ReadTable, read: Callable[[Tick], ReadTable], *, keeps: bool) -> None:
+        self._source, self._found, self._read, self._keeps = source, found, read, keeps
+
+    def __call__(self) -> LearnedRows:
+        """Return the rows; their inputs are encoded as they are read, as they may be many."""
+        found = self._found if self._found.sample is not None else self._read(lambda n_rows: None)
+        if found.sha256 != self._found.sha256:
+            raise DataError(f"{self._source.name}: {CHANGED}")
+        if not self._keeps:
+            self._found = replace(self._found, sample=None)
+        assert found.sample is not None
+        rows = self._source.file_rows["train"]
+        rows = np.arange(self._source.n_train) if rows is None else rows
+        chosen = np.flatnonzero(np.isin(found.sample.rows, rows))
+        codes: RowArray = found.sample.codes[chosen]
+        inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)
+        return LearnedRows(inputs, np.searchsorted(rows, found.sample.rows[chosen]))
 
 
 def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
@@ -497,13 +540,9 @@ def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable
     if like_cells and isinstance(table.parts[0], CsvFile):
         remedy = setting("data.header", "false")
         yield f"columns are called {shown(like_cells)}; if these are cells of the first row, train with {remedy}"
-    yield f"target: {columns.target}; inputs: {shown(columns.inputs)}"
-    if "" in columns.inputs:
-        yield "a column without a name is an input like the others; take it out if it counts the rows"
+    yield f"target: {layout.title(layout.target or 0)}; inputs: {shown(map(layout.title, layout.inputs))}"
     yield from columns.encoding.notes() if columns.encoding is not None else ()
     read = {*layout.inputs, layout.target, layout.weights, layout.groups}
     if left_out := [name for place, name in enumerate(table.names) if place in table.index - read]:
         yield f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"
-    if found.ids and len(found.ids) < len(layout.inputs):
-        remedy = drop_setting(*found.ids)
-        yield f"columns that only number or name the rows: {shown(found.ids)}; leave them out with {remedy}"
+    yield from found.notes

@@ -131,10 +131,10 @@ def name_list(value: Any) -> tuple[str, ...]:
 
 
 def categories(value: object) -> str:
-    """Accept auto or onehot, alone or with columns after a colon."""
+    """Accept onehot, alone or with columns after a colon."""
     kind, colon, names = text(value).partition(":")
-    if kind not in ("auto", "onehot") or (colon and not names_in(names)):
-        raise ValueError("must be auto or onehot, or one of them with columns that hold codes: onehot:zip,month")
+    if kind != "onehot" or (colon and not names_in(names)):
+        raise ValueError("must be onehot, or onehot with columns that hold codes: onehot:zip,month")
     return text(value)
 
 

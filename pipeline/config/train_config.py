@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from features.cell_text import MOST_CATEGORIES
 from pipeline.config.parsers import (
     NO_PENALTY,
     OneOf,
@@ -93,13 +94,17 @@ class DataConfig:
     header: bool = option(
         True, truth, "whether a table of text begins with the names of its columns (false: they are f0, f1, ...)"
     )
+    decimal: str = option(".", OneOf((".", ",")), "what stands before the decimals of numbers in a table of text")
     columns: tuple[str, ...] | None = optional(name_list, "all", "columns of a table that are inputs, by name")
     drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are not inputs, by name")
     categorical: str | None = optional(
         categories,
         "none",
-        "encode words of a table: onehot (an input for each category), or auto (the same up to 32 categories, else "
-        "their place in the alphabet); onehot:A,B also encodes the columns A and B, which hold numbers",
+        "encode words of a table as categories, with an input for each; onehot:A,B also encodes the columns A and B, "
+        "which hold numbers",
+    )
+    categories: int = option(
+        MOST_CATEGORIES, whole(2, 1000), "the most categories of a column; one with more words is refused"
     )
     missing: str | None = optional(
         OneOf(("median",)),

@@ -22,12 +22,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features.array_sources import numeric, unmasked
+from features.array_sources import given_labels, numeric
+from features.cell_text import shown
 from features.deformed_copies import Copies
 from features.descriptors.extraction import feature_length
 from features.row_source import input_dtype, input_shape
 from features.source import Columns
-from features.targets import check_printable, checked_weights, encode
+from features.tables.row_numbers import COUNTERS
+from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
@@ -144,7 +146,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 def _images(X: Any) -> NDArray[Any] | None:
     """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
-    if len((X if hasattr(X, "shape") else np.asarray(X)).shape) < 3:
+    if len((X if hasattr(X, "shape") else np.asarray(numeric(X, "X"))).shape) < 3:
         return None
     images = np.asarray(numeric(X, "X"))
     return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)
@@ -152,7 +154,16 @@ def _images(X: Any) -> NDArray[Any] | None:
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
     """Return X and y (n,), checked as scikit-learn does."""
-    X, y = _numbers(machine, X, y=unmasked(y), y_numeric=not is_classifier(machine))
+    X, y = _numbers(
+        machine,
+        X,
+        y=given_labels(y) if is_classifier(machine) else numeric(y, "y"),
+        y_numeric=not is_classifier(machine),
+    )
+    names = enumerate(getattr(machine, "feature_names_in_", ()))
+    counters = [name for k, name in names if COUNTERS.fullmatch(name) and (np.diff(X[:, k]) == 1).all()]
+    if counters:  # as `pandas.read_csv` finds in what `to_csv` has written
+        parameters.warn(f"columns of X that count its rows: {', '.join(counters)}; leave them out")
     return Rows(X), column_or_1d(y, warn=True)
 
 
@@ -167,9 +178,6 @@ def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
         if words.startswith("Input X contains"):
             hint = " Fill gaps in before, with SimpleImputer in a pipeline" if "NaN" in words else ""
             raise ValueError(words + hint) from None
-        if "convert string" in words:
-            remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
-            raise ValueError(f"{words}; X and y hold numbers: {remedy}") from None
         raise
 
 
@@ -179,7 +187,7 @@ def _targets_and_weights(
     """Return task, classes, targets (n,) as a store has them, row weights (n,) or None, and class factors in these."""
     weights, of_classes = None, ()
     if sample_weight is not None:
-        given = np.asarray(unmasked(sample_weight))
+        given = np.asarray(numeric(sample_weight, "sample_weight"))
         given = given.astype(np.float64) if given.dtype.kind == "O" else given
         weights = checked_weights(given, len(y), "sample_weight")
     if not is_classifier(machine):
@@ -187,8 +195,15 @@ def _targets_and_weights(
     check_classification_targets(y)
     machine.classes_, targets = np.unique(y, return_inverse=True)
     check_printable(machine.classes_.tolist())
+    if y.dtype.kind in "OU":
+        check_spellings(machine.classes_, "y", lambda k: repr(machine.classes_.tolist()[k]))
     if machine.class_weight is not None and not isinstance(machine.class_weight, str):
-        factors = checked_weights(compute_sample_weight(machine.class_weight, y), len(y), "class_weight")
+        try:
+            given = compute_sample_weight(machine.class_weight, y)
+        except ValueError:
+            labels = shown(map(str, machine.classes_))
+            raise ValueError(f"class_weight: give each label a weight; y has {labels}") from None
+        factors = checked_weights(given, len(y), "class_weight")
         weights = factors if weights is None else checked_weights(weights * factors, len(y), "sample_weight")
         of_classes = tuple(factors[np.unique(targets, return_index=True)[1]].tolist())
     n_present = len(np.unique(targets if weights is None else targets[weights > 0]))

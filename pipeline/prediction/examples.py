@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import array_sources
-from features.cell_text import DATE, KINDS
+from features.cell_text import normal_name
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_files, read_idx
 from features.picture_folders import class_of, is_picture, part_folders, pictures_below
@@ -121,8 +121,11 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     _refuse_part(path, asked)
     from features.tables.readers import Table  # as above
 
-    header = None if model.table_columns is None else model.table_columns.header
-    return _table_examples(Table.in_files(path, header=header), model, asked.target, labelled=asked.labelled)
+    columns = model.table_columns
+    header, decimal = (None, ".") if columns is None else (columns.header, columns.decimal)
+    return _table_examples(
+        Table.in_files(path, header=header, decimal=decimal), model, asked.target, labelled=asked.labelled
+    )
 
 
 def _refuse_part(path: Path, asked: ExampleRequest) -> None:
@@ -226,7 +229,7 @@ def _table_examples(
     n_inputs = math.prod(model.input_shape)
     layout = model_layout(table, target, columns, n_inputs, labelled=labelled)
     reader = cell_reader(columns, layout.input_names)
-    of_target = CellReader([table.names[layout.target or 0]], [None], kinds={}, are_quantities=True)
+    of_target = CellReader([table.names[layout.target or 0]], [None])
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
         for rows in rows_of(table, layout, reader, labelled=labelled):
@@ -257,17 +260,18 @@ def _table_examples(
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns.
 
-    Raises DataError for another shape, and where the model is of a table with words, dates or missing cells.
+    Raises DataError for another shape, and where the model is of a table with words or missing cells.
     """
     columns = model.table_columns
-    if columns is not None and (columns.encoding is not None or KINDS[DATE] in columns.kinds.values()):
+    if columns is not None and columns.encoding is not None:
         remedy = "write the rows to a .parquet or .csv file and predict that"
-        raise DataError(f"X: the model is of a table with words, dates or missing cells; {remedy}")
+        raise DataError(f"X: the model is of a table with words or missing cells; {remedy}")
     if columns is not None and columns.inputs and array_sources.is_frame(X):
-        lacking = [name for name in columns.inputs if name not in X.columns]
+        known, names = {normal_name(name): name for name in X.columns}, list(map(normal_name, columns.inputs))
+        lacking = [name for name in names if name not in known]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        X = np.column_stack([array_sources.numeric(np.asarray(X[name]), "X") for name in columns.inputs])
+        X = np.column_stack([array_sources.numeric(np.asarray(X[known[name]]), "X") for name in names])
     rows = np.asarray(array_sources.numeric(X, "X"))
     piece = ExamplePart(len(rows), input_shape(rows.shape, "X"), lambda start, stop: (rows[start:stop], None), "X")
     check_shape(piece, model)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.cell_text import read_cell
 from features.descriptors.extraction import feature_length
 from features.errors import DataError, UsageError
 from features.open_source import changed, stamp_of
@@ -265,8 +264,9 @@ def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
     """
     assert block.labels is not None
     if not labels:
-        found, text = block.labels, block.labels.dtype.kind == "U"
-        values = np.array([read_cell(label)[1] for label in found.tolist()] if text else found, np.float64)
+        if block.labels.dtype.kind == "U":
+            raise DataError(f"{block.name}: its target holds words, such as {block.labels[0].item()!r:.60}, no numbers")
+        values = block.labels.astype(np.float64)
         bad = first_non_finite_row(values)
         if bad is not None:
             label, row = block.labels[bad].item(), block.piece_start + bad

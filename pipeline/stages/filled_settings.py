@@ -288,9 +288,9 @@ def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[st
         **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
         "data.test": not (of_table or of_pictures),
         **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
-        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "missing")},
+        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "categories", "missing")},
         **{f"data.{key}": of_table for key in ("copies", "deform")},
-        "data.header": not any(map(is_csv, files)),
+        **dict.fromkeys(("data.header", "data.decimal"), not any(map(is_csv, files))),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
     }

@@ -24,7 +24,8 @@ from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
 from storage.arrays import read_arrays, write_arrays
 
-WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
+SIZES = ["" if k % 5 == 0 else k * 7 % 90 / 3 for k in range(90)]
+WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for k, size in enumerate(SIZES))
 ENCODED = {"categorical": "onehot", "missing": "median"}
 OPTIONS = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
 SMALL = ("--scheduler", "serial", "--centers", "10", "--penalty", "1", "--sigma2", "2")
@@ -232,7 +233,7 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'auto'\}"),
+        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'onehot'\}"),
         ({"settings": {"data.drop": "zone"}, "centers": 1000}, "centers=1000: .* has 30 training rows"),
         ({"settings": {"data.drop": "zone"}, "memory_limit": "1MiB"}, r"; use memory_limit=\d+ or more"),
         ({"kernel": "rbf"}, r"\(kernel\): must be one of gaussian, "),

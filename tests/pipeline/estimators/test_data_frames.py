@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from features.errors import DataError
 from pipeline import predict
-from pipeline.estimators import SLKLRegressor
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import Predictor, load_predictor
 from sources import people
 
@@ -57,7 +57,7 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str, tmp_path: Path) ->
         model.predict(make(NUMBERS.drop(columns="zip")))
     with pytest.raises(DataError, match="X: row 3, column 2 is nan"):
         model.predict(make(NUMBERS.assign(compute=GAPS)))
-    with pytest.raises(DataError, match=r"X holds .* values; real numbers are needed"):
+    with pytest.raises(DataError, match="X holds words, such as 'pink'"):
         model.predict(make(NUMBERS.assign(zip="pink")))
 
 
@@ -75,10 +75,12 @@ def test_scikit_learn_checks_the_names_of_columns(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (
-            {"zip": "pink"},
-            r"^could not convert .*: encode words first, with OneHotEncoder in a pipeline, or train from a",
-        ),
+        ({"zip": "pink"}, "^X holds words, such as 'pink'; encode words first, with OneHotEncoder in a pipeline"),
+        ({"zip": NUMBERS["zip"].astype(str)}, "^X holds words, such as '"),
+        ({"zip": pandas.Categorical(["1_0"] * ROWS, ordered=True)}, "^X holds words, such as '1_0'"),
+        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists, such as"),
+        ({"zip": PEOPLE["since"].dt.date}, "^X holds times"),
+        ({"zip": 2**60}, "^X holds whole numbers such as 1152921504606846976; float64 does not tell them apart"),
         ({"zip": PEOPLE["since"]}, r"^X holds times \([dD]ate.*\); subtract a date"),
         ({"zip": GAPS}, r"^Input X contains NaN\. Fill gaps in before, with SimpleImputer in a pipeline$"),
     ],
@@ -89,6 +91,28 @@ def test_words_dates_and_gaps_are_refused(kind: str, column: dict[str, Any], mes
         machine.fit(frame, Y)
     with pytest.raises(ValueError, match=message):
         machine.fit(KINDS[kind](NUMBERS), Y).predict(frame)
+
+
+LABELS: list[tuple[Any, str]] = [
+    (np.array(["True", "TRUE", "False"] * 100), "^y: 'TRUE' and 'True' are one label in two spellings"),
+    (np.array(["a", "a ", "b"] * 100), "^y: 'a' and 'a ' are one label"),
+    (np.array([True, "x", 1] * 100, object), "^y holds words and numbers; give labels of one type"),
+    (pandas.Series(["a", pandas.NA, "b"] * 100, dtype="string"), "^y: row 1 has no label"),
+    (pandas.array([True, None, False] * 100, dtype="boolean"), "^y: row 1 has no label"),
+    (pandas.date_range("2020-01-01", periods=ROWS), "^y holds times"),
+    ([[1], [0, 2]] * 150, "^y holds lists of several lengths"),
+]
+
+
+@pytest.mark.parametrize(("labels", "message"), LABELS)
+def test_labels_of_no_one_kind_are_refused(labels: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SLKLClassifier(50, **PLAIN).fit(NUMBERS, labels)
+
+
+def test_weights_of_other_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match="class_weight: give each label a weight; y has 0, 1"):
+        SLKLClassifier(50, class_weight={5: 1}, **PLAIN).fit(NUMBERS, np.arange(ROWS) % 2)
 
 
 def test_tables_of_arrow_are_refused() -> None:

@@ -22,7 +22,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
-from pipeline.prediction.trained_model import ModelFormatError
 from pipeline.stages import filled_settings
 from runs import largest_bytes
 
@@ -425,11 +424,11 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
         ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported: X has the dtype complex128$"),
-        ({"y": DAYS}, r"y holds datetime64\[D\] values; regression needs numbers"),
-        ({"y": DAYS.astype(str)}, "y holds <U28 values; regression needs numbers"),
+        ({"y": DAYS}, r"y holds times"),
+        ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
-        ({"sample_weight": DAYS}, r"sample_weight holds datetime64\[D\] values"),
-        ({"sample_weight": np.ones(120, complex)}, "sample_weight holds complex128 values"),
+        ({"sample_weight": DAYS}, r"sample_weight holds times"),
+        ({"sample_weight": np.ones(120, complex)}, "Complex data not supported: sample_weight"),
     ],
 )
 def test_what_numpy_would_make_numbers_of_is_refused(change: dict[str, Any], words: str, data: Data) -> None:
@@ -449,13 +448,6 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -
     with pytest.raises(ValueError, match="too large for float32"):
         SLKLRegressor(20, standardise=False, **options).fit(X * 1e100, y).to_model()
     assert all(SLKLRegressor(20, **options).fit(to, y).to_model().n_centers > 0 for to in (X * 1e-3 + 1e6, X + 100))
-
-
-def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
-    dates = np.where(data[2] > 0, np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
-    machine = SLKLClassifier(20, sigma2=1.0, random_state=0).fit(data[0], dates)
-    with pytest.raises(ModelFormatError, match="expected numbers or strings"):
-        machine.to_model()
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_what_no_training_row_had(run, tmp_path, capsys):
 def test_the_model_in_python_takes_numbers_alone(run, prices):
     rows = pandas.DataFrame({"color": ["red"], "age": [40.0], "size": ["S"]})
     for cells in (rows, rows.to_numpy(), np.zeros((2, 8))):
-        with pytest.raises(DataError, match=r"words, dates or missing cells; write the rows to a \.parquet or"):
+        with pytest.raises(DataError, match=r"words or missing cells; write the rows to a \.parquet or"):
             load_predictor(run).predict(cells)
     model, frame = load_predictor(prices), pandas.DataFrame(X, columns=NAMES[:3])
     told = model.predict(X).tolist()
