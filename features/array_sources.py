@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.cell_text import text_of
+from features.cell_text import NULL_WORDS, misread, text_of
 from features.errors import DataError, UnavailableError
 from features.input_files import check_promise, open_plain
 from features.row_draws import RowKeys, group_keys
@@ -89,6 +89,9 @@ def _source_of(
         identity["target"] = keys[0].labels
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
+        looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
+        if looks is not None:
+            raise DataError(f"{one.labels} holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}")
         weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
         groups = None if one.groups is None else np.asarray(arrays[one.groups][:])
         groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
@@ -218,6 +221,10 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
         if bad.size:
             raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+        bad = np.flatnonzero(np.isin(np.strings.strip(labels.reshape(-1)), NULL_WORDS))
+        if bad.size:
+            found = f"{labels.reshape(-1)[bad[0]].item()!r}; if that is a label, write it otherwise"
+            raise DataError(f"{name}: row {bad[0]} has no label ({found})")
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
         labels = written(labels)
