@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from features.cell_text import UNKNOWN, has_controls, is_number, value_of
+from features.cell_text import UNKNOWN, has_controls, value_of
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -34,11 +34,8 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if n_distinct <= (MOST_CLASSES if text else most_classes) and (text or not (labels % 1).any()):
         return "multiclass"
     if text:
-        row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
-        raise DataError(
-            f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
-            "or give the task (`data.task=multiclass`) if these are classes"
-        )
+        told = f"y holds {n_distinct} different words, such as {labels[0].item()[:40]!r}"
+        raise DataError(f"{told}; if these are classes, give `data.task=multiclass`")
     return "regression"
 
 

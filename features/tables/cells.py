@@ -13,7 +13,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, misread
+from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
 from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
 
@@ -118,8 +118,14 @@ def labels_of(
 
 def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Callable[[np.intp], str]) -> None:
     """Raise DataError where distinct labels only look like words, or a text of NumPy would lose the end of one."""
-    listed = words.to_pylist()
-    looks = misread(itertools.compress(listed, np.isnan(_numbers_among(words)).tolist()))
+    listed, values = words.to_pylist(), _numbers_among(words)
+    found = values[~np.isnan(values)]
+    n_words, are_values = len(listed) - len(found), len(found) > MOST_TABLE_CLASSES or (found != np.round(found)).any()
+    if task is None and n_words and are_values:
+        raise DataError(
+            f"{where}: holds numbers and {counted(n_words, 'other word')}, {told(np.argmax(np.isnan(values)))}; mend it"
+        )
+    looks = misread(itertools.compress(listed, np.isnan(values).tolist()))
     if looks is not None and (task is None or looks[0].startswith(DATES)):
         may_be_classes = len(listed) <= MOST_TABLE_CLASSES and not looks[0].startswith(DATES)
         classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""

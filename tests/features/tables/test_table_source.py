@@ -107,7 +107,12 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (DataError, "# of the lab\na,b,y\n1,2,3\n", {}, "row 0 has 3 cells, expected 1; take out '# of the lab' if it"),
     (DataError, "sep=;\na;b;y\n1;2;3\n", {}, "row 0 has 3 cells, expected 2; take out 'sep=;' if it names no"),
     (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
-    (DataError, "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n", {}, "row 150 is 'x': mend what is no"),
+    (
+        DataError,
+        "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n",
+        {},
+        "holds numbers and 1 other word, 'x' in line 152; mend it",
+    ),
     (DataError, "a,y\n" + "1,2\n2,inf\n" * 20, {}, "column y: row 1 is inf; every target must be finite"),
     (DataError, "a,w,y\n1,1,2\n2,x,3\n", {"weights": "w"}, r"row 1 \(line 3\), column w is 'x'; a finite number"),
     (DataError, "a,w,y\n1,1,2\n2,-1,3\n", {"weights": "w"}, "weights w.*: row 1 is -1; a weight must be"),
