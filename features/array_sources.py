@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 import struct
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ from features.row_source import LabelledRows, check_lengths, check_whole, digest
 from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets, written
 
+TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 _ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error)
@@ -150,10 +150,6 @@ def is_frame(values: Any) -> bool:
 def numeric(values: Any, name: str) -> Any:
     """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    dtypes = map(str, values.dtypes if is_frame(values) else [getattr(values, "dtype", "")])
-    times = next((dtype for dtype in dtypes if re.match("date|time|duration", dtype, re.I)), None)
-    if times is not None:
-        raise DataError(f"{name} holds times ({times}); subtract a date, and divide by np.timedelta64(1, 'D')")
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
@@ -180,8 +176,8 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
         array = np.asarray(values)
     except ValueError:
         raise DataError(f"{name} holds lists of several lengths; give each row as many numbers") from None
-    if array.dtype.kind == "M":
-        raise DataError(f"{name} holds times ({array.dtype}); write days, years or seconds as numbers")
+    if array.dtype.kind in "mM":
+        raise DataError(f"{name} holds times ({array.dtype}); {TIMES}")
     if not words:
         check_whole(array, name)
     if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US"):
@@ -195,8 +191,8 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
             raise DataError(f"{name} holds words, such as {cell!r:.60}; {remedy}")
         if isinstance(cell, list | tuple | np.ndarray):
             raise DataError(f"{name} holds lists, such as {cell!r:.60}; give each place of a list a column")
-        if hasattr(cell, "year") or hasattr(cell, "total_seconds"):
-            raise DataError(f"{name} holds times, such as {cell!s:.60}; write days, years or seconds as numbers")
+        if any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
+            raise DataError(f"{name} holds times, such as {cell!s:.60}; {TIMES}")
         if words and text_of(cell) is None:
             raise DataError(f"{name}: row {row} has no label")
     if words and len(kinds) > 1:

@@ -42,11 +42,6 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
 
-def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
-    """Return which cells (n,) of a column are missing."""
-    return texts_of(values).is_null().to_numpy(zero_copy_only=False)
-
-
 def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers (n,) that the cells of a column are, NaN for others, and which are words (n,)."""
     if types.is_dictionary(values.type):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from features.cell_text import NULL_WORDS, NUMBERS, TRUTH_WORDS, names_in, names_text
 from features.errors import DataError
-from features.tables.cells import distinct, labels_of, long_numbers, missing_cells, numbers
+from features.tables.cells import distinct, labels_of, long_numbers, numbers
 
 MISSING, WORD = None, "a word"
 CELLS = {
@@ -50,7 +50,6 @@ def test_what_a_cell_is_alone_and_in_any_company(cell):
         for column in (of_texts([*company, cell]), of_texts([*company, cell]).dictionary_encode()):
             assert read(column)[len(company) :] == expected
     assert read(of_texts([cell]).cast("large_string")) == expected
-    assert missing_cells(of_texts([cell])).tolist() == [expected == [MISSING]]
     assert distinct(of_texts([cell]))[0] == [None if expected == [MISSING] else cell.strip()]
 
 
@@ -118,7 +117,6 @@ def test_types_of_columns(values, expected, texts):
         assert read(column) == expected
         found, of_rows = distinct(column)
         assert [found[k] for k in of_rows] == texts
-        assert missing_cells(column).tolist() == [number is None for number in expected]
 
 
 PRICES = [f"{k / 8:.3f}" for k in range(30)]

@@ -127,7 +127,6 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (UsageError, A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
     (UsageError, A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
     (UsageError, A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c"),
-    (UsageError, A_TO_C, {"categorical": "dummies"}, "give "),
 ]
 
 
