@@ -150,6 +150,7 @@ def test_labels_are_numbers_where_all_are_else_texts(pieces, task, expected):
 
 ONE_LABEL = r"t: {!r} in row 0 and {!r} in row 1 are one label in two spellings"
 LONG = r"t: holds whole numbers such as '1(0){22}' in row 0; float64 does not tell them apart"
+SPELT_TWICE = [("True", "TRUE"), ("0", "0.0"), ("1", "01"), ("True", "1"), ("Yes", "yes"), (True, 1), ("é", "e\u0301")]
 REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["-0,5", "1,5", "2"], None, r"t: holds numbers with a comma, such as '-0,5' in row 0; .*`data.task="),
     (["n.a.", *(f"{k}.04kg" for k in range(33))], None, r"another way, .*1 other word, such as .* plain numbers \S+$"),
@@ -157,18 +158,7 @@ REFUSED: list[tuple[list[Any], str | None, str]] = [
     ([date(2020, 1, 1), date(2020, 1, 2)], "multiclass", "t: holds dates or times"),
     (["1.5", "2.5", "n.a."], None, "t: holds numbers and 1 other word, 'n.a.' in row 2; mend it"),
     (["1", "12 kg"], "regression", "t: '12 kg' in row 1 is a word; numbers are needed"),
-    *(
-        ([*both, "x"], None, ONE_LABEL.format(*map(str, both)))
-        for both in (
-            ["True", "TRUE"],
-            ["0", "0.0"],
-            ["1", "01"],
-            ["True", "1"],
-            ["Yes", "yes"],
-            [True, 1],
-            ["é", "e\u0301"],
-        )
-    ),
+    *(([*both, "x"], None, ONE_LABEL.format(*map(str, both))) for both in SPELT_TWICE),
     (["1.1", "1.10", "1.2"], None, ONE_LABEL.format("1.1", "1.10")),
     ([f"1{'0' * 22}", "5"], "regression", LONG),
     ([f"1{'0' * 22}", *map(str, range(40))], None, LONG),
