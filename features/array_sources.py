@@ -1,7 +1,6 @@
 """Sources from npz files and from opened array-likes, read without pickle."""
 
 import contextlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import text_of
+from features.cell_text import NULL_WORDS, misread, text_of
 from features.errors import DataError, UnavailableError
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
@@ -18,6 +17,7 @@ from features.row_source import LabelledRows, check_lengths, check_whole, digest
 from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets, written
 
+TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
@@ -85,6 +85,9 @@ def _source_of(
         identity["target"] = keys[0].labels
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
+        looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
+        if looks is not None:
+            raise DataError(f"{one.labels} holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}")
         weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
         groups = None if one.groups is None else np.asarray(arrays[one.groups][:])
         groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
@@ -138,10 +141,6 @@ def is_frame(values: Any) -> bool:
 def numeric(values: Any, name: str) -> Any:
     """Return an array as `unmasked`. Raises DataError for what is no array of numbers, though NumPy reads it as one."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")  # pandas has dtypes of its own
-    dtypes = map(str, values.dtypes if is_frame(values) else [getattr(values, "dtype", "")])
-    times = next((dtype for dtype in dtypes if re.match("date|time|duration", dtype, re.I)), None)
-    if times is not None:
-        raise DataError(f"{name} holds times ({times}); subtract a date, and divide by np.timedelta64(1, 'D')")
     if kind == "c":
         raise DataError(f"Complex data not supported: {name} has the dtype {values.dtype}")
     if kind == "V":
@@ -168,8 +167,8 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
         array = np.asarray(values)
     except ValueError:
         raise DataError(f"{name} holds lists of several lengths; give each row as many numbers") from None
-    if array.dtype.kind == "M":
-        raise DataError(f"{name} holds times ({array.dtype}); write days, years or seconds as numbers")
+    if array.dtype.kind in "mM":
+        raise DataError(f"{name} holds times ({array.dtype}); {TIMES}")
     if not words:
         check_whole(array, name)
     if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US"):
@@ -183,8 +182,8 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
             raise DataError(f"{name} holds words, such as {cell!r:.60}; {remedy}")
         if isinstance(cell, list | tuple | np.ndarray):
             raise DataError(f"{name} holds lists, such as {cell!r:.60}; give each place of a list a column")
-        if hasattr(cell, "year") or hasattr(cell, "total_seconds"):
-            raise DataError(f"{name} holds times, such as {cell!s:.60}; write days, years or seconds as numbers")
+        if any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
+            raise DataError(f"{name} holds times, such as {cell!s:.60}; {TIMES}")
         if words and text_of(cell) is None:
             raise DataError(f"{name}: row {row} has no label")
     if words and len(kinds) > 1:
@@ -209,6 +208,10 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
         if bad.size:
             raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+        bad = np.flatnonzero(np.isin(np.strings.strip(labels.reshape(-1)), NULL_WORDS))
+        if bad.size:
+            found = f"{labels.reshape(-1)[bad[0]].item()!r}; if that is a label, write it otherwise"
+            raise DataError(f"{name}: row {bad[0]} has no label ({found})")
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
         labels = written(labels)

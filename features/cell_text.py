@@ -64,6 +64,12 @@ def value_of(text: str) -> object:
     return unicodedata.normalize("NFC", text)
 
 
+def of_one_value(values: Iterable[object]) -> tuple[int, int] | None:
+    """Return the places of two values that are equal, None where no two are."""
+    known = dict[object, int]()
+    return next(((known[value], k) for k, value in enumerate(values) if known.setdefault(value, k) != k), None)
+
+
 def text_of(value: Any) -> str | None:
     """Return a value as a csv would hold it; None for a missing one."""
     text = None if value is None else str(value)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from features.cell_text import UNKNOWN, has_controls, is_number, value_of
+from features.cell_text import UNKNOWN, has_controls, of_one_value, shown, value_of
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -34,11 +34,8 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES, array_name
     if n_distinct <= (MOST_CLASSES if text else most_classes) and (text or not (labels % 1).any()):
         return "multiclass"
     if text:
-        row = next((row for row, label in enumerate(labels) if not is_number(label)), 0)
-        raise DataError(
-            f"{array_name} holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is "
-            "no number, or give the task (`data.task=multiclass`) if these are classes"
-        )
+        told = f"{array_name} holds {n_distinct} different words, such as {labels[0].item()[:40]!r}"
+        raise DataError(f"{told}; if these are classes, give `data.task=multiclass`")
     return "regression"
 
 
@@ -73,50 +70,41 @@ def check_printable(classes: Iterable[object], array_name: str = "y") -> None:
         raise DataError(f"{array_name} holds a label with control characters ({label!r:.60}); correct it")
 
 
-def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:
-    """Return targets (n,) of labels (n,): int64 indices into the sorted `classes`, float64 where there are none.
+def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int = 0) -> np.ndarray:
+    """Return targets (n,) of labels (n,): int64 indices into `classes`, float64 where there are none.
 
-    Raises DataError for a label that is no class, or no finite number where one is needed.
+    A label is found by its value: 2.0 is 2, and yes is Yes; whole numbers of any size are told apart. first: what
+    errors call the first row. Raises DataError for a label that is no class, or no finite number where one is needed.
     """
     if not classes:
         if labels.dtype.kind not in "biuf":
-            words = f"words, such as {labels[0].item()!r:.60} in row 0"
+            words = f"words, such as {labels[0].item()!r:.60} in row {first}"
             found = words if labels.dtype.kind == "U" else f"{labels.dtype} values"
             raise DataError(f"{array_name} holds {found}; regression needs numbers")
         values = labels.astype(np.float64)
         if labels.dtype.kind in "iu" and (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
-            raise DataError(f"{array_name} holds whole numbers such as {labels[long[0]]} in row {long[0]}; {UNTOLD}")
-        check_finite_targets(values, array_name)
+            told = f"{labels[long[0]]} in row {first + long[0]}"
+            raise DataError(f"{array_name} holds whole numbers such as {told}; {UNTOLD}")
+        check_finite_targets(values, array_name, first)
         return values
-    index = class_positions(labels, classes)
-    bad = np.flatnonzero(index < 0)
+    distinct, inverse = np.unique(labels, return_inverse=True)
+    known = {_value_of(label): k for k, label in enumerate(classes)}
+    index = np.array([known.get(_value_of(label), UNKNOWN) for label in distinct.tolist()], np.int64)[inverse]
+    bad = np.flatnonzero(index == UNKNOWN)
     if bad.size:
-        raise DataError(f"{array_name}: row {bad[0]} has label {labels[bad[0]].item()!r}, which training data lack")
+        told = f"row {first + bad[0]} has label {labels[bad[0]].item()!r}"
+        raise DataError(f"{array_name}: {told}, which training data lack; they have {shown(map(repr, classes), 12)}")
     return index
 
 
-def class_positions(labels: np.ndarray, classes: tuple) -> np.ndarray:
-    """Return which of the classes each of some labels (n,) is, (n,) int64, -1 where it is none.
-
-    A label is found by its value: 2.0 is 2, and yes is Yes. Whole numbers of any size are compared exactly.
-    """
-    values, inverse = np.unique(labels, return_inverse=True)
-    known = {_value_of(label): k for k, label in enumerate(classes)}
-    found = [known.get(_value_of(label), UNKNOWN) for label in values.tolist()]
-    return np.array(found, np.int64)[inverse]
-
-
-def check_spellings(labels: np.ndarray, where: str, told: Callable[[np.intp], str]) -> None:
+def check_spellings(labels: np.ndarray, where: str, told: Callable[[int], str]) -> None:
     """Raise DataError naming two of some distinct labels (k,) that are one value in two spellings.
 
     told: returns what is said of the label at a place, and of its first row.
     """
-    known = dict[object, int]()
-    for k, label in enumerate(labels.tolist()):
-        other = known.setdefault(_value_of(label), k)
-        if other != k:
-            both = f"{told(np.intp(other))} and {told(np.intp(k))}"
-            raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")
+    if (twice := of_one_value(map(_value_of, labels.tolist()))) is not None:
+        both = " and ".join(map(told, twice))
+        raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")
 
 
 def _value_of(label: object) -> object:
@@ -160,11 +148,11 @@ def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
     return factors
 
 
-def check_finite_targets(targets: np.ndarray, array_name: str) -> None:
-    """Raise DataError naming the first of some targets (n,) that is not finite."""
+def check_finite_targets(targets: np.ndarray, array_name: str, first: int = 0) -> None:
+    """Raise DataError naming the first of some targets (n,) that is not finite; first: what the first row is called."""
     bad = np.flatnonzero(~np.isfinite(targets))
     if bad.size:
-        raise DataError(f"{array_name}: row {bad[0]} is {targets[bad[0]]}; every target must be finite")
+        raise DataError(f"{array_name}: row {first + bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 
 def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:

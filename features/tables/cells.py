@@ -13,7 +13,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, misread
+from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
 from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
 
@@ -40,11 +40,6 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
     """
     coded = texts_of(values).dictionary_encode(null_encoding="encode")
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
-
-
-def missing_cells(values: "pyarrow.Array") -> NDArray[np.bool_]:
-    """Return which cells (n,) of a column are missing."""
-    return texts_of(values).is_null().to_numpy(zero_copy_only=False)
 
 
 def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -100,15 +95,15 @@ def labels_of(
         return labels[of_rows]
     firsts = np.unique(of_rows, return_index=True)[1]
 
-    def told(k: np.intp) -> str:
+    def told(k: int) -> str:
         return f"{labels[k].item()!r:.60} in {place(int(firsts[k]))}"
 
     if exact is None and (task == "regression" or (task is None and len(labels) > MOST_TABLE_CLASSES)):
         values = _numbers_among(words)
         if task == "regression" and np.isnan(values).any():
-            raise DataError(f"{where}: {told(np.argmax(np.isnan(values)))} is a word; numbers are needed")
+            raise DataError(f"{where}: {told(int(np.argmax(np.isnan(values))))} is a word; numbers are needed")
         if (long := np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)).size:
-            raise DataError(f"{where}: holds whole numbers such as {told(long[0])}; {UNTOLD}")
+            raise DataError(f"{where}: holds whole numbers such as {told(int(long[0]))}; {UNTOLD}")
         if task == "regression":
             return values[of_rows]
     _check_words(words, where, task, told)
@@ -116,14 +111,19 @@ def labels_of(
     return labels[of_rows] if exact is None else exact
 
 
-def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Callable[[np.intp], str]) -> None:
+def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Callable[[int], str]) -> None:
     """Raise DataError where distinct labels only look like words, or a text of NumPy would lose the end of one."""
-    listed = words.to_pylist()
-    looks = misread(itertools.compress(listed, np.isnan(_numbers_among(words)).tolist()))
+    listed, values = words.to_pylist(), _numbers_among(words)
+    found = values[~np.isnan(values)]
+    n_words, are_values = len(listed) - len(found), len(found) > MOST_TABLE_CLASSES or (found != np.round(found)).any()
+    if task is None and n_words and are_values:
+        held = f"holds numbers and {counted(n_words, 'other word')}"
+        raise DataError(f"{where}: {held}, {told(int(np.argmax(np.isnan(values))))}; mend it")
+    looks = misread(itertools.compress(listed, np.isnan(values).tolist()))
     if looks is not None and (task is None or looks[0].startswith(DATES)):
         may_be_classes = len(listed) <= MOST_TABLE_CLASSES and not looks[0].startswith(DATES)
         classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""
-        example = told(np.intp(listed.index(looks[2])))
+        example = told(listed.index(looks[2]))
         raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
     ends = next((text for text in listed if text.endswith("\0")), None)
     if ends is not None:

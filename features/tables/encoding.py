@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, shown, value_of
-from features.errors import DataError, UsageError
+from features.errors import DataError
 
 ONE_HOT = "onehot"
 
@@ -36,11 +36,8 @@ class EncodingRequest:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
-        """Return what the settings ask for: onehot or onehot:NAME,NAME, or UsageError for others."""
-        kind, _, names = (categorical or "").partition(":")
-        if kind not in ("", ONE_HOT):
-            raise UsageError(f"`data.categorical={categorical}`: give {ONE_HOT}, or {ONE_HOT}:A,B")
-        return cls(kind == ONE_HOT, names_in(names), missing, most)
+        """Return what the settings ask for: onehot, or onehot:NAME,NAME."""
+        return cls(categorical is not None, names_in((categorical or "").partition(":")[2]), missing, most)
 
     @property
     def encodes(self) -> bool:
@@ -117,14 +114,9 @@ class TableEncoding:
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "TableEncoding":
-        """Return the encoding that `described` made. Raises DataError where something in it cannot be."""
-        try:
-            columns = [
-                {**one, "words": None if one["words"] is None else (*one["words"],)} for one in described["columns"]
-            ]
-            return cls(tuple(ColumnEncoding(**one) for one in columns), described["missing"])
-        except (KeyError, TypeError) as error:
-            raise DataError(f"the encoding of its columns is damaged ({error!s:.80})") from None
+        """Return the encoding that `described` made. Raises KeyError or TypeError where it made none."""
+        columns = [{**one, "words": one["words"] and tuple(one["words"])} for one in described["columns"]]
+        return cls(tuple(ColumnEncoding(**one) for one in columns), described["missing"])
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the columns that are encoded; none where there are none."""

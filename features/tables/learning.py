@@ -21,6 +21,7 @@ from features.cell_text import (
     drop_setting,
     misread,
     names_text,
+    of_one_value,
     setting,
     title_of,
     value_of,
@@ -43,8 +44,8 @@ class _Column:
     """What was seen of a column: its words in the order of their first rows, None for numbers.
 
     named: whether it was asked for as categories, so that its numbers are words. place: among all columns. longest: the
-    characters of its longest word. counts, first: of the cells of a kind, how many there are and the first one.
-    spellings: the first word of each value and its row; twice: two words of one value, and where they are.
+    characters of its longest word. rows: the first of each word. counts, first: of the cells of a kind, how many there
+    are and the first one.
     """
 
     name: str
@@ -54,8 +55,7 @@ class _Column:
     longest: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
-    spellings: dict[object, tuple[str, Batch]] = field(default_factory=dict)
-    twice: tuple[str, Batch, str, Batch] | None = None
+    rows: list[Batch] = field(default_factory=list)
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the codes (rows,) of cells, and count what they are."""
@@ -72,11 +72,6 @@ class _Column:
             self.counts[kind] += int(np.count_nonzero(rows))
             self._see(batch, kind, values, rows)
         return read
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether it has numbers among words."""
-        return bool(self.words) and NUMBER in self.first
 
     def _places(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         """Return the places (rows,) of words; numbers among them are seen, unless they are asked for as words."""
@@ -96,19 +91,12 @@ class _Column:
                 row = _row_of(batch, int(np.argmax(of_rows == at)))
                 self.first.setdefault(kind, (str(text), row))
             if is_new:
-                self._learn(str(text), row)
+                self.words[str(text)] = len(self.words)
+                self.rows.append(row)
+                self.longest = max(self.longest, len(str(text)))
             if text in self.words:
                 places[at] = self.words[text]
         return places[of_rows]
-
-    def _learn(self, word: str, row: Batch) -> None:
-        """Take a new word, which is another spelling of a known one where both have one value."""
-        assert self.words is not None
-        self.words[word] = len(self.words)
-        self.longest = max(self.longest, len(word))
-        other = self.spellings.setdefault(value_of(word), (word, row))
-        if other[0] != word and self.twice is None:
-            self.twice = (*other, word, row)
 
     def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
         """Remember the first cell of a kind."""
@@ -203,7 +191,7 @@ class Learner:
         if looks is not None:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             return f"{looks[0]}{at}, {looks[1]}"
-        if column.is_mixed:
+        if words and NUMBER in column.first:
             numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             return f"{told}, {numbered} is a number" if numbered else told
@@ -216,10 +204,9 @@ class Learner:
         if len(words) > self._asked.most:
             told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
             return f"{told}; {setting('data.categories', str(len(words)))} takes them"
-        if column.twice is not None:
-            word, row, other, other_row = column.twice
-            told = f"{word[:40]!r} in {row.place(0)} and {other[:40]!r} in {other_row.place(0)} are one value"
-            return f"{told}, write it in one way"
+        if (twice := of_one_value(map(value_of, words))) is not None:
+            both = [f"{[*words][k][:40]!r} in {column.rows[k].place(0)}" for k in twice]
+            return f"{' and '.join(both)} are one value, write it in one way"
         return None
 
 

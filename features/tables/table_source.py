@@ -22,7 +22,7 @@ from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, Keeper, LearnedRows, RowArray, Source, SourceSpec, Tick
-from features.tables.cells import distinct, labels_of, missing_cells
+from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.columns import TableLayout, model_layout, training_layout
 from features.tables.decimals import PointsOfThree, check_commas
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
@@ -66,10 +66,9 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
 def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
     """Return the labels of a batch. Raises DataError for the first row without one."""
     values = batch.columns[place]
-    missing = missing_cells(values)
-    if not missing.any():
+    row = texts_of(values).is_null().index(True).as_py()
+    if row < 0:
         return values
-    row = int(np.argmax(missing))
     text = values[row].as_py()
     found = f" ({text!r:.60}); if that is one, write it otherwise" if text else ""
     raise DataError(f"{batch.where(row)}, column {layout.title(place)} has no label{found}")

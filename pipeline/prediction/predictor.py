@@ -20,7 +20,7 @@ from features.picture_folders import SUFFIXES, is_picture
 from features.row_source import check_finite, input_dtype
 from features.source import NAMED, Source, SourceSpec
 from features.tables.encoding import unknown_words
-from features.targets import class_positions
+from features.targets import encode
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, request_of, source_spec
@@ -249,33 +249,9 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
     def scored() -> Iterator[Sums]:
         nonlocal n_far
         for block in predictions(model, examples):
-            truth = true_targets(block, model.labels)
+            assert block.labels is not None
+            truth = encode(block.labels, model.labels, block.name, block.piece_start)
             yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights)
             n_far += block.n_far
 
     return score_numbers(reduce(add_sums, scored()), model.labels), n_far
-
-
-def true_targets(block: Predicted, labels: tuple[object, ...]) -> NDArray[Any]:
-    """Return the labels of the data as indices (rows,) i8 into the model's, or values (rows,) f8 where it has none.
-
-    Labels are found as they are written, else by their value. Raises DataError naming the first row whose label is
-    unknown, or whose value is no finite number.
-    """
-    assert block.labels is not None
-    if not labels:
-        if block.labels.dtype.kind == "U":
-            raise DataError(f"{block.name}: its target holds words, such as {block.labels[0].item()!r:.60}, no numbers")
-        values = block.labels.astype(np.float64)
-        bad = first_non_finite_row(values)
-        if bad is not None:
-            label, row = block.labels[bad].item(), block.piece_start + bad
-            raise DataError(f"{block.name}: row {row} has the target {label!r}; a finite number is needed")
-        return values
-    index = class_positions(block.labels, labels)
-    unknown = np.flatnonzero(index < 0)
-    if unknown.size:
-        label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])
-        shown = ", ".join(repr(one) for one in labels[:12]) + (", ..." if len(labels) > 12 else "")
-        raise DataError(f"{block.name}: row {row} has label {label!r}, which the model does not know; it knows {shown}")
-    return index

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.published import PUBLISHED, cache_folder, given_folder, missing_files
-from features.targets import labels_from_decision
+from features.targets import encode, labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.examples import ExamplePart, ExampleRequest
-from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions, true_targets
+from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
@@ -135,7 +135,9 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
     for block in predictions(model, data):
-        truth, found = true_targets(block, labels), labels_from_decision(block.decision, model.task)
+        assert block.labels is not None
+        truth = encode(block.labels, labels, block.name, block.piece_start)
+        found = labels_from_decision(block.decision, model.task)
         excess = found - truth
         if labels:
             of_class = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])

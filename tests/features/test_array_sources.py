@@ -281,3 +281,21 @@ def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     expected = compute_class_weight("balanced", classes=np.unique(y), y=y, sample_weight=weights)
     np.testing.assert_allclose(balanced_factors(np.bincount(y, weights)), expected)
     np.testing.assert_allclose(balanced_factors(np.r_[0.0, np.bincount(y, weights)]), [0.0, *expected])  # one is empty
+
+
+BAD_ARRAYS = {
+    "words": ({"X": X.astype(str)}, "X holds words; numbers are needed"),
+    "long whole numbers": ({"X": np.arange(120).reshape(40, 3) + 2**60}, "X holds whole numbers such as 115.*float64"),
+    "labels in two spellings": ({"y": np.resize(["a", "a ", "b"], 40)}, "'a' in row 0 and 'a ' in row 1 are one label"),
+    "labels that look like numbers": ({"y": np.resize(["1.5D3", "2.5D3"], 40)}, "y holds numbers written in another"),
+    "a missing label": ({"y": np.resize(["a", "NA", "b"], 40)}, r"y: row 1 has no label \('NA'"),
+    "times": ({"y": np.resize(np.arange(2).astype("M8[D]"), 40)}, "y holds times"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_arrays_without_numbers_or_with_doubtful_labels_are_refused(tmp_path, case):
+    arrays, message = BAD_ARRAYS[case]
+    spec = npz(tmp_path, **{"X": X, "y": Y, **arrays})
+    with pytest.raises(DataError, match=message):
+        open_source(spec).read("train", 0, 9)

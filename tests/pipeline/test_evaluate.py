@@ -118,7 +118,7 @@ def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> Non
 BAD: dict[str, tuple[str, Any, list[str], str]] = {
     "an unknown label": ("words", {"X": X[:3], "y": ["far", "near", "out"]}, [], "row 2 has label 'out'"),
     "a word for numbers": ("binary", {"X": X[:3], "y": ["1", "0", "a"]}, [], "row 2 has label 'a'"),
-    "words for values": ("regression", {"X": X[:2], "y": ["1.5", "a"]}, [], "its target holds words, such as '1.5'"),
+    "words for values": ("regression", {"X": X[:2], "y": ["1.5", "a"]}, [], "holds words, such as '1.5'"),
     "a value that is NaN": ("regression", {"X": X[:2], "y": [1.0, np.nan]}, [], "row 1"),
     "no labels": ("words", {"X": X}, [], "no array y"),
     "no labels by that name": ("words", {"X": X, "y": X[:, 0]}, ["--target", "z"], "no array z"),

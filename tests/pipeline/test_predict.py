@@ -299,7 +299,7 @@ BAD: dict[str, tuple[Any, list[str], int, str]] = {
     "the target is not in addition": ("a,b\n1,2\n", ["--target", "b"], 65, "has 2 columns"),
     "one dimension": ({"X": X[:, 0]}, [], 65, "shape (160,)"),
     "no X": ({"inputs": X}, [], 65, "X"),
-    "text for inputs": ({"X": np.full((5, 2), "a")}, [], 65, "real numbers"),
+    "text for inputs": ({"X": np.full((5, 2), "a")}, [], 65, "X holds words"),
     "NaN": ({"X": np.where(X[137, 1] == X, np.nan, X)}, [], 65, "row 137, column 1"),
     "too large": ({"X": np.where(X[137] == X, 1e300, X)}, [], 65, "row 137"),
     "text in a csv": (f"{ROWS}\n1,abc\n", [], 65, "row 30 (line 32)"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from features.cell_text import NULL_WORDS, NUMBERS, TRUTH_WORDS, names_in, names_text
 from features.errors import DataError
-from features.tables.cells import distinct, labels_of, long_numbers, missing_cells, numbers
+from features.tables.cells import distinct, labels_of, long_numbers, numbers
 
 MISSING, WORD = None, "a word"
 CELLS = {
@@ -50,7 +50,6 @@ def test_what_a_cell_is_alone_and_in_any_company(cell):
         for column in (of_texts([*company, cell]), of_texts([*company, cell]).dictionary_encode()):
             assert read(column)[len(company) :] == expected
     assert read(of_texts([cell]).cast("large_string")) == expected
-    assert missing_cells(of_texts([cell])).tolist() == [expected == [MISSING]]
     assert distinct(of_texts([cell]))[0] == [None if expected == [MISSING] else cell.strip()]
 
 
@@ -118,7 +117,6 @@ def test_types_of_columns(values, expected, texts):
         assert read(column) == expected
         found, of_rows = distinct(column)
         assert [found[k] for k in of_rows] == texts
-        assert missing_cells(column).tolist() == [number is None for number in expected]
 
 
 PRICES = [f"{k / 8:.3f}" for k in range(30)]
@@ -152,24 +150,15 @@ def test_labels_are_numbers_where_all_are_else_texts(pieces, task, expected):
 
 ONE_LABEL = r"t: {!r} in row 0 and {!r} in row 1 are one label in two spellings"
 LONG = r"t: holds whole numbers such as '1(0){22}' in row 0; float64 does not tell them apart"
+SPELT_TWICE = [("True", "TRUE"), ("0", "0.0"), ("1", "01"), ("True", "1"), ("Yes", "yes"), (True, 1), ("é", "e\u0301")]
 REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["-0,5", "1,5", "2"], None, r"t: holds numbers with a comma, such as '-0,5' in row 0; .*`data.task="),
     (["n.a.", *(f"{k}.04kg" for k in range(33))], None, r"another way, .*1 other word, such as .* plain numbers \S+$"),
     ([f"1-Jan-{k}" for k in range(1980, 2020)], None, "t: holds dates or times, .* in row 0; write days, years"),
     ([date(2020, 1, 1), date(2020, 1, 2)], "multiclass", "t: holds dates or times"),
+    (["1.5", "2.5", "n.a."], None, "t: holds numbers and 1 other word, 'n.a.' in row 2; mend it"),
     (["1", "12 kg"], "regression", "t: '12 kg' in row 1 is a word; numbers are needed"),
-    *(
-        ([*both, "x"], None, ONE_LABEL.format(*map(str, both)))
-        for both in (
-            ["True", "TRUE"],
-            ["0", "0.0"],
-            ["1", "01"],
-            ["True", "1"],
-            ["Yes", "yes"],
-            [True, 1],
-            ["é", "e\u0301"],
-        )
-    ),
+    *(([*both, "x"], None, ONE_LABEL.format(*map(str, both))) for both in SPELT_TWICE),
     (["1.1", "1.10", "1.2"], None, ONE_LABEL.format("1.1", "1.10")),
     ([f"1{'0' * 22}", "5"], "regression", LONG),
     ([f"1{'0' * 22}", *map(str, range(40))], None, LONG),

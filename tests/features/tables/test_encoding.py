@@ -95,9 +95,3 @@ def test_columns_of_words_and_those_named_are_categories(asked, names):
 def test_inputs_of_one_name_are_refused():
     with pytest.raises(DataError, match="two inputs would be called 'c=red'"):
         learn_encoding(["c", "c=red"], [{"red": 0}, None], np.zeros((3, 2)), EncodingRequest(words=True))
-
-
-@pytest.mark.parametrize("change", [{"columns": [{"name": "a"}]}, {"columns": 3}, {"columns": [{"words": 3}]}])
-def test_a_damaged_encoding_is_refused(change):
-    with pytest.raises(DataError, match="damaged"):
-        TableEncoding.from_description({"columns": [], "missing": False} | change)

@@ -81,7 +81,7 @@ def test_scikit_learn_checks_the_names_of_columns(kind: str) -> None:
         ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists, such as"),
         ({"zip": PEOPLE["since"].dt.date}, "^X holds times"),
         ({"zip": 2**60}, "^X holds whole numbers such as 1152921504606846976; float64 does not tell them apart"),
-        ({"zip": PEOPLE["since"]}, r"^X holds times \([dD]ate.*\); subtract a date"),
+        ({"zip": PEOPLE["since"]}, "^X holds times .*; subtract a date"),
         ({"zip": GAPS}, r"^Input X contains NaN\. Fill gaps in before, with SimpleImputer in a pipeline$"),
     ],
 )
