@@ -7,6 +7,7 @@ since 1970, true and false are 1 and 0.
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -72,12 +73,17 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     return told, _LOOKS[look][1], alike[look][0]
 
 
+def composed(text: str) -> str:
+    """Return a text in one form of Unicode (NFC), whose accents are parts of their letters."""
+    return unicodedata.normalize("NFC", text)
+
+
 def value_of(text: str) -> object:
     """Return what is equal for texts of one value, such as 2 and 2.0, or True and true; whole ones stay exact."""
     if re.fullmatch("-?(0|[1-9][0-9]*)", text):
         return int(text)
     kind, value = read_cell(text)
-    return text if kind == WORD else (kind, value) if kind == DATE else value
+    return composed(text) if kind == WORD else (kind, value) if kind == DATE else value
 
 
 def places_in(known: Mapping[str, int], texts: Collection[str]) -> list[int]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
+from features.image_arrays import BYTE_SCALE, rescaled, scale_of_parts
 from features.input_files import check_promise, open_plain
 from features.picture_folders import KNOWN_PICTURES
 from features.row_draws import row_keys
@@ -74,7 +75,9 @@ def open_digits(spec: SourceSpec) -> Source:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(spec, "digits", [LabelledRows(images, labels, keys=row_keys(images))], False, identity)
+    return source_of(
+        spec, "digits", [LabelledRows(images, labels, keys=row_keys(images), scale=BYTE_SCALE)], False, identity
+    )
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
@@ -87,12 +90,15 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
                 stream.seek(0)
             arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
         digests[key] = digest_rows(arrays[key])
+    scale = scale_of_parts([(key, arrays[key]) for key in IDX_FILES if IDX_FILES[key] > 1])
+    assert scale is not None
     given = []
     for part in ("train", "t10k"):
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
         if len(images) != len(labels):
             raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        given.append(LabelledRows(images, labels.astype(np.int64), keys=None if are_published else row_keys(images)))
+        keys = None if are_published else row_keys(rescaled(images, scale))
+        given.append(LabelledRows(images, labels.astype(np.int64), keys=keys, scale=scale))
     return source_of(spec, name, given, False, {"source": "idx", "sha256": digests})
 
 

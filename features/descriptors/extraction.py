@@ -41,11 +41,6 @@ class FeatureSpec:
         if self.name != "soft-hog" and self.brightness:
             raise UsageError(f"features.brightness = {self.brightness:g} is for soft-hog, not for {self.name}")
 
-    @property
-    def is_on_scale(self) -> bool:
-        """Whether images on another scale have other features: all but histograms do."""
-        return self.name == "raw" or self.brightness > 0
-
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     """Return the number of features for inputs of a shape. Raises UsageError where they are no images, or too small."""

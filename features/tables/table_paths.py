@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from features.errors import DataError, MissingInputError
-from features.input_files import PACKED_SUFFIXES, check_text, walk
+from features.input_files import PACKED_SUFFIXES, check_text, read_twice, walk
 from features.picture_folders import n_picture_folders
 
 CSV_SUFFIXES = (".csv", ".tsv")
@@ -74,7 +74,7 @@ def table_files(path: Path) -> list[Path]:
         status = file.stat()
         other = known.setdefault((status.st_dev, status.st_ino), file)
         if other is not file and other.resolve() == file.resolve():
-            raise DataError(f"{file}: is {other} once more, by way of a link; remove the link")
+            raise read_twice(file, other)
     return files
 
 
