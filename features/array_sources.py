@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from features.cell_text import composed
 from features.errors import DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, scale_of_parts
 from features.input_files import check_promise, open_plain
@@ -193,6 +194,8 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
         if bad.size:
             raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+        texts, of_rows = np.unique(labels, return_inverse=True)
+        labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
         labels = written(labels)

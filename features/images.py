@@ -1,22 +1,20 @@
-"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a bounded reader of IDX files."""
+"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a reader of IDX files."""
 
 import gzip
 import hashlib
 import math
-import os
 import struct
 import zlib
 from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
 from features.image_arrays import BYTE_SCALE, rescaled, scale_of_parts
-from features.input_files import check_promise, open_plain
+from features.input_files import open_plain
 from features.picture_folders import KNOWN_PICTURES
 from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
@@ -30,7 +28,6 @@ IDX_FILES = {
     "t10k-labels-idx1-ubyte": 1,
 }
 DIGITS_SIDE = 28
-PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
@@ -88,7 +85,7 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
                 published.check_digest(path, found, published.PUBLISHED[name].files[path.name])
                 stream.seek(0)
-            arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
+            arrays[key] = _parse_idx(stream.read(), IDX_FILES[key], str(path))
         digests[key] = digest_rows(arrays[key])
     scale = scale_of_parts([(key, arrays[key]) for key in IDX_FILES if IDX_FILES[key] > 1])
     assert scale is not None
@@ -106,54 +103,32 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
-    dimensions, a uint32 for each, then the bytes in C order. The header is compared with the size of the file before
-    any array is allocated. Memory: the array and 128 KiB.
+    dimensions, a uint32 for each, then the bytes in C order.
 
-    Raises MissingInputError where there is no such file, DataError where it is damaged or promises what it lacks.
+    Raises MissingInputError where there is no such file, DataError where it is damaged, or not as its header says.
     """
     try:
         with open_plain(path) as stream:
-            return _parse_idx(stream, n_dimensions, path.name)
+            return _parse_idx(stream.read(), n_dimensions, path.name)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
 
 
-def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
-    is_packed = stream.read(2) == b"\x1f\x8b"
-    stream.seek(0)
-    content = gzip.GzipFile(fileobj=stream) if is_packed else stream
-    size_bytes = os.fstat(stream.fileno()).st_size
+def _parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
     try:
-        shape = _read_shape(content, n_dimensions, name)
-        promised_bytes = math.prod(shape)
-        promise = f"{name}: its IDX header promises {promised_bytes} bytes"
-        if not is_packed and promised_bytes + content.tell() != size_bytes:
-            raise DataError(f"{promise}, found {size_bytes - content.tell()}")
-        check_promise(Path(stream.name), promised_bytes)
-        values, filled = np.empty(promised_bytes, dtype=np.uint8), 0
-        while piece := content.read(PIECE_BYTES):
-            if filled + len(piece) > promised_bytes:
-                raise DataError(f"{promise}, the file holds more than that")
-            values[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            filled += len(piece)
-    except EOFError as error:
-        raise DataError(f"{name}: the gzip stream is cut short") from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name}: damaged gzip stream, or bytes after its end ({error})") from error
-    if filled != promised_bytes:
-        raise DataError(f"{promise}, found {filled}")
-    return values.reshape(shape)
-
-
-def _read_shape(content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> tuple[int, ...]:
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{name}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
     header_bytes, expected = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
-    header = content.read(header_bytes)
-    if len(header) < header_bytes:
-        raise DataError(f"{name}: ends inside its IDX header ({len(header)} of {header_bytes} bytes)")
-    if header[:4] != expected:
+    if len(content) < header_bytes:
+        raise DataError(f"{name}: ends inside its IDX header ({len(content)} of {header_bytes} bytes)")
+    if content[:4] != expected:
         wanted = f"unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''}"
-        raise DataError(f"{name}: IDX magic is 0x{header[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
-    shape = struct.unpack(f">{n_dimensions}I", header[4:])
+        raise DataError(f"{name}: IDX magic is 0x{content[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
+    shape = struct.unpack(f">{n_dimensions}I", content[4:header_bytes])
     if 0 in shape:
         raise DataError(f"{name}: its IDX header says shape {shape}, which is empty")
-    return shape
+    if math.prod(shape) != len(content) - header_bytes:
+        told = f"its IDX header promises {math.prod(shape)} bytes"
+        raise DataError(f"{name}: {told}, the file holds {len(content) - header_bytes}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)

@@ -71,7 +71,6 @@ def part_folders(folder: Path) -> dict[str, Path]:
     """
     inner = {path.name: path for path in _folders_in(folder)}
     if "train" not in inner or not any(_folders_in(inner["train"])):
-        _check_classes(folder, inner)
         return {}
     if more := sorted(inner.keys() - set(PARTS)):
         told = f"has the folder {more[0]} beside train; name the folders of the two parts"
@@ -79,17 +78,18 @@ def part_folders(folder: Path) -> dict[str, Path]:
     return inner
 
 
-def _check_classes(folder: Path, inner: dict[str, Path]) -> None:
+def check_classes(folder: Path) -> None:
     """Raise DataError where two of the folders that would be classes have the same folders of pictures: they are parts.
 
     Whatever their names: training and testing, Train and Test, fold1 and fold2.
     """
-    below = {name: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for name, path in inner.items()}
-    for first, second in combinations(sorted(inner, key=lambda name: ("train" not in name.lower(), name)), 2):
+    inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
+    below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
+    for first, second in combinations(inner, 2):
         alike = below[first] & below[second]
         if len(alike) > 1 or (alike and below[first] == below[second]):
-            told = f"{first} and {second} have the same folders of pictures ({shown(sorted(alike), 3)})"
-            remedy = f"train on {folder / first} with `data.test={folder / second}`"
+            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(sorted(alike), 3)})"
+            remedy = f"train on {first} with `data.test={second}`"
             raise DataError(f"{folder}: {told}, so that they are parts and no classes; {remedy}")
 
 

@@ -28,7 +28,7 @@ from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import open_plain
-from features.picture_folders import PictureList, class_of, part_folders, pictures_below
+from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
 from features.picture_forms import DEEP_MODES, GREY_MODES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
@@ -251,6 +251,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     pictures outside of them, and a class that only the test part has; MissingInputError.
     """
     parts = part_folders(folder)
+    if not parts:
+        check_classes(folder)
     folders = [parts.get("train", folder), *(parts[part] for part in parts if part == "test")]
     folders[1:] = folders[1:] if spec.test is None else [Path(spec.test)]
     size = None if spec.size is None else tuple(map(int, spec.size.split("x")))
@@ -293,7 +295,7 @@ def _found(
         told = f"has pictures that are in no folder of a class: {shown(outside, MOST_NAMED)}"
         remedy = "put each into a folder with the name of its class"
         if is_test:
-            remedy += ", or, where nobody knows it, train on the other part alone and predict these"
+            remedy += ", or, where nobody knows it, train on the folder of the other part alone, and predict this one"
         raise DataError(f"{folder}: {told}; {remedy}")
     if not listed.names:
         raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
@@ -311,11 +313,11 @@ def _read(
     notes = list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
-    paths = [folder / name for name in listed.names]
-    heads = _all(_head_of, paths, tick)
-    decoder = asked if isinstance(asked, Decoder) else _decoder_for(folder, listed.names, heads, asked, notes, tick)
+    found_looks = zip(listed.names, _looks_at([folder / name for name in listed.names], tick), strict=True)
+    looks = {name: look for name, look in found_looks if look is not None}
+    decoder = asked if isinstance(asked, Decoder) else _decoder_for(folder, looks, asked, notes)
     height, width = decoder.size
-    sizes = {head[:2] for head in heads if head is not None}
+    sizes = {look[:2] for look in looks.values()}
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
@@ -326,39 +328,21 @@ def _read(
     return replace(found, notes=(*notes, *found.notes))
 
 
-def _decoder_for(
-    folder: Path,
-    names: Sequence[str],
-    heads: Sequence["Head | None"],
-    size: tuple[int, ...] | None,
-    notes: list[str],
-    tick: Tick,
-) -> Decoder:
+def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...] | None, notes: list[str]) -> Decoder:
     """Return how pictures to train on are decoded: in colour where one is, and on the scale of those of 16 bits."""
-    known = [(name, head) for name, head in zip(names, heads, strict=True) if head is not None]
-    maybe = [name for name, head in known if head.mode not in GREY_MODES]
-    coloured = next(
-        (
-            name
-            for begin in range(0, len(maybe), TOGETHER * THREADS)
-            for some in [maybe[begin : begin + TOGETHER * THREADS]]
-            for name, found in zip(some, _all(_is_in_colour, [folder / name for name in some], tick), strict=True)
-            if found
-        ),
-        None,
-    )
-    if coloured is not None:
-        notes.append(f"{folder.name}: {coloured} is in colour, and all pictures are read so")
-    scale, deep = BYTE_SCALE, [folder / name for name, head in known if head.mode in DEEP_MODES]
-    if ranges := [one for one in _all(_range_of, deep, tick) if one is not None]:
-        largest, counts = max(one[0] for one in ranges), sum(one[1] for one in ranges)
-        scale = max(scale_of(f"{folder}: files of 16 bits", largest, counts), BYTE_SCALE)
-        bits = int(scale).bit_length()
+    coloured = [name for name, look in looks.items() if look.is_in_colour]
+    if coloured:
+        told = shown(coloured, 1)
+        notes.append(f"{folder.name}: in colour: {told} of {len(looks)} pictures, and all are read so")
+    scale, counts = BYTE_SCALE, [look.counts for look in looks.values() if look.counts is not None]
+    if counts:
+        largest = max(look.largest for look in looks.values())
+        scale = max(scale_of(f"{folder}: files of 16 bits", largest, np.sum(counts, axis=0)), BYTE_SCALE)
         notes.append(
-            f"{counted(len(ranges), 'picture')} of 16 bits: up to {largest:g}, read as {bits} bits ({scale:g} is white)"
+            f"{counted(len(counts), 'picture')} of 16 bits: up to {largest:g}, read so that {scale:g} is white"
         )
-    height, width = size[:2] if size else _median_size([head for _, head in known])
-    return Decoder((height, width), coloured is not None, scale)
+    height, width = size[:2] if size else _median_size(list(looks.values()))
+    return Decoder((height, width), bool(coloured), scale)
 
 
 def decode_all(
@@ -394,53 +378,45 @@ def decode_all(
     )
 
 
-def _all(work: Callable[[Path], Any], paths: Sequence[Path], tick: Tick) -> list[Any]:
-    """Return what is made of each file, None where it cannot be read."""
-    made = list[Any]()
-    for begin in range(0, len(paths), together := 64 * TOGETHER):
-        made += [None if isinstance(one, str) else one for one in _each(work, paths[begin : begin + together])]
-        tick(0)
-    return made
-
-
-class Head(NamedTuple):
-    """The size of a picture, turned as its camera says, and its mode."""
+class Look(NamedTuple):
+    """The size of a picture, turned as its camera says; whether it is in colour; of 16 bits their range."""
 
     height: int
     width: int
-    mode: str
+    is_in_colour: bool = False
+    largest: float = 0.0
+    counts: NDArray[np.int64] | None = None
 
 
-def _head_of(path: Path) -> Head:
+def _looks_at(paths: Sequence[Path], tick: Tick) -> list[Look | None]:
+    """Return what a first look at pictures tells, None of those that cannot be read."""
+    looks = list[Look | None]()
+    for begin in range(0, len(paths), together := 64 * TOGETHER):
+        looks += [None if isinstance(one, str) else one for one in _each(_look, paths[begin : begin + together])]
+        tick(0)
+    return looks
+
+
+def _look(path: Path) -> Look:
+    """Return what the head of a picture tells, and where its pixels matter these: a small JPEG is enough for that."""
     with open_plain(path) as stream:
-        picture, _ = _opened(stream)
+        picture, mode = _opened(stream)
         is_known = picture.format == "TIFF" or (picture.format == "PNG" and "exif" not in picture.info)
         is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # of PNG without it all would be decoded
-        sides = picture.size if is_turned else (picture.height, picture.width)
-        return Head(*sides, picture.mode)
-
-
-def _is_in_colour(path: Path) -> bool:
-    """Return whether a picture has a pixel whose channels differ."""
-    with open_plain(path) as stream:
-        picture, mode = _opened(stream)
+        look = Look(*(picture.size if is_turned else picture.size[::-1]))
+        if picture.mode in GREY_MODES and picture.mode not in DEEP_MODES:
+            return look
         picture.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
         with _room(mode.pixel_bytes * picture.width * picture.height):
+            if picture.mode in DEEP_MODES:
+                values = np.asarray(picture)
+                return look._replace(largest=float(values.max()), counts=bit_counts(values))
             pixels = np.asarray(_on_white(picture).convert("RGB"))
-            return bool((pixels != pixels[..., :1]).any())
+            return look._replace(is_in_colour=bool((pixels != pixels[..., :1]).any()))
 
 
-def _range_of(path: Path) -> tuple[float, NDArray[np.int64]]:
-    """Return the largest pixel of a picture of 16 bits, and `bit_counts` of all."""
-    with open_plain(path) as stream:
-        picture, mode = _opened(stream)
-        with _room(mode.pixel_bytes * picture.width * picture.height):
-            values = np.asarray(picture)
-            return float(values.max()), bit_counts(values)
-
-
-def _median_size(heads: Sequence[Head]) -> tuple[int, int]:
+def _median_size(looks: Sequence[Look]) -> tuple[int, int]:
     """Return the median (height, width), shrunk to LARGEST_SIDE at most."""
-    height, width = np.median(np.array([head[:2] for head in heads] or [(1, 1)]), axis=0).tolist()
+    height, width = np.median(np.array([look[:2] for look in looks] or [(1, 1)]), axis=0).tolist()
     shrunk = min(1.0, LARGEST_SIDE / max(height, width))
     return max(1, round(shrunk * height)), max(1, round(shrunk * width))

@@ -14,7 +14,7 @@ from skimage.color import rgb2gray, rgba2rgb
 from skimage.transform import resize
 
 from features.picture_forms import DEEP_MODES, PICTURES, _stored, table_of_pictures
-from features.pictures import Decoder, _each, _head_of
+from features.pictures import Decoder, _each, _look
 
 Pixels = np.ndarray[Any, np.dtype[Any]]
 GREY = np.rint(np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
@@ -184,8 +184,8 @@ def test_pictures_are_turned_as_the_camera_says(tmp_path: Path, kind: str) -> No
     (exif := Image.Exif())[274] = 6  # a quarter to the right
     path = tmp_path / "file"
     path.write_bytes(saved(GREY, kind, exif=exif, quality=100))
-    *size, _ = _head_of(path)
-    np.testing.assert_allclose(Decoder((size[0], size[1])).read(path).pixels, np.rot90(GREY, -1), atol=3)
+    size = _look(path)[:2]
+    np.testing.assert_allclose(Decoder(size).read(path).pixels, np.rot90(GREY, -1), atol=3)
     small = Decoder((10, 7)).read(path).pixels
     np.testing.assert_allclose(small, resize(np.rot90(GREY, -1) * 1.0, (10, 7), anti_aliasing=True), atol=9)
 

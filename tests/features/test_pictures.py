@@ -41,7 +41,7 @@ def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
     assert source.input_shape == (8, 6)
     assert "pictures of 4 sizes are resized to 8 x 6 (`features.size=8x6`)" in source.notes
     assert opened(tmp_path, size="5x4").read("train", 0, 2)[0].shape == (2, 5, 4)
-    assert pictures._median_size([pictures.Head(300, 600, "L")]) == (64, 128)
+    assert pictures._median_size([pictures.Look(300, 600)]) == (64, 128)
 
 
 def test_pictures_are_in_colour_where_one_to_train_on_is(tmp_path):
@@ -64,7 +64,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
             Image.fromarray(SMOOTH[k:]).convert(mode).save(tmp_path / name / f"{k}.png")
     assert opened(tmp_path).input_shape == (38, 60)
     Image.fromarray(RGB).save(tmp_path / "b" / "7.webp")
-    assert f"{tmp_path.name}: b/7.webp is in colour, and all pictures are read so" in opened(tmp_path).notes
+    assert f"{tmp_path.name}: in colour: b/7.webp of 13 pictures, and all are read so" in opened(tmp_path).notes
 
 
 @pytest.mark.parametrize("factor", [1, 4, 16, 257])
@@ -153,7 +153,7 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")], "a .2 .heic."),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
-        ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "train on the other part alone and predict these"),
+        ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "train on the folder of the other part alone"),
         ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),
     ],
 )
