@@ -43,12 +43,6 @@ IMAGE_ARRAYS = (
 )
 
 
-def table_of_arrays() -> str:
-    """Return the list as a table of Markdown, for the page of pictures."""
-    lines = ["| values, and the largest | dtypes | white is | a value becomes |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(form)} |" for form in IMAGE_ARRAYS)]) + "\n"
-
-
 def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
     """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
 
@@ -88,9 +82,7 @@ def image_scale(name: str, pieces: Iterable[np.ndarray]) -> float:
     for piece in pieces:
         values = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         if (least := values.min(initial=0)) < 0:
-            raise DataError(
-                f"{name} holds {least:g}, and images begin with 0, which is black; give {name} + {-least:g}"
-            )
+            raise DataError(f"{name} holds {least:g}, and black is 0; shift and divide images, so that white is 1")
         largest = max(largest, float(values.max(initial=0)))
         if piece.dtype == np.uint8 and largest > 1:
             return BYTE_SCALE

@@ -114,14 +114,3 @@ def _stored(picture: "Image") -> str:
     name, *more = given if isinstance(given, tuple) else (given,)
     is_deep_ppm = picture.format == "PPM" and bool(more) and isinstance(more[0], int) and more[0] > 255
     return f"{name};16" if is_deep_ppm else name if isinstance(name, str) else ""
-
-
-def table_of_pictures() -> str:
-    """Return the list as a table of Markdown, for the page of pictures."""
-    lines = ["| format | pixels | in Pillow | becomes |", "|---|---|---|---|"]
-    for (kind, mode), stored in PICTURES.items():
-        names = ", ".join(f"`{name}`" for name in stored if name)
-        told = f"`{mode}`" + (f", stored as {names}" if names else "")
-        suffixes = ", ".join(SUFFIXES[kind])
-        lines.append(f"| {kind} ({suffixes}) | {MODES[mode].pixels} | {told} | {MODES[mode].becomes} |")
-    return "\n".join(lines) + "\n"

@@ -152,7 +152,7 @@ def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
             raise
         except Exception as error:  # decoders raise whatever they like
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            return "is no picture of a known format" if "cannot identify" in said else said
+            return "is no picture that can be read; save it as PNG" if "cannot identify" in said else said
 
     pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
     for done in _pool(os.getpid()).map(lambda piece: list(map(tried, piece)), pieces):
@@ -313,8 +313,7 @@ def _read(
     notes = list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
-    found_looks = zip(listed.names, _looks_at([folder / name for name in listed.names], tick), strict=True)
-    looks = {name: look for name, look in found_looks if look is not None}
+    looks = _looks_at(folder, listed.names, tick)
     decoder = asked if isinstance(asked, Decoder) else _decoder_for(folder, looks, asked, notes)
     height, width = decoder.size
     sizes = {look[:2] for look in looks.values()}
@@ -324,7 +323,7 @@ def _read(
     found = decode_all(folder, listed.names, decoder, tick, skip_bad=skip_bad)
     if lacking := set(map(class_of, listed.names)) - set(map(class_of, found.names)):
         none = shown(sorted(lacking), MOST_NAMED)
-        raise DataError(f"{folder}: no picture of {none} can be read; mend or remove them")
+        raise DataError(f"{folder}: no picture of {none} can be read; mend or convert them")
     return replace(found, notes=(*notes, *found.notes))
 
 
@@ -368,7 +367,7 @@ def decode_all(
         keys += [row_keys(np.stack(pixels))] if pixels else []
         tick(len(block))
     if bad and not (skip_bad and names):
-        remedy = "mend or remove them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
+        remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
     note = f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}"
     checks, n_bytes = zip(*read, strict=True)
@@ -388,11 +387,13 @@ class Look(NamedTuple):
     counts: NDArray[np.int64] | None = None
 
 
-def _looks_at(paths: Sequence[Path], tick: Tick) -> list[Look | None]:
-    """Return what a first look at pictures tells, None of those that cannot be read."""
-    looks = list[Look | None]()
-    for begin in range(0, len(paths), together := 64 * TOGETHER):
-        looks += [None if isinstance(one, str) else one for one in _each(_look, paths[begin : begin + together])]
+def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]:
+    """Return what a first look at pictures tells, of those that can be read."""
+    looks = dict[str, Look]()
+    for begin in range(0, len(names), together := 64 * TOGETHER):
+        some = names[begin : begin + together]
+        found = zip(some, _each(_look, [folder / name for name in some]), strict=True)
+        looks |= {name: look for name, look in found if not isinstance(look, str)}
         tick(0)
     return looks
 

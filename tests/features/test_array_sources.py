@@ -283,7 +283,7 @@ def test_images_of_each_form_are_the_same_bytes_in_any_dtype(form):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (BYTES - 100.0, "holds -100, and images begin with 0, which is black; give X . 100"),
+        (BYTES - 100.0, "X holds -100, and black is 0; shift and divide"),
         (BYTES * 258.0, "pixels up to 65790, more than 16 bits"),
         (BYTES / 65535, "and fractions of them; divide them, so that white is 1"),
         (BYTES / 20, "and fractions of them; divide them, so that white is 1"),

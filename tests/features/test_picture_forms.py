@@ -1,6 +1,7 @@
 """Each form of pictures on the list is read as numpy, tifffile or Pillow wrote its pixels; others are refused."""
 
 import io
+import runpy
 import struct
 import zlib
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from skimage.color import rgb2gray, rgba2rgb
 from skimage.transform import resize
 
-from features.picture_forms import DEEP_MODES, PICTURES, _stored, table_of_pictures
+from features.picture_forms import DEEP_MODES, PICTURES, _stored
 from features.pictures import Decoder, _each, _look
 
 Pixels = np.ndarray[Any, np.dtype[Any]]
@@ -168,7 +169,7 @@ REFUSED = [
     ("other pixels", tif(RGBA, "rgb", extrasamples=["unspecified"])),
     *(("several pictures", saved(RGB, kind, **MORE)) for kind in ("TIFF", "GIF", "PNG", "WEBP")),
     ("ends before its last pixel", saved(RGB, "JPEG")[:-100] + bytes(900)),
-    ("no picture of a known format", saved(RGB, "JPEG2000")),
+    ("is no picture that can be read", saved(RGB, "JPEG2000")),
 ]
 
 
@@ -199,5 +200,8 @@ def test_one_transparent_colour_is_white(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, np.where(GREY[..., None] == 9, 255, values))
 
 
-def test_the_page_of_pictures_has_the_list() -> None:
-    assert table_of_pictures() in (Path(__file__).parents[2] / "docs/pictures.md").read_text()
+def test_the_page_of_pictures_has_the_lists() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    made = runpy.run_path(str(docs / "picture_lists.py"))
+    for table in ("table_of_pictures", "table_of_arrays"):
+        assert made[table]() in (docs / "pictures.md").read_text()
