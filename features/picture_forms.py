@@ -33,7 +33,7 @@ class Mode(NamedTuple):
 
 MODES = {
     "1": Mode("black and white", "0 or 255", 3),
-    "L": Mode("grey of 2, 4 or 8 bits", "itself; what is transparent, white", 2),
+    "L": Mode("grey of at most 8 bits", "itself; what is transparent, white", 2),
     "I;16": Mode("grey of 16 bits", "the upper 8 of its bits", 10),
     "I;16B": Mode("grey of 16 bits, most significant byte first", "the upper 8 of its bits", 10),
     "I": Mode("grey of more than 8 bits", "the upper 8 of its bits", 14),
