@@ -21,6 +21,7 @@ SUFFIXES = {
     "WEBP": (".webp",),
     "GIF": (".gif",),
 }
+OTHER_SUFFIXES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # are not read
 
 
 class Mode(NamedTuple):

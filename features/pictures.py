@@ -29,7 +29,7 @@ from features.errors import CHANGED, DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import open_plain
 from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
-from features.picture_forms import DEEP_MODES, GREY_MODES, SUFFIXES, Mode, check_form
+from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
 from features.source import PARTS, Keeper, Part, Source, SourceSpec, Tick
@@ -266,7 +266,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         read.append(found)
     classes = np.unique(given[0].labels)
     if unknown := np.setdiff1d(given[-1].labels, classes).tolist():
-        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
+        remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
+        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
@@ -301,6 +302,10 @@ def _found(
         raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
     if listed.empty:
         raise DataError(f"{folder}: has folders of classes without pictures that are read: {listed.told_of_empty()}")
+    others = [name for name in listed.others if name.lower().endswith(OTHER_SUFFIXES)]
+    if others and not skip_bad:
+        remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
+        raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)

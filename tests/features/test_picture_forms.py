@@ -18,7 +18,7 @@ from features.picture_forms import DEEP_MODES, PICTURES, _stored
 from features.pictures import Decoder, _each, _look
 
 Pixels = np.ndarray[Any, np.dtype[Any]]
-GREY = np.rint(np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
+GREY = np.rint(np.outer(np.hanning(70)[:40], np.hanning(90)[:60]) * 255).astype(np.uint8)
 RGB = np.stack([GREY, GREY[::-1], 255 - GREY], axis=2)
 RGBA = np.dstack([RGB, GREY.T.reshape(40, 60)])
 DEEP = GREY * np.uint16(257)

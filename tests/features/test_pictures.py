@@ -151,6 +151,7 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "/b/loop: is a link, by which .* twice"),
         ({"a": 2, "b": 2}, lambda at: (at / "a_").symlink_to(at / "b"), "/a_: is a link, by which .*/b would be read"),
         ({"a": 2, "b": 2}, lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")], "a .2 .heic."),
+        ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
         ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "train on the folder of the other part alone"),
