@@ -1,7 +1,7 @@
 """Sources from npz files and from opened array-likes, read without pickle."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, misread, text_of
+from features.cell_text import NULL_WORDS, composed, misread, text_of
 from features.errors import DataError, UnavailableError
+from features.image_arrays import BYTE_SCALE, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
@@ -21,7 +22,14 @@ TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
-ArrayDigests = tuple[Mapping[str, str], Mapping[str, RowKeys]]  # by key: sha256 of arrays, row keys (n,) u8 of inputs
+
+
+class ArrayDigests(NamedTuple):
+    """By the names of arrays: their sha256, the row keys (n,) u8 of inputs; and what is white in images, or None."""
+
+    sha256: Mapping[str, str]
+    keys: Mapping[str, RowKeys]
+    scale: float | None
 
 
 class ArrayNames(NamedTuple):
@@ -48,13 +56,20 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> ArrayDige
     return _digests_of(arrays, _keys_of(spec, arrays, "y", SPLIT_KEYS))
 
 
+def outline_digests(names: Iterable[str], inputs: RowArray) -> ArrayDigests:
+    """Return what stands for digests where the inputs are not read: images are then taken for bytes."""
+    return ArrayDigests(dict.fromkeys(names, ""), {}, BYTE_SCALE if len(inputs.shape) > 2 else None)
+
+
 def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames]) -> ArrayDigests:
     for one in keys:  # before a byte is hashed
         check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
     labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
     rows = {one.inputs: np.empty(arrays[one.inputs].shape[0], np.uint64) for one in keys}
+    scale = scale_of_parts([(one.inputs, arrays[one.inputs]) for one in keys])
     every = dict.fromkeys(filter(None, chain(*keys)))
-    return {key: digest_rows(labels.get(key, arrays[key]), rows.get(key)) for key in every}, rows
+    sha256 = {key: digest_rows(labels.get(key, arrays[key]), rows.get(key), scale) for key in every}
+    return ArrayDigests(sha256, rows, scale)
 
 
 def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[ArrayNames]:
@@ -80,7 +95,7 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
 def _source_of(
     spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames], digests: ArrayDigests, kind: str
 ) -> Source:
-    given, identity = [], {"source": kind, "sha256": dict(digests[0])}
+    given, identity = [], {"source": kind, "sha256": dict(digests.sha256)}
     if len(keys) == 1 and keys[0].labels != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = keys[0].labels
     for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
@@ -91,7 +106,8 @@ def _source_of(
         weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
         groups = None if one.groups is None else np.asarray(arrays[one.groups][:])
         groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
-        given.append(LabelledRows(arrays[one.inputs], labels, weights, groups, digests[1].get(one.inputs)))
+        inputs, row_keys = arrays[one.inputs], digests.keys.get(one.inputs)
+        given.append(LabelledRows(inputs, labels, weights, groups, row_keys, digests.scale))
     return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 
 
@@ -118,7 +134,7 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
         for key in filter(None, chain(*keys)):
             read = _outline if outline and key.startswith("X") else read_array
             loaded[key] = read(archive, key)
-    digests = (dict.fromkeys(loaded, ""), {}) if outline else _digests_of(loaded, keys)
+    digests = outline_digests(loaded, loaded[keys[0].inputs]) if outline else _digests_of(loaded, keys)
     return _source_of(spec, loaded, keys, digests, "npz")
 
 
@@ -212,6 +228,8 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         if bad.size:
             found = f"{labels.reshape(-1)[bad[0]].item()!r}; if that is a label, write it otherwise"
             raise DataError(f"{name}: row {bad[0]} has no label ({found})")
+        texts, of_rows = np.unique(labels, return_inverse=True)
+        labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
         labels = written(labels)

@@ -52,6 +52,11 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     return told, _LOOKS[look][1], alike[look][0]
 
 
+def composed(text: str) -> str:
+    """Return a text in one form of Unicode (NFC), whose accents are parts of their letters."""
+    return unicodedata.normalize("NFC", text)
+
+
 def value_of(text: str) -> object:
     """Return what is equal for texts of one value, such as 2, 2.0 and 02, or True and 1; whole ones stay exact."""
     text = text.strip()
@@ -61,7 +66,7 @@ def value_of(text: str) -> object:
         with suppress(ValueError):
             value = kind(text)
             return text if value != value else value  # nan is a word
-    return unicodedata.normalize("NFC", text)
+    return composed(text)
 
 
 def of_one_value(values: Iterable[object]) -> tuple[int, int] | None:

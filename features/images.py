@@ -1,4 +1,4 @@
-"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a bounded reader of IDX files."""
+"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a reader of IDX files."""
 
 import gzip
 import hashlib
@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
+from features.image_arrays import BYTE_SCALE, rescaled, scale_of_parts
 from features.input_files import open_plain
 from features.picture_folders import KNOWN_PICTURES
 from features.row_draws import row_keys
@@ -72,7 +72,9 @@ def open_digits(spec: SourceSpec) -> Source:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(spec, "digits", [LabelledRows(images, labels, keys=row_keys(images))], False, identity)
+    return source_of(
+        spec, "digits", [LabelledRows(images, labels, keys=row_keys(images), scale=BYTE_SCALE)], False, identity
+    )
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
@@ -83,14 +85,17 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
                 published.check_digest(path, found, published.PUBLISHED[name].files[path.name])
                 stream.seek(0)
-            arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
+            arrays[key] = _parse_idx(stream.read(), IDX_FILES[key], str(path))
         digests[key] = digest_rows(arrays[key])
+    scale = scale_of_parts([(key, arrays[key]) for key in IDX_FILES if IDX_FILES[key] > 1])
+    assert scale is not None
     given = []
     for part in ("train", "t10k"):
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
         if len(images) != len(labels):
             raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        given.append(LabelledRows(images, labels.astype(np.int64), keys=None if are_published else row_keys(images)))
+        keys = None if are_published else row_keys(rescaled(images, scale))
+        given.append(LabelledRows(images, labels.astype(np.int64), keys=keys, scale=scale))
     return source_of(spec, name, given, False, {"source": "idx", "sha256": digests})
 
 
@@ -100,40 +105,30 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
     dimensions, a uint32 for each, then the bytes in C order.
 
-    Raises MissingInputError where there is no such file, DataError where it is damaged or promises what it lacks.
+    Raises MissingInputError where there is no such file, DataError where it is damaged, or not as its header says.
     """
     try:
         with open_plain(path) as stream:
-            return _parse_idx(stream, n_dimensions, path.name)
+            return _parse_idx(stream.read(), n_dimensions, path.name)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
 
 
-def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
-    is_packed = stream.read(2) == b"\x1f\x8b"
-    stream.seek(0)
-    content = gzip.GzipFile(fileobj=stream) if is_packed else stream
+def _parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
     try:
-        shape = _read_shape(content, n_dimensions, name)
-        values = np.frombuffer(content.read(), np.uint8)
-    except EOFError as error:
-        raise DataError(f"{name}: the gzip stream is cut short") from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name}: damaged gzip stream, or bytes after its end ({error})") from error
-    if len(values) != math.prod(shape):
-        raise DataError(f"{name}: its IDX header promises {math.prod(shape)} bytes, the file holds {len(values)}")
-    return values.reshape(shape)
-
-
-def _read_shape(content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> tuple[int, ...]:
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{name}: damaged gzip stream, cut short or with bytes after its end ({error})") from error
     header_bytes, expected = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
-    header = content.read(header_bytes)
-    if len(header) < header_bytes:
-        raise DataError(f"{name}: ends inside its IDX header ({len(header)} of {header_bytes} bytes)")
-    if header[:4] != expected:
+    if len(content) < header_bytes:
+        raise DataError(f"{name}: ends inside its IDX header ({len(content)} of {header_bytes} bytes)")
+    if content[:4] != expected:
         wanted = f"unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''}"
-        raise DataError(f"{name}: IDX magic is 0x{header[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
-    shape = struct.unpack(f">{n_dimensions}I", header[4:])
+        raise DataError(f"{name}: IDX magic is 0x{content[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
+    shape = struct.unpack(f">{n_dimensions}I", content[4:header_bytes])
     if 0 in shape:
         raise DataError(f"{name}: its IDX header says shape {shape}, which is empty")
-    return shape
+    if math.prod(shape) != len(content) - header_bytes:
+        told = f"its IDX header promises {math.prod(shape)} bytes"
+        raise DataError(f"{name}: {told}, the file holds {len(content) - header_bytes}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)

@@ -66,14 +66,24 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     Folders that begin with . or _ are of other programs; the caller may take others off the list. Raises DataError for
     a link to a folder that is read anyhow, PermissionError for a folder that cannot be listed.
     """
-    met = set(folder.resolve().parents)
+    met = {parent: parent for parent in folder.resolve().parents}
     for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         path = Path(name)
-        if path.resolve() in met:
-            raise DataError(f"{path}: is a link to a folder that is read anyhow, or has it inside; remove the link")
-        met.add(path.resolve())
+        if other := met.get(path.resolve()):
+            raise read_twice(path, other)
+        met[path.resolve()] = path
         folders[:] = [one for one in folders if not one.startswith((".", "_"))]
         yield path, folders, files
+
+
+def read_twice(path: Path, other: Path) -> DataError:
+    """Return the error for two paths of one file or folder, which names the one that is, or is in, a link."""
+    apart = (
+        one for one in (path, other, *path.parents, *other.parents) if not {one} <= {*path.parents} & {*other.parents}
+    )
+    link = next(filter(Path.is_symlink, apart), path)
+    real = other if path.is_relative_to(link) else path
+    return DataError(f"{link}: is a link, by which {real} would be read twice; remove the link, not what it points to")
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -1,21 +1,25 @@
 """Which files are pictures, by their names, and whose they are: DIR/CLASS, or DIR/train/CLASS and DIR/test/CLASS."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from features import picture_forms
+from features.cell_text import composed, shown
 from features.errors import DataError, MissingInputError
 from features.input_files import check_text, walk
 from features.source import PARTS
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm")
+SUFFIXES = tuple(chain(*picture_forms.SUFFIXES.values()))
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(SUFFIXES)}) for each class"
 
 
 def class_of(name: str) -> str:
-    """Return the name of the folder that a path in a folder begins with."""
-    return name.partition("/")[0]
+    """Return the name of the folder that a path in a folder begins with, in one form of Unicode."""
+    return composed(name.partition("/")[0])
 
 
 class PictureList(NamedTuple):
@@ -24,6 +28,16 @@ class PictureList(NamedTuple):
     names: list[str]
     empty: list[str]
     others: list[str]
+
+    def told_of_empty(self) -> str:
+        """Return what the folders without pictures have, and what to do about it."""
+        told = list[str]()
+        for folder in self.empty:
+            kinds = Counter(Path(name).suffix or "files" for name in self.others if name.startswith(f"{folder}/"))
+            told.append(
+                f"{folder} ({', '.join(f'{count} {kind}' for kind, count in kinds.most_common(3)) or 'nothing'})"
+            )
+        return f"{shown(told)}; convert pictures to .png, and take folders that are no class elsewhere"
 
 
 def is_picture(name: str) -> bool:
@@ -64,6 +78,21 @@ def part_folders(folder: Path) -> dict[str, Path]:
     return inner
 
 
+def check_classes(folder: Path) -> None:
+    """Raise DataError where two of the folders that would be classes have the same folders of pictures: they are parts.
+
+    Whatever their names: training and testing, Train and Test, fold1 and fold2.
+    """
+    inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
+    below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
+    for first, second in combinations(inner, 2):
+        alike = below[first] & below[second]
+        if len(alike) > 1 or (alike and below[first] == below[second]):
+            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(sorted(alike), 3)})"
+            remedy = f"train on {first} with `data.test={second}`"
+            raise DataError(f"{folder}: {told}, so that they are parts and no classes; {remedy}")
+
+
 def pictures_below(folder: Path) -> PictureList:
     """Return what is below a folder; folders that begin with . or _ and files that begin with . are left out.
 
@@ -79,4 +108,5 @@ def pictures_below(folder: Path) -> PictureList:
         every += [place + name for name in files if not name.startswith(".")]
     check_text(folder, every)
     names = sorted(filter(is_picture, every))
-    return PictureList(names, sorted(set(inner) - set(map(class_of, names))), sorted(set(every) - set(names)))
+    with_pictures = {name.partition("/")[0] for name in names}
+    return PictureList(names, sorted(set(inner) - with_pictures), sorted(set(every) - set(names)))

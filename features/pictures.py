@@ -12,9 +12,11 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,24 +26,25 @@ from PIL import Image, ImageOps
 
 from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
+from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import open_plain
-from features.picture_folders import PictureList, class_of, part_folders, pictures_below
+from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
+from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
-from features.source import PARTS, Keeper, Source, SourceSpec, Tick
+from features.source import PARTS, Keeper, Part, Source, SourceSpec, Tick
 
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")  # of the suffixes that are read
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
 MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
-PIXEL_BYTES = 12  # while it is decoded: in colour, turned, and on white
+LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
 TOGETHER = 32  # pictures that a thread decodes in one go
 THREADS = min(4, len(os.sched_getaffinity(0)))
 MOST_NAMED = 20  # pictures that an error spells out
-GREY_MODES = ("1", "L", "I")  # how the names begin of Pillow's modes that are grey
-TURNED_FORMATS = ("JPEG", "MPO", "TIFF")  # of cameras
 _TURNED = 274  # the tag of Exif that says how a camera was held
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
+_alone = Lock()
 
 
 class Decoded(NamedTuple):
@@ -56,17 +59,18 @@ class Decoded(NamedTuple):
 class Decoder:
     """How files become pictures of one size, (height, width): stretched, where they have another.
 
-    Grey by luminance unless in `colour`. What is transparent is on white; 16 bits become 8; a picture is turned as its
-    camera says; of an animation the first picture is taken.
+    Grey by luminance unless in `colour`. What is transparent is on white; a picture is turned as its camera says; of
+    files with 16 bits the upper 8 are taken where `scale` is white.
     """
 
     size: tuple[int, int]
     colour: bool = False
+    scale: float = BYTE_SCALE
 
     @classmethod
-    def of(cls, shape: tuple[int, ...]) -> "Decoder":
-        """Return what makes pictures of a shape, (height, width) or (height, width, 3)."""
-        return cls((shape[0], shape[1]), len(shape) > 2)
+    def of(cls, shape: tuple[int, ...], scale: float) -> "Decoder":
+        """Return what makes pictures of a shape, (height, width) or (height, width, 3); `scale` as images have it."""
+        return cls((shape[0], shape[1]), len(shape) > 2, max(scale, BYTE_SCALE))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,23 +79,24 @@ class Decoder:
 
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
-        with open_plain(path) as stream:
-            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
-                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
-            content = stream.read()
-        picture = _opened(io.BytesIO(content))
+        content = _content(path)
+        picture, mode = _opened(io.BytesIO(content))
+        _check_whole(picture, content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
-        n_bytes = len(content) + PIXEL_BYTES * picture.width * picture.height
-        if picture.format == "PNG":
-            _opened(io.BytesIO(content)).verify()  # checksums, which decoding does not look at
-        sha256 = np.frombuffer(hashlib.sha256(content).digest(), "<u8")
-        return Decoded(self.pixels(picture), sha256, n_bytes)
+        n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
+        with _room(n_bytes):
+            pixels = self.pixels(picture)
+        return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes)
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
-        if picture.format in TURNED_FORMATS:
-            picture = ImageOps.exif_transpose(picture)
-        picture = _of_bytes(picture)
+        ImageOps.exif_transpose(picture, in_place=True)
+        if picture.mode in DEEP_MODES:
+            values = np.asarray(picture)
+            if (largest := values.max()) > self.scale:
+                raise DataError(f"has pixels up to {largest}, those of the training part are up to {self.scale:g}")
+            picture = Image.fromarray(rescaled(values, self.scale))
+        picture = _on_white(picture)
         if self.colour:
             picture = picture.convert("RGB")
         elif picture.mode != "L":
@@ -101,27 +106,40 @@ class Decoder:
         return np.asarray(picture)
 
 
-def _of_bytes(picture: Image.Image) -> Image.Image:
+def _room(n_bytes: int) -> AbstractContextManager[Any]:
+    """Return what lets a thread decode a picture that takes so many bytes: large ones one by one."""
+    return _alone if n_bytes > LARGE_BYTES else nullcontext()
+
+
+def _content(path: Path) -> bytes:
+    with open_plain(path) as stream:
+        if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+            raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
+        return stream.read()
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
     """Return a picture whose channels are bytes, on white where it is transparent."""
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PPM"):
-        values = np.asarray(picture).astype(np.uint32)
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        raise DataError("has pixels of 32 bits; save it with 8 or 16")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert("L") if picture.mode == "1" else picture
 
 
-def _opened(stream: Any) -> Image.Image:
-    """Return a picture of which only the head was read."""
-    picture = Image.open(stream, formats=FORMATS)
+def _opened(stream: Any) -> tuple[Image.Image, Mode]:
+    """Return a picture of which only the head was read, and what it is."""
+    picture = Image.open(stream, formats=tuple(SUFFIXES))
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
-    if picture.format == "TIFF" and getattr(picture, "n_frames", 1) > 1:
-        raise DataError("has several pages; save each as a picture")
-    return picture
+    return picture, check_form(picture)
+
+
+def _check_whole(picture: Image.Image, content: bytes) -> None:
+    """Raise where a file is damaged in a way that decoding does not look at."""
+    if picture.format == "PNG":
+        Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
+    if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
+        raise DataError("ends before its last pixel; copy it again")
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -134,7 +152,7 @@ def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
             raise
         except Exception as error:  # decoders raise whatever they like
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            return "is no picture of a known format" if "cannot identify" in said else said
+            return "is no picture that can be read; save it as PNG" if "cannot identify" in said else said
 
     pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
     for done in _pool(os.getpid()).map(lambda piece: list(map(tried, piece)), pieces):
@@ -153,6 +171,7 @@ class ReadPictures:
 
     names (n,) text: of its pictures, in it; checks (n,) u8: the first number of the sha256 of each
     keys (n,) u8: of the pixels; shape: of each, (height, width) or (height, width, 3)
+    scale: what is white in those with more than 8 bits, else 255
     sha256: of names, files and pixels; decoding_bytes: of the largest picture
     notes: what was passed over, and how they were resized
     """
@@ -161,13 +180,14 @@ class ReadPictures:
     checks: NDArray[np.uint64]
     keys: RowKeys
     shape: tuple[int, ...]
+    scale: float
     sha256: str
     decoding_bytes: int
     notes: tuple[str, ...]
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return arrays that `from_arrays` reads."""
-        record = {name: getattr(self, name) for name in ("shape", "sha256", "decoding_bytes", "notes")}
+        record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes", "notes")}
         record["names"] = self.names.tolist()
         of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
         return {"checks": self.checks, "keys": self.keys, "record": of_record}
@@ -199,7 +219,8 @@ class Pictures:
         self._checks = None if found is None else found.checks
         self.shape = (len(names), *decoder.shape)
         self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
-        self.decoding_bytes = 0 if found is None else THREADS * found.decoding_bytes
+        largest = 0 if found is None else found.decoding_bytes  # of which each thread has one, unless it is alone
+        self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         """Return some pictures."""
@@ -230,20 +251,23 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     pictures outside of them, and a class that only the test part has; MissingInputError.
     """
     parts = part_folders(folder)
+    if not parts:
+        check_classes(folder)
     folders = [parts.get("train", folder), *(parts[part] for part in parts if part == "test")]
     folders[1:] = folders[1:] if spec.test is None else [Path(spec.test)]
     size = None if spec.size is None else tuple(map(int, spec.size.split("x")))
     read, given = list[ReadPictures](), list[LabelledRows]()
     for path in folders:
-        colour = len(read[0].shape) > 2 if read else None
-        found = _found(path, read[0].shape[:2] if read else size, keeper, colour=colour, skip_bad=spec.skip_bad)
+        asked = Decoder.of(read[0].shape, read[0].scale) if read else size
+        found = _found(path, asked, keeper, skip_bad=spec.skip_bad)
         labels = np.array(list(map(class_of, found.names.tolist())))
-        pictures = Pictures(path, found.names, Decoder.of(found.shape), found)
-        given.append(LabelledRows(pictures, labels, keys=found.keys))
+        pictures = Pictures(path, found.names, Decoder.of(found.shape, found.scale), found)
+        given.append(LabelledRows(pictures, labels, keys=found.keys, scale=BYTE_SCALE))
         read.append(found)
     classes = np.unique(given[0].labels)
     if unknown := np.setdiff1d(given[-1].labels, classes).tolist():
-        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; correct its name")
+        remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
+        raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
@@ -255,47 +279,74 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     notes = [note for one in read for note in one.notes]
     if "test" in parts and spec.test is not None and Path(spec.test).resolve() != parts["test"].resolve():
         notes.append(f"{parts['test']} is not read: the test part is {spec.test} (`data.test`)")
-    return replace(source, notes=(*notes, *source.notes), file_names={"train": read[0].names, "test": read[-1].names})
+    names: dict[Part, NDArray[Any]] = {"train": read[0].names, "test": read[-1].names}
+    return replace(source, notes=(*notes, *source.notes), file_names=names, image_scale=read[0].scale)
 
 
 def _found(
-    folder: Path, size: tuple[int, ...] | None, keeper: Keeper | None, *, colour: bool | None, skip_bad: bool
+    folder: Path, asked: "Decoder | tuple[int, ...] | None", keeper: Keeper | None, *, skip_bad: bool
 ) -> ReadPictures:
-    """Return what is known of a folder, or read it now."""
+    """Return what is known of a folder, or read it now.
+
+    asked: the decoder of the training part; the size of that part, or None, where this is it.
+    """
     listed = pictures_below(folder)
-    outside = [name for name in listed.names if "/" not in name]
-    if outside or not listed.names:
-        told = f"pictures that are in no folder of a class: {shown(outside, MOST_NAMED)}" if outside else "no pictures"
-        raise DataError(f"{folder}: has {told}; put each into a folder with the name of its class")
+    is_test = isinstance(asked, Decoder)
+    if outside := [name for name in listed.names if "/" not in name]:
+        told = f"has pictures that are in no folder of a class: {shown(outside, MOST_NAMED)}"
+        remedy = "put each into a folder with the name of its class"
+        if is_test:
+            remedy += ", or, where nobody knows it, train on the folder of the other part alone, and predict this one"
+        raise DataError(f"{folder}: {told}; {remedy}")
+    if not listed.names:
+        raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
     if listed.empty:
-        raise DataError(f"{folder}: has folders without pictures: {shown(listed.empty, MOST_NAMED)}; remove them")
-    read_now = partial(_read, folder, listed, size, colour=colour, skip_bad=skip_bad)
-    request = {"pictures": size, "colour": colour, "skip_bad": skip_bad, "pillow": PIL.__version__}
+        raise DataError(f"{folder}: has folders of classes without pictures that are read: {listed.told_of_empty()}")
+    others = [name for name in listed.others if name.lower().endswith(OTHER_SUFFIXES)]
+    if others and not skip_bad:
+        remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
+        raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")
+    read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
+    request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
 
 
 def _read(
-    folder: Path, listed: PictureList, asked: tuple[int, ...] | None, tick: Tick, *, colour: bool | None, skip_bad: bool
+    folder: Path, listed: PictureList, asked: "Decoder | tuple[int, ...] | None", tick: Tick, *, skip_bad: bool
 ) -> ReadPictures:
-    """Return what the pictures of a folder are, each of which is decoded once."""
+    """Return what the pictures of a folder are, each of which is decoded once; some also to choose the decoder."""
     notes = list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
-    heads = _heads_of([folder / name for name in listed.names], tick)
-    sizes = {head[:2] for head in heads}
-    height, width = asked[:2] if asked else _median_size(heads)
-    n_colour = sum(head[2] for head in heads)
-    decoder = Decoder((height, width), n_colour > 0 if colour is None else colour)
-    if decoder.colour:
-        notes.append(f"{folder.name}: {n_colour} of {len(listed.names)} pictures are in colour, and all are read so")
+    looks = _looks_at(folder, listed.names, tick)
+    decoder = asked if isinstance(asked, Decoder) else _decoder_for(folder, looks, asked, notes)
+    height, width = decoder.size
+    sizes = {look[:2] for look in looks.values()}
     if sizes - {(height, width)}:
         told = f"{len(sizes)} sizes" if len(sizes) > 1 else "{} x {} pixels".format(*sizes.pop())
         notes.append(f"pictures of {told} are resized to {height} x {width} (`features.size={height}x{width}`)")
     found = decode_all(folder, listed.names, decoder, tick, skip_bad=skip_bad)
     if lacking := set(map(class_of, listed.names)) - set(map(class_of, found.names)):
         none = shown(sorted(lacking), MOST_NAMED)
-        raise DataError(f"{folder}: no picture of {none} can be read; mend or remove them")
+        raise DataError(f"{folder}: no picture of {none} can be read; mend or convert them")
     return replace(found, notes=(*notes, *found.notes))
+
+
+def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...] | None, notes: list[str]) -> Decoder:
+    """Return how pictures to train on are decoded: in colour where one is, and on the scale of those of 16 bits."""
+    coloured = [name for name, look in looks.items() if look.is_in_colour]
+    if coloured:
+        told = shown(coloured, 1)
+        notes.append(f"{folder.name}: in colour: {told} of {len(looks)} pictures, and all are read so")
+    scale, counts = BYTE_SCALE, [look.counts for look in looks.values() if look.counts is not None]
+    if counts:
+        largest = max(look.largest for look in looks.values())
+        scale = max(scale_of(f"{folder}: files of 16 bits", largest, np.sum(counts, axis=0)), BYTE_SCALE)
+        notes.append(
+            f"{counted(len(counts), 'picture')} of 16 bits: up to {largest:g}, read so that {scale:g} is white"
+        )
+    height, width = size[:2] if size else _median_size(list(looks.values()))
+    return Decoder((height, width), bool(coloured), scale)
 
 
 def decode_all(
@@ -321,33 +372,57 @@ def decode_all(
         keys += [row_keys(np.stack(pixels))] if pixels else []
         tick(len(block))
     if bad and not (skip_bad and names):
-        remedy = "mend or remove them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
+        remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
     note = f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}"
     checks, n_bytes = zip(*read, strict=True)
     numbers, every, notes = np.array(checks, np.uint64), np.concatenate(keys), (note,) if bad else ()
-    return ReadPictures(texts(names), numbers, every, decoder.shape, digest.hexdigest(), max(n_bytes), notes)
+    return ReadPictures(
+        texts(names), numbers, every, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes
+    )
 
 
-def _heads_of(paths: Sequence[Path], tick: Tick) -> list[tuple[int, int, bool]]:
-    """Return (height, width, whether it is in colour) of each picture that has a head."""
-    heads = list[tuple[int, int, bool]]()
-    for begin in range(0, len(paths), together := 64 * TOGETHER):
-        heads += [head for head in _each(_head_of, paths[begin : begin + together]) if not isinstance(head, str)]
+class Look(NamedTuple):
+    """The size of a picture, turned as its camera says; whether it is in colour; of 16 bits their range."""
+
+    height: int
+    width: int
+    is_in_colour: bool = False
+    largest: float = 0.0
+    counts: NDArray[np.int64] | None = None
+
+
+def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]:
+    """Return what a first look at pictures tells, of those that can be read."""
+    looks = dict[str, Look]()
+    for begin in range(0, len(names), together := 64 * TOGETHER):
+        some = names[begin : begin + together]
+        found = zip(some, _each(_look, [folder / name for name in some]), strict=True)
+        looks |= {name: look for name, look in found if not isinstance(look, str)}
         tick(0)
-    return heads
+    return looks
 
 
-def _head_of(path: Path) -> tuple[int, int, bool]:
+def _look(path: Path) -> Look:
+    """Return what the head of a picture tells, and where its pixels matter these: a small JPEG is enough for that."""
     with open_plain(path) as stream:
-        picture = _opened(stream)
-        is_turned = picture.format in TURNED_FORMATS and picture.getexif().get(_TURNED, 1) > 4
-        sides = picture.size if is_turned else (picture.height, picture.width)
-        return *sides, not picture.mode.startswith(GREY_MODES)
+        picture, mode = _opened(stream)
+        is_known = picture.format == "TIFF" or (picture.format == "PNG" and "exif" not in picture.info)
+        is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # of PNG without it all would be decoded
+        look = Look(*(picture.size if is_turned else picture.size[::-1]))
+        if picture.mode in GREY_MODES and picture.mode not in DEEP_MODES:
+            return look
+        picture.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
+        with _room(mode.pixel_bytes * picture.width * picture.height):
+            if picture.mode in DEEP_MODES:
+                values = np.asarray(picture)
+                return look._replace(largest=float(values.max()), counts=bit_counts(values))
+            pixels = np.asarray(_on_white(picture).convert("RGB"))
+            return look._replace(is_in_colour=bool((pixels != pixels[..., :1]).any()))
 
 
-def _median_size(heads: Sequence[tuple[int, int, bool]]) -> tuple[int, int]:
+def _median_size(looks: Sequence[Look]) -> tuple[int, int]:
     """Return the median (height, width), shrunk to LARGEST_SIDE at most."""
-    height, width, _ = np.median(np.array(heads or [(1, 1, False)]), axis=0).tolist()
+    height, width = np.median(np.array([look[:2] for look in looks] or [(1, 1)]), axis=0).tolist()
     shrunk = min(1.0, LARGEST_SIDE / max(height, width))
     return max(1, round(shrunk * height)), max(1, round(shrunk * width))

@@ -12,6 +12,7 @@ import numpy as np
 
 from features.cell_text import is_number, shown
 from features.errors import DataError, UsageError
+from features.image_arrays import input_shape, piece_rows, pieces_of, rescaled, scale_note, to_bytes
 from features.row_draws import RowKeys, keys_apart, row_keys, units_of
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import (
@@ -19,28 +20,33 @@ from features.targets import (
     MOST_CLASSES,
     MOST_TABLE_CLASSES,
     UNTOLD,
+    are_numbered,
     checked_weights,
     class_labels,
     detect_task,
     encode,
 )
 
-PIECE_BYTES = 8 << 20
-N_COLOURS = 3  # red, green and blue
-
 
 class LabelledRows(NamedTuple):
-    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), keys (n,) u8 of groups and of inputs."""
+    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), keys (n,) u8 of groups and of inputs.
+
+    scale: of images what is white in them, so that they are read as bytes; None: inputs are read as they are.
+    """
 
     inputs: RowArray
     labels: np.ndarray
     weights: np.ndarray | None = None
     groups: RowKeys | None = None
     keys: RowKeys | None = None
+    scale: float | None = None
 
 
 class PartRows(NamedTuple):
-    """One part: inputs, what errors call them, rows (None: all), targets, weights (n,) f8, keys (n,) as given."""
+    """One part: inputs, what errors call them, rows (None: all), targets, weights (n,) f8, keys (n,) as given.
+
+    scale: as of `LabelledRows`.
+    """
 
     inputs: RowArray
     array_name: str
@@ -49,6 +55,12 @@ class PartRows(NamedTuple):
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
     keys: np.ndarray | None = None
+    scale: float | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of what `read` returns."""
+        return input_dtype(self.inputs) if self.scale is None else np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the inputs of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
@@ -56,7 +68,7 @@ class PartRows(NamedTuple):
         if hasattr(self.inputs, "take_rows"):
             return np.asarray(self.inputs.take_rows(rows))
         block = np.empty((len(rows), *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
-        span, begin = _piece_rows(self.inputs), 0
+        span, begin = piece_rows(self.inputs), 0
         while begin < len(rows):
             low, end = int(rows[begin]), int(np.searchsorted(rows, rows[begin] + span))
             values = np.asarray(self.inputs[low : int(rows[end - 1]) + 1])
@@ -64,6 +76,8 @@ class PartRows(NamedTuple):
             block[begin:end] = values[rows[begin:end] - low]
             begin = end
         check_finite(block, self.array_name, rows)
+        if self.scale is not None:
+            block = to_bytes(block, self.scale, rows)
         return block.reshape(len(block), *input_shape(self.inputs.shape, self.array_name))
 
 
@@ -92,7 +106,9 @@ def source_of(
     labels = given[0].labels[counted[0]]
     is_table = len(given[0].inputs.shape) == 2
     first = names[0] if labels_names else "y"
-    task = spec.task or detect_task(labels, MOST_TABLE_CLASSES if is_table else MOST_CLASSES, first)
+    are_classes = not is_table and are_numbered(labels)
+    most = MOST_TABLE_CLASSES if is_table else len(labels) if are_classes else MOST_CLASSES
+    task = spec.task or detect_task(labels, most, first)
     classes = class_labels(labels, task, first)
     chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
     if len(given) == 1:
@@ -101,8 +117,10 @@ def source_of(
     parts = []
     for one, of_rows, rows, of, labels_name in zip(given, weights, chosen, own, names, strict=True):
         every = None if of and len(rows) == len(one.labels) else rows
-        more = (None if values is None else values[rows] for values in (of_rows, one.groups, one.keys))
-        parts.append(PartRows(one.inputs, f"X{of}", every, encode(one.labels[rows], classes, labels_name), *more))
+        targets = encode(one.labels[rows], classes, labels_name)
+        more = [None if values is None else values[rows] for values in (of_rows, one.groups, one.keys)]
+        part = PartRows(one.inputs, f"X{of}", every, targets, *more)
+        parts.append(part._replace(scale=given[0].scale))
     if classes and len(np.unique(parts[0].targets)) < 2:
         only = classes[int(parts[0].targets[0])]
         fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"
@@ -121,7 +139,7 @@ def source_of(
     if spec.groups is not None:  # which array is which: one may be both
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
-    notes = _task_notes(spec, task, labels) if is_table else []
+    notes = [*_task_notes(spec, task, labels, is_table=is_table), *scale_note(given[0].scale)]
     notes += _fact_notes(spec, n_left_out, classes, *parts)
     if parts[0].groups is None and parts[0].keys is not None:
         parts[0] = parts[0]._replace(groups=keys_apart(parts[0].keys))
@@ -237,14 +255,15 @@ def _of_parts(facts: dict[str, Any], train: PartRows, test: PartRows) -> Source:
         n_train=len(train.targets),
         n_test=len(test.targets),
         input_shape=input_shape(train.inputs.shape, train.array_name),
-        input_dtype=input_dtype(train.inputs).name,
+        input_dtype=train.dtype.name,
+        image_scale=train.scale,
         read_rows=lambda part, start, stop: (train if part == "train" else test).read(start, stop),
         targets={"train": train.targets, "test": test.targets},
         weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},
         groups=train.groups,
         memory=SourceMemory(
-            held=sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:])),
+            held=sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:7], test[3:7])),
             kept=sum(getattr(array, "kept_bytes", 0) for array in chunked),
             decoded=sum(math.prod(array.shape) * array.dtype.itemsize for array in chunked),
             decoding=max((getattr(array, "decoding_bytes", 0) for array in chunked), default=0),
@@ -258,7 +277,7 @@ def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.n
     named: list[tuple[Part, PartRows]] = [("train", train), ("test", test)]
     for together in [named] if train.inputs is test.inputs else [named[:1], named[1:]]:
         inputs = together[0][1].inputs
-        span = _piece_rows(inputs)
+        span = piece_rows(inputs)
         for start in range(0, inputs.shape[0], span):
             block = np.asarray(inputs[start : start + span])
             for part, of_part in together:
@@ -269,13 +288,10 @@ def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.n
 
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
-    """Raise DataError where train and test inputs differ in shape, or are images on two scales."""
+    """Raise DataError where train and test inputs differ in shape."""
     shapes = [input_shape(array.shape, "X") for array in (train, test)]
     if shapes[0] != shapes[1]:
         raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[1]}")
-    dtypes = [input_dtype(array) for array in (train, test)]
-    if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
-        raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
 
 
 def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: PartRows, test: PartRows) -> list[str]:
@@ -299,9 +315,12 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: PartRo
     return notes
 
 
-def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
-    """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
-    if spec.task:
+def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray, *, is_table: bool) -> list[str]:
+    """Return a note on whether whole numbers were taken for classes, where no setting decides it.
+
+    Of images only where they were not, or where the classes are many.
+    """
+    if spec.task or (not is_table and task != "regression" and len(np.unique(labels)) <= MOST_CLASSES):
         return []
     if labels.dtype.kind == "U" and (numbers := list(filter(is_number, np.unique(labels).tolist()))):
         return [f"target: numbers such as {shown(numbers, 3)} are classes as they are written, as words are"]
@@ -325,22 +344,6 @@ def input_dtype(inputs: RowArray) -> np.dtype:
     return np.dtype(np.float64)
 
 
-def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
-
-    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
-    """
-    sizes = tuple(map(int, shape[1:]))
-    if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
-        return sizes[1:] if sizes[0] == 1 else sizes[:2]
-    if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
-        return sizes
-    remedy = "X.reshape(len(X), -1) for columns" if sizes else "X.reshape(-1, 1) for one column"
-    if len(sizes) == 3 and N_COLOURS in (sizes[0], sizes[2] - 1):
-        remedy = f"X{'.transpose(0, 2, 3, 1)' if sizes[0] == N_COLOURS else '[..., :3]'} for colour images, {remedy}"
-    raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
-
-
 def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
     """Raise `DataError` unless X is (n, …) real numbers, n > 0, and y is (n,) or (n, 1); neither is read."""
     if 0 in inputs.shape:
@@ -352,25 +355,21 @@ def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_n
     input_dtype(inputs)
 
 
-def digest_rows(array: RowArray, keys: RowKeys | None = None) -> str:
-    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB; fill in its row keys."""
+def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
+    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB.
+
+    Fill in its row keys, which are those of bytes where it has images on a scale.
+    """
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
     digest = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode())
-    n_rows, span = array.shape[0], _piece_rows(array)
-    for begin in range(0, n_rows, span):
-        end = min(begin + span, n_rows)
-        piece = np.ascontiguousarray(array[begin:end])
+    end = 0
+    for piece in pieces_of(array):
         digest.update(piece.tobytes())
+        begin, end = end, end + len(piece)
         if keys is not None:
-            keys[begin:end] = row_keys(piece)
+            keys[begin:end] = row_keys(piece if scale is None else rescaled(piece, scale))
     return digest.hexdigest()
-
-
-def _piece_rows(inputs: RowArray) -> int:
-    """Return how many rows `PIECE_BYTES` hold, at least one."""
-    row_bytes = math.prod(inputs.shape[1:]) * np.dtype(inputs.dtype).itemsize
-    return max(1, PIECE_BYTES // max(1, row_bytes))
 
 
 def check_whole(values: np.ndarray, array_name: str) -> None:

@@ -163,6 +163,7 @@ class Source:
 
     classes : sorted labels as Python scalars; () for regression
     input_shape : of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables; input_dtype : as they are read
+    image_scale : what is white in images as they were given, which are read as bytes; None for other inputs
     standardise : whether inputs are to be z-scored with the statistics of the training part
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     targets : part → targets (n,): int64 indices into `classes`, or float64 for regression
@@ -197,6 +198,7 @@ class Source:
     notes: tuple[str, ...] = ()
     file_names: Mapping[Part, np.ndarray] | None = None
     memory: SourceMemory = SourceMemory()
+    image_scale: float | None = None
     learned: Callable[[], LearnedRows] | None = None
     in_order: Callable[[], Iterator[tuple[Part, int, np.ndarray]]] | None = None
 

@@ -30,29 +30,6 @@ class Standardisation:
             return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=dtype)
 
 
-def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
-    """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64, or None for any.
-
-    Whole numbers from 0 to 255 are bytes, whatever their dtype. Raises DataError for other floats where bytes are
-    wanted, and for bytes where floats are; `first_row` is that of inputs[0], for the message.
-    """
-    is_bytes = inputs.dtype == np.uint8
-    if dtype is None or is_bytes == (dtype == "uint8"):
-        return inputs
-    if is_bytes:
-        raise DataError(f"inputs are bytes, the model was trained on {dtype} images; give floats on the same scale")
-    flat = inputs.reshape(len(inputs), -1)
-    bad = np.argwhere(~((flat >= 0) & (flat <= 255) & (flat == np.rint(flat))))
-    bad = np.argwhere(flat == 1) if not bad.size and flat.max(initial=0) == 1 else bad  # on a scale that ends with it
-    if bad.size:
-        row, pixel = bad[0]
-        raise DataError(
-            f"row {first_row + row}, pixel {pixel} is {flat[row, pixel]:g}, the model was trained on bytes; give whole "
-            "numbers from 0 to 255"
-        )
-    return inputs.astype(np.uint8)
-
-
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
     """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one.

@@ -39,6 +39,14 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES, array_name
     return "regression"
 
 
+def are_numbered(labels: np.ndarray) -> bool:
+    """Return whether labels (n,) number classes: whole numbers from 0 or 1 without gaps, each of several rows."""
+    if labels.dtype.kind not in "iuf":
+        return False
+    values, counts = np.unique(labels, return_counts=True)
+    return bool(values[0] in (0, 1) and np.array_equal(values - values[0], np.arange(len(values))) and counts.min() > 1)
+
+
 def written(labels: np.ndarray) -> np.ndarray:
     """Return floats (n,) as float64; few that may be classes as they are written: the float32 of .1 is no other .1."""
     if labels.dtype.itemsize < 8 and len(values := np.unique(labels)) <= MOST_CLASSES:

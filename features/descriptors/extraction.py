@@ -41,11 +41,6 @@ class FeatureSpec:
         if self.name != "soft-hog" and self.brightness:
             raise UsageError(f"features.brightness = {self.brightness:g} is for soft-hog, not for {self.name}")
 
-    @property
-    def is_on_scale(self) -> bool:
-        """Whether images on another scale have other features: all but histograms do."""
-        return self.name == "raw" or self.brightness > 0
-
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     """Return the number of features for inputs of a shape. Raises UsageError where they are no images, or too small."""
@@ -68,7 +63,7 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of inputs (n, *input_shape), bytes or floats; `raw` divides bytes by 255.
 
-    Rows whose inputs are too large are not finite, without a warning. Raises UsageError as `feature_length`.
+    Rows of `raw` inputs that are too large are not finite, without a warning. Raises UsageError as `feature_length`.
     """
     feature_length(spec, inputs.shape[1:])
     is_bytes = inputs.dtype == np.uint8
@@ -78,16 +73,15 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
         return flat / np.float32(255.0) if is_bytes else flat
-    with np.errstate(over="ignore", invalid="ignore"):
-        histograms = sphog.sphog(inputs) if spec.name == "sphog" else soft_hog.soft_hog(inputs)
-        if spec.power == 0.5:
-            np.sqrt(histograms, out=histograms)  # exactly rounded
-        elif spec.power != 1.0:
-            np.power(histograms, np.float32(spec.power), out=histograms)
-        if not spec.brightness:
-            return histograms
-        means = soft_hog.cell_means(inputs) * np.float32(spec.brightness / (255.0 if is_bytes else 1.0))
-        return np.hstack([histograms, means / np.float32(math.sqrt(means.shape[1]))])
+    histograms = sphog.sphog(inputs) if spec.name == "sphog" else soft_hog.soft_hog(inputs)
+    if spec.power == 0.5:
+        np.sqrt(histograms, out=histograms)  # exactly rounded
+    elif spec.power != 1.0:
+        np.power(histograms, np.float32(spec.power), out=histograms)
+    if not spec.brightness:
+        return histograms
+    means = soft_hog.cell_means(inputs) * np.float32(spec.brightness / (255.0 if is_bytes else 1.0))
+    return np.hstack([histograms, means / np.float32(math.sqrt(means.shape[1]))])
 
 
 def parameters(spec: FeatureSpec) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from numba import njit
 from features.errors import UsageError
 
 ALGORITHM_VERSION = 1
-SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (docs/pictures.md)
+SIDE = 28  # pixels of images; held-out rows of MNIST chose the defaults for it (docs/pictures.md)
 ORIENTATIONS, CELL, STRIDE, SCALE = 8, 5.0, 0.7, 0.8
 LEAST_CELL, SMALL_SIDE = 4.0, 14  # pixels, of images down to that side; of smaller ones all shrinks with the image
 LEAST_SCALE, MOST_SCALE = 0.3, 45.0  # pixels; beyond, a gradient is of nothing, or of all

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from features.errors import DataError, MissingInputError
-from features.input_files import PACKED_SUFFIXES, check_text, walk
+from features.input_files import PACKED_SUFFIXES, check_text, read_twice, walk
 from features.picture_folders import n_picture_folders
 
 CSV_SUFFIXES = (".csv", ".tsv")
@@ -66,8 +66,12 @@ def table_files(path: Path) -> list[Path]:
     if len({is_parquet(file) for file in files}) > 1:
         raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
     check_text(path, map(str, files))
-    if len({file.resolve() for file in files}) < len(files):
-        raise DataError(f"{path}: has a file twice, by way of a link; remove the link")
+    known = dict[tuple[int, int], Path]()
+    for file in files:
+        status = file.stat()
+        other = known.setdefault((status.st_dev, status.st_ino), file)
+        if other is not file and other.resolve() == file.resolve():
+            raise read_twice(file, other)
     return files
 
 

@@ -154,7 +154,7 @@ class FeaturesConfig:
         real(0, closed=True),
         "auto",
         "weight of the mean brightness of each cell beside its histogram, of colour images of each channel (for "
-        "soft-hog; auto: 0.8 for grey and 1 for colour images of bytes without deskew, else 0)",
+        "soft-hog; auto: 0.8 for grey and 1 for colour images without deskew, else 0)",
     )
     power: float | None = optional(
         real(0, 1, above=True, closed=True),

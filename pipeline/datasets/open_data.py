@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from features.array_sources import digest_arrays, open_npz
+from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests
 from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
@@ -23,10 +23,14 @@ _opening = Lock()
 
 @dataclass(frozen=True)
 class ZarrDigests:
-    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k"."""
+    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k".
+
+    scale: what is white in images, or None.
+    """
 
     arrays: tuple[tuple[str, str], ...]
     chunks: Stored
+    scale: float | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
         is_npz = path.suffix == ".npz" and path.is_file()
         return open_npz(spec, path, outline=True) if is_npz else None
     arrays = open_user_arrays(path)
-    return open_source(spec, arrays, (dict.fromkeys(arrays, ""), {}))
+    return open_source(spec, arrays, outline_digests(arrays, arrays.get("X") or arrays["train/X"]))
 
 
 def release_data() -> None:
@@ -107,13 +111,13 @@ def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
             raise changed(spec)
         arrays[name].checksums = chunks[str(number)]
     rows = {name: chunks[f"rows {k}"] for k, (name, _) in enumerate(digests.arrays) if f"rows {k}" in chunks}
-    return open_source(spec, arrays, (dict(digests.arrays), rows))
+    return open_source(spec, arrays, ArrayDigests(dict(digests.arrays), rows, digests.scale))
 
 
 @lru_cache(maxsize=4)
 def _read_digests(spec: SourceSpec, stamp: str) -> ZarrDigests:
     arrays = open_user_arrays(Path(spec.dataset))
-    sha256, rows = digest_arrays(spec, arrays)
+    sha256, rows, scale = digest_arrays(spec, arrays)
     chunks = {str(number): arrays[name].checksums for number, name in enumerate(sha256)}
     chunks |= {f"rows {k}": rows[name] for k, name in enumerate(sha256) if name in rows}
-    return ZarrDigests(tuple(sha256.items()), StoredInMemory({"chunks": chunks}, "chunks"))
+    return ZarrDigests(tuple(sha256.items()), StoredInMemory({"chunks": chunks}, "chunks"), scale)

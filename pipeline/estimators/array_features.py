@@ -101,7 +101,7 @@ class ArrayFeatures:
     ) -> None:
         self._given, self._rows, self.dtype = rows, rows, rows.dtype
         self.input_shape: tuple[int, ...] = rows.shape[1:]
-        self.input_dtype: str | None = None  # of images
+        self.image_scale: float | None = None  # what is white in images
         self._standardisation: Standardisation | None = None
         self.index = self.row_numbers = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
@@ -121,7 +121,7 @@ class ArrayFeatures:
         spans = [(start, min(start + MOST_BLOCK_ROWS, n_rows)) for start in starts]
         made = [extract(spec, copies.rows(lambda start, stop: counted[start:stop], *span)) for span in spans]
         self._given = self._rows = Rows(np.concatenate(made))
-        self.dtype, self.input_shape, self.input_dtype = self._rows.dtype, images.shape[1:], images.dtype.name
+        self.dtype, self.input_shape = self._rows.dtype, images.shape[1:]
         self._keys, self._groups = copies.keys(self._keys, 0, n_rows), np.repeat(self._groups, copies.count)
         self._targets = np.repeat(self._targets, copies.count)
         self._weights = None if self._weights is None else np.repeat(self._weights, copies.count)

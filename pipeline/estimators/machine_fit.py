@@ -26,7 +26,7 @@ from features.array_sources import given_labels, numeric
 from features.cell_text import shown
 from features.deformed_copies import Copies
 from features.descriptors.extraction import feature_length
-from features.row_source import input_dtype, input_shape
+from features.image_arrays import image_scale, input_shape, to_bytes
 from features.source import Columns
 from features.tables.row_numbers import COUNTERS
 from features.targets import check_printable, check_spellings, checked_weights, encode
@@ -116,18 +116,22 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
-    images = _images(X)
+    images, scale = _images(X), None
+    if images is not None:
+        scale = image_scale("X", [images])
+        images = to_bytes(images, scale, range(len(images)))
     rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
     features = ArrayFeatures(rows, targets, weights, groups)
     inputs: Any = rows if images is None else images
     copies = Copies.of(source_spec(config), inputs.shape[1:])
     config = config if images is None else with_value(config, "data.standardise", None)
-    config = features_of(config, inputs.shape[1:], np.dtype(inputs.dtype).name, standardise=images is None)
+    config = features_of(config, inputs.shape[1:], scale, standardise=images is None)
     spec = feature_spec(config)
     feature_length(spec, inputs.shape[1:])  # which refuses what makes none
     if images is not None:
         features.take_images(images, spec, copies)
+        features.image_scale = scale
     del rows, images, inputs  # which take memory
     shape = features.shape(task, classes)
     config = with_value(config, "data.groups", None if groups is None else "groups")
@@ -149,7 +153,7 @@ def _images(X: Any) -> NDArray[Any] | None:
     if len((X if hasattr(X, "shape") else np.asarray(numeric(X, "X"))).shape) < 3:
         return None
     images = np.asarray(numeric(X, "X"))
-    return images.reshape(len(images), *input_shape(images.shape, "X")).astype(input_dtype(images), copy=False)
+    return images.reshape(len(images), *input_shape(images.shape, "X"))
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
@@ -260,7 +264,7 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
         features=feature_spec(config),
         standardisation=features.standardisation() if config.data.standardise else None,
         input_shape=features.input_shape,
-        input_dtype=features.input_dtype,
+        image_scale=features.image_scale,
         table_columns=Columns(names) if names else None,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values

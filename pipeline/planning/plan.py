@@ -212,7 +212,8 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     if plan.memory_bytes <= limit:
         return sized, _plan_of_workers(sized, bounds, workers)
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
-    remedy = "" if worst.name == "read" else ", or fewer --centers"  # which the rows of a table do not depend on
+    depends = worst.name != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
+    remedy = ", or fewer --centers" if depends else ""
     raise PlanError(
         f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
         f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more{remedy}"

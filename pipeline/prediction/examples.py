@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from features import array_sources
 from features.cell_text import normal_name
 from features.errors import DataError, MissingInputError, UsageError
+from features.image_arrays import input_shape
 from features.images import IDX_FILES, idx_files, read_idx
 from features.picture_folders import class_of, is_picture, part_folders, pictures_below
-from features.row_source import check_lengths, input_shape
+from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
 from features.tables.table_paths import KNOWN, is_picture_folder, is_table
 from features.targets import class_array
@@ -37,6 +38,7 @@ class ExamplePart:
 
     weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
     of a part in the data as given; None: these are all. file_names (n,): of the files that a row is each, or None.
+    are_bytes: whether images became bytes when they were read.
     """
 
     n_rows: int
@@ -46,6 +48,7 @@ class ExamplePart:
     weights: NDArray[np.float64] | None = None
     file_rows: NDArray[np.int64] | None = None
     file_names: NDArray[Any] | None = None
+    are_bytes: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,12 +199,12 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
     """
     from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
 
-    if len(model.input_shape) < 2 or model.input_dtype != "uint8":
-        raise DataError(f"{path}: the model is not of images of bytes, so that it takes no pictures")
+    if model.image_scale is None:
+        raise DataError(f"{path}: the model is not of images that become bytes, so that it takes no pictures")
     parts = part_folders(path) if path.is_dir() else {}
     if not parts:
         _refuse_part(path, asked)
-    pieces, decoder, notes = [], Decoder.of(model.input_shape), list[str]()
+    pieces, decoder, notes = [], Decoder.of(model.input_shape, model.image_scale), list[str]()
     for folder in [parts[part] for part in parts_asked(asked.part or "test") if part in parts] or [path]:
         place = folder if folder.is_dir() else Path()
         listed = pictures_below(folder).names if place == folder else [str(path), *asked.more]
@@ -210,7 +213,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
-        pieces.append(replace(piece, file_names=names))
+        pieces.append(replace(piece, file_names=names, are_bytes=True))
         notes += () if found is None else found.notes
     name = path.resolve().name if not asked.more else f"{1 + len(asked.more)} files"
     return Examples(name, (asked.part or "test") if parts else None, tuple(pieces), notes=tuple(notes))
@@ -291,7 +294,8 @@ def examples_of_source(source: Source, part: str) -> Examples:
         name, file_rows, names = f"{one} part", source.file_rows[one], None
         if source.file_names is not None:
             names = source.file_names[one] if file_rows is None else source.file_names[one][file_rows[:]]
-        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows, names)
+        are_bytes = source.image_scale is not None
+        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows, names, are_bytes)
 
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
 

@@ -28,6 +28,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.prediction.examples import (
+    ExamplePart,
     ExampleRequest,
     Examples,
     check_shape,
@@ -195,21 +196,21 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
                 stored, labels = piece.read(block.start, block.stop)
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
-            decision, far = _decide(model, stored, piece.name, block.start)
+            decision, far = _decide(model, stored, piece, block.start)
             weights = None if piece.weights is None else piece.weights[block.start : block.stop]
             yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
     examples.check()
 
 
 def _decide(
-    model: SparseKernelModel, stored: NDArray[Any], name: str, start: int
+    model: SparseKernelModel, stored: NDArray[Any], piece: ExamplePart, start: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
-    inputs = stored.reshape(len(stored), *model.input_shape)
+    name, inputs = piece.name, stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
     check_finite(inputs, name, np.arange(start, start + len(inputs)))
     try:
-        X = model.features_of(inputs, start)
+        X = model.features_of(inputs, start, are_bytes=piece.are_bytes)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     row = first_non_finite_row(X)

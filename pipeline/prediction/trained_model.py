@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from features.cell_text import has_controls, shown
 from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
+from features.image_arrays import check_scale, to_bytes
 from features.source import Columns
-from features.standardisation import Standardisation, on_scale
+from features.standardisation import Standardisation
 from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
@@ -30,7 +31,6 @@ LARGEST_DECISION = 1e150  # squares of decision values and their sums must be fl
 LARGEST_ROUNDING = 3e-6
 LEAST_FLOAT32 = 1e-30  # a largest kernel value below which float32's smallest exp, 1e-38, would decide
 COMPARED_CENTERS = 200  # at which decision values of float32 and of float64 are compared, at most
-SAME_SCALE = 50.0  # from pixels of 0 to 1 to those of 0 to 255, or from these to 16 bits, it is more
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian, 6.9 of others
 DTYPES = {
     "center_index": np.int64,
@@ -53,10 +53,10 @@ class SparseKernelModel:
     regression). kernel, sigma2: of all columns, and its width; centers (m, d) f4, the features of rows with a weight
     that is not zero; weights (m, T) f8, intercept (T,) f8. center_index (m,) i8: their training rows, -1 for others;
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
-    input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
-    None. calibration: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
-    a metric, in which the centers are too, or None. limits: the least and the largest prediction of a regression by
-    least squares, or ().
+    image_scale: what is white in training images, which become bytes, else None. table_columns: of the training
+    table, or None. calibration: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root
+    (d, d) f4 of a metric, in which the centers are too, or None. limits: the least and the largest prediction of a
+    regression by least squares, or ().
     """
 
     task: str
@@ -71,7 +71,7 @@ class SparseKernelModel:
     selection_order: NDArray[np.int64]
     standardisation: Standardisation | None = None
     input_shape: tuple[int, ...] = ()
-    input_dtype: str | None = None
+    image_scale: float | None = None
     table_columns: Columns | None = None
     calibration: Calibration | None = None
     feature_scales: NDArray[np.float32] | None = None
@@ -110,28 +110,19 @@ class SparseKernelModel:
     def _double(self) -> Kernel:
         return self.kernel(self.centers, self.sigma2, np.float64)
 
-    def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
+    def features_of(self, inputs: NDArray[Any], first_row: int = 0, *, are_bytes: bool = False) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
-        Raises ModelFormatError for another shape, DataError, with rows counted from `first_row`, for images on another
-        scale.
+        are_bytes: whether images became bytes before. Raises ModelFormatError for another shape, DataError, with rows
+        counted from `first_row`, for images on another scale.
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
-        if self.features.is_on_scale:
-            inputs = on_scale(inputs, self.input_dtype, first_row)
-        if self.features.name == "raw":
-            self._check_range(inputs)
+        if self.image_scale is not None and not are_bytes:
+            check_scale(inputs, self.image_scale)
+            inputs = to_bytes(inputs, self.image_scale, range(first_row, first_row + len(inputs)))
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)
-
-    def _check_range(self, inputs: NDArray[Any]) -> None:
-        """Raise DataError for images of floats whose largest pixel is far from that of the centers."""
-        if self.input_dtype in (None, "uint8") or self.standardisation or self.feature_scales is not None:
-            return
-        largest, trained = (float(np.abs(values).max(initial=0)) for values in (inputs, self.centers))
-        if trained and largest and not 1 / SAME_SCALE < largest / trained < SAME_SCALE:
-            raise DataError(f"pixels are up to {largest:g}, those trained on up to {trained:g}; give both on one scale")
 
     def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.
@@ -206,7 +197,7 @@ class SparseKernelModel:
             "input_shape": list(self.input_shape),
             "labels": list(self.labels),
         }
-        described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
+        described |= {} if self.image_scale is None else {"image_scale": self.image_scale}
         described |= {"limits": list(self.limits)} if self.limits else {}
         if self.calibration is not None:
             described |= {name: value for name, value in vars(self.calibration).items() if value}
@@ -241,7 +232,7 @@ class SparseKernelModel:
                 **{name: arrays[name] for name in DTYPES},
                 standardisation=standardisation if description["standardise"] else None,
                 input_shape=tuple(description["input_shape"]),
-                input_dtype=description.get("input_dtype"),
+                image_scale=description.get("image_scale"),
                 table_columns=None if columns is None else Columns.from_description(columns),
                 calibration=Calibration.of(description),
                 feature_scales=arrays.get(SCALES),

@@ -205,7 +205,8 @@ def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Exam
     rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
     step = -(-piece.n_rows // MOST_SCANNED_ROWS)
     for block in row_blocks(piece.n_rows, COMPARED_TOGETHER)[::step]:
-        found = probe.columns(probe.features_of(piece.read(block.start, block.stop)[0]))
+        inputs = piece.read(block.start, block.stop)[0]
+        found = probe.columns(probe.features_of(inputs, are_bytes=piece.are_bytes))
         nearer = found.max(axis=0) > values
         rows[nearer], values[nearer] = block.start + found.argmax(axis=0)[nearer], found.max(axis=0)[nearer]
     return rows

@@ -35,7 +35,7 @@ from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md)
-BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images of bytes that are not deskewed (docs/pictures.md)
+BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images that are not deskewed (docs/pictures.md)
 IMAGE_PENALTY = 0.01
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
@@ -48,17 +48,22 @@ PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # sett
 def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
     """Fill in task, features and whether inputs are z-scored."""
     config = with_value(config, "data.task", source.task)
-    return features_of(config, source.input_shape, source.input_dtype, standardise=source.standardise)
+    return features_of(config, source.input_shape, source.image_scale, standardise=source.standardise)
 
 
-def features_of(config: TrainConfig, input_shape: tuple[int, ...], dtype: str, *, standardise: bool) -> TrainConfig:
-    """Fill in the features of inputs of a shape and a dtype, and whether they are z-scored: `standardise` raw ones."""
+def features_of(
+    config: TrainConfig, input_shape: tuple[int, ...], scale: float | None, *, standardise: bool
+) -> TrainConfig:
+    """Fill in the features of inputs of a shape, and whether they are z-scored: `standardise` raw ones.
+
+    scale: what is white in images; None for other inputs.
+    """
     if config.features.name == "auto":
         is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
     name = config.features.name
     power = ROOT if name == "soft-hog" else 1.0
-    has_means = name == "soft-hog" and not config.features.deskew and dtype == "uint8"
+    has_means = name == "soft-hog" and not config.features.deskew and scale is not None
     means = COLOUR_BRIGHTNESS if len(input_shape) > 2 else BRIGHTNESS
     defaults = {"features.power": power, "features.brightness": means if has_means else 0.0}
     return _with_defaults(config, defaults | {"data.standardise": standardise and name == "raw"})

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from skimage.util import img_as_ubyte
 from sklearn.utils.class_weight import compute_class_weight
 
-from features import row_source
+from features import image_arrays
 from features.errors import DataError, UsageError
+from features.image_arrays import IMAGE_ARRAYS
 from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
@@ -116,7 +118,7 @@ def with_code_point(number):
         ({"X": X[:, 0], "y": Y}, r"shape \(40,\).*: X\.reshape\(-1, 1\) for one column$"),
         (
             {"X": np.ones((40, 9, 8, 4)), "y": Y},
-            r"X\[\.\.\., :3\] for colour images, X\.reshape\(len\(X\), -1\) for columns$",
+            r"colours on white .*, X\.reshape\(len\(X\), -1\) for columns$",
         ),
         ({"X": np.ones((40, 3, 9, 8)), "y": Y}, r"X\.transpose\(0, 2, 3, 1\) for colour"),
         ({"X": np.ones((40, 1, 9, 8, 1)), "y": Y}, r"or \(n, H, W, 3\): X\.reshape"),
@@ -195,7 +197,7 @@ class RecordingArray:
 
 
 def test_arrays_are_read_by_rows_in_bounded_pieces(monkeypatch):
-    monkeypatch.setattr(row_source, "PIECE_BYTES", 10 * 3 * 8)
+    monkeypatch.setattr(image_arrays, "PIECE_BYTES", 10 * 3 * 8)
     array = RecordingArray(np.arange(3000.0).reshape(1000, 3))
     source = open_source(SourceSpec("big.zarr", n_train=100, n_test=50), {"X": array, "y": np.arange(1000) / 3})
     inputs, targets = source.read("train", 0, 100)
@@ -220,10 +222,59 @@ def test_many_labels_of_images_are_classes():
     images, rows = np.zeros((200, 5, 5), np.uint8), np.zeros((200, 5))
     assert open_source(ZARR, {"X": images, "y": labels}).task == "multiclass"
     assert open_source(ZARR, {"X": rows, "y": labels}).task == "regression"
+    numbered = np.resize(np.arange(102), 612)
+    images = np.resize(images, (612, 5, 5))
+    assert open_source(ZARR, {"X": images, "y": numbered}).task == "multiclass"
+    with_gap = open_source(ZARR, {"X": images, "y": numbered + (numbered > 50)})
+    assert with_gap.task == "regression"
+    assert "taken for quantities (a regression); where they are classes, `data.task=multiclass`" in with_gap.notes[0]
     rare = {"X": X, "y": np.where(np.arange(40) == 7, 1, 0)}
     assert open_source(ZARR, rare).notes[-1] == "labels with fewer than two training rows: 1 (1)"
     with pytest.raises(DataError, match="training rows all have label 0"):
         open_source(replace(ZARR, n_train=1), rare)
+
+
+BYTES = np.random.default_rng(7).integers(0, 256, (40, 9, 8)).astype(np.uint8)
+BYTES[0, 0, 0] = 255
+OF_VALUES = {  # of each form of `IMAGE_ARRAYS`: the same images, and the bytes that they are
+    "0 and 1": (BYTES > 127, (BYTES > 127) * 255),
+    "whole numbers up to 2 … 255": (BYTES, BYTES),
+    "whole numbers up to 256 … 65535": (BYTES * np.uint16(16), BYTES),
+    "fractions up to 1": (BYTES / 255, img_as_ubyte(BYTES / 255)),
+    "fractions up to 128 … 255": (BYTES - BYTES / 2048, BYTES),
+    "fractions up to 256 … 65535": (BYTES * 256.0 + 0.5, BYTES),
+}
+
+
+@pytest.mark.parametrize("form", IMAGE_ARRAYS)
+def test_images_of_each_form_are_the_same_bytes_in_any_dtype(form):
+    given, truth = OF_VALUES[form.values]
+    of_form = {"bool": [bool], "whole numbers": [np.uint16, np.int64, np.uint32], "floats": [np.float32, np.float64]}
+    keys = set()
+    for dtype in (one for name in form.dtypes.split(", ") for one in of_form[name]):
+        source = open_source(ZARR, {"X": given.astype(dtype), "y": Y})
+        images = np.concatenate([source.read("train", 0, 30)[0], source.read("test", 0, 10)[0]])
+        rows = np.concatenate([source.file_rows["train"], source.file_rows["test"]])
+        np.testing.assert_array_equal(images, truth[rows])
+        assert f"{source.image_scale:g}" in form.white.split(", ")
+        assert source.image_scale == 255 or f"{source.image_scale:g} is white, and becomes 255" in source.notes[0]
+        keys.add(source.row_keys(0, 30).tobytes())
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (BYTES - 100.0, "X holds -100, and black is 0; shift and divide"),
+        (BYTES * 258.0, "pixels up to 65790, more than 16 bits"),
+        (BYTES / 65535, "and fractions of them; divide them, so that white is 1"),
+        (BYTES / 20, "and fractions of them; divide them, so that white is 1"),
+        (np.where(BYTES > 250, 60000, 300.0 + BYTES), "most are below 512, which is black beside them"),
+    ],
+)
+def test_images_on_no_known_scale_are_refused(images, message):
+    with pytest.raises(DataError, match=message):
+        open_source(ZARR, {"X": images, "y": Y})
 
 
 def test_fingerprint_follows_content():

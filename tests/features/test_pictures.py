@@ -6,21 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from skimage.color import rgb2gray, rgba2rgb
-from skimage.io import imread
-from skimage.transform import resize
 
 from features import open_source as opening
 from features import pictures
 from features.errors import DataError
-from features.pictures import Decoder
 from features.source import Source, SourceSpec
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import take_cost
 
 SMOOTH = (np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
 RGB = np.stack([SMOOTH, SMOOTH[::-1], 255 - SMOOTH], axis=2)
-PIXELS = {"L": SMOOTH, "RGB": RGB, "1": SMOOTH > 99, "16": SMOOTH.astype(np.uint16) * 257}
 
 
 def write(folder: Path, **classes: int) -> Path:
@@ -38,32 +33,6 @@ def opened(folder: Path, **options: object) -> Source:
     return open_data(SourceSpec(str(folder), **options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["L png", "L bmp", "RGB png", "RGB jpg", "RGB tif", "1 png", "16 png", "16 pgm"])
-def test_pixels_are_those_of_scikit_image(tmp_path, kind):
-    mode, suffix = kind.split()
-    Image.fromarray(PIXELS[mode]).save(path := tmp_path / f"picture.{suffix}")
-    truth = imread(path) * (255 if mode == "1" else 1) / (257 if mode == "16" else 1)
-    grey, size = rgb2gray(truth) if mode == "RGB" else truth, truth.shape[:2]
-    np.testing.assert_array_equal(Decoder(size).read(path).pixels, np.rint(grey))
-    in_colour = Decoder(size, colour=True).read(path).pixels
-    np.testing.assert_array_equal(in_colour, truth if mode == "RGB" else np.stack([truth] * 3, axis=2))
-    small = Decoder((16, 20)).read(path).pixels.astype(float)
-    assert abs(small - resize(grey, (16, 20), anti_aliasing=True)).mean() < (6 if mode == "1" else 3)
-
-
-def test_what_is_transparent_is_on_white_and_photographs_are_turned(tmp_path):
-    Image.fromarray(alpha := np.dstack([RGB, SMOOTH])).save(tmp_path / "alpha.png")
-    found = Decoder(SMOOTH.shape).read(tmp_path / "alpha.png").pixels
-    np.testing.assert_allclose(found, 255 * rgb2gray(rgba2rgb(alpha)), atol=1.6)
-    (exif := Image.Exif())[274] = 6  # a quarter to the right
-    Image.fromarray(SMOOTH).save(tmp_path / "turned.jpg", exif=exif, quality=100)
-    *size, is_colour = pictures._head_of(tmp_path / "turned.jpg")
-    assert not is_colour
-    np.testing.assert_allclose(Decoder(size).read(tmp_path / "turned.jpg").pixels, np.rot90(SMOOTH, -1), atol=2)
-    small = Decoder((10, 7)).read(tmp_path / "turned.jpg").pixels
-    np.testing.assert_allclose(small, resize(np.rot90(SMOOTH, -1) * 1.0, (10, 7), anti_aliasing=True), atol=9)
-
-
 def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
     write(tmp_path, a=9, b=9)
     for k, size in enumerate([(9, 40), (30, 7), (10, 6)]):
@@ -72,7 +41,7 @@ def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
     assert source.input_shape == (8, 6)
     assert "pictures of 4 sizes are resized to 8 x 6 (`features.size=8x6`)" in source.notes
     assert opened(tmp_path, size="5x4").read("train", 0, 2)[0].shape == (2, 5, 4)
-    assert pictures._median_size([(300, 600, False)]) == (64, 128)
+    assert pictures._median_size([pictures.Look(300, 600)]) == (64, 128)
 
 
 def test_pictures_are_in_colour_where_one_to_train_on_is(tmp_path):
@@ -86,6 +55,44 @@ def test_pictures_are_in_colour_where_one_to_train_on_is(tmp_path):
     Image.fromarray(RGB[:8, :6]).save(test / "b" / "colour.png")
     (train / "b" / "colour.png").unlink()
     assert opened(tmp_path).input_shape == (8, 6)
+
+
+def test_pictures_are_grey_where_channels_are_equal(tmp_path):
+    for k in range(6):
+        for name, mode in (("a", "P"), ("b", "RGBA")):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.fromarray(SMOOTH[k:]).convert(mode).save(tmp_path / name / f"{k}.png")
+    assert opened(tmp_path).input_shape == (38, 60)
+    Image.fromarray(RGB).save(tmp_path / "b" / "7.webp")
+    assert f"{tmp_path.name}: in colour: b/7.webp of 13 pictures, and all are read so" in opened(tmp_path).notes
+
+
+@pytest.mark.parametrize("factor", [1, 4, 16, 257])
+def test_pictures_of_16_bits_have_one_scale(tmp_path, factor):
+    of_bytes = opened(write(tmp_path / "bytes", a=9, b=9))
+    for path in tmp_path.glob("bytes/*/*"):
+        values = np.asarray(Image.open(path)) * np.uint16(factor)
+        (place := tmp_path / "deep" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values).save(place / path.name)
+    source = opened(tmp_path / "deep", n_train=9)
+    np.testing.assert_array_equal(
+        source.read("train", 0, 9)[0], opened(tmp_path / "bytes", n_train=9).read("train", 0, 9)[0]
+    )
+    assert source.image_scale == {1: 255, 4: 1023, 16: 4095, 257: 65535}[factor]
+    assert any("18 pictures of 16 bits: up to" in note for note in source.notes)
+    assert of_bytes.image_scale == 255
+    test = write(tmp_path / "test", a=1)
+    Image.fromarray(np.full((8, 6), 65535, np.uint16)).save(test / "a" / "0.png")
+    if factor < 257:
+        with pytest.raises(DataError, match="has pixels up to 65535, those of the training part are up to"):
+            opened(tmp_path / "deep", test=str(test))
+
+
+def test_names_of_classes_are_compared_in_one_form_of_unicode(tmp_path):
+    write(tmp_path / "train", **{"\u00c4pfel": 3, "b": 3})
+    write(tmp_path / "test", **{"A\u0308pfel": 3})
+    source = opened(tmp_path)
+    assert (source.classes, source.n_test) == (("b", "\u00c4pfel"), 3)
 
 
 def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
@@ -139,10 +146,15 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
     ("classes", "harm", "message"),
     [
         ({"a": 2}, lambda at: None, "one class only .a."),
-        ({"a": 2, "b": 2, "c": 0}, lambda at: None, "folders without pictures: c"),
+        ({"a": 2, "b": 2, "c": 0}, lambda at: None, "without pictures that are read: c .nothing."),
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "0.png").rename(at / "x.png"), "in no folder of a class: x.png"),
-        ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "is a link to a folder that is read anyhow"),
+        ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "/b/loop: is a link, by which .* twice"),
+        ({"a": 2, "b": 2}, lambda at: (at / "a_").symlink_to(at / "b"), "/a_: is a link, by which .*/b would be read"),
+        ({"a": 2, "b": 2}, lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")], "a .2 .heic."),
+        ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
+        ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
+        ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "train on the folder of the other part alone"),
         ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),
     ],
 )

@@ -113,14 +113,13 @@ def assemble_model(
 
 def _model_of_run(run: Run) -> SparseKernelModel:
     source = open_data(run.request.source, planned(run.request.source, run.shape.description["source"]))
-    is_image = len(source.input_shape) > 1
     return assemble_model(
         run,
         load_final(run.layout),
         features=run.request.features,
         standardisation=open_features(run.features).standardisation() if run.request.standardise else None,
         input_shape=source.input_shape,
-        input_dtype=source.input_dtype if is_image else None,
+        image_scale=source.image_scale,
         table_columns=source.columns,
     )
 

@@ -59,9 +59,9 @@ def digested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     forget_data()
     shapes: list[tuple[int, ...]] = []
 
-    def counting(array: np.ndarray, keys: np.ndarray | None) -> str:
+    def counting(array: np.ndarray, keys: np.ndarray | None, scale: float | None) -> str:
         shapes.append(tuple(array.shape))
-        return rows.digest_rows(array, keys)
+        return rows.digest_rows(array, keys, scale)
 
     monkeypatch.setattr(array_sources, "digest_rows", counting)
     return shapes

@@ -149,7 +149,7 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
         np.testing.assert_allclose(ours.weights, model.weights, rtol=1e-6, atol=1e-6 * np.abs(model.weights).max())
         return
     assert ours.calibration == model.calibration
-    assert (ours.features, ours.input_shape, ours.input_dtype) == (model.features, model.input_shape, model.input_dtype)
+    assert (ours.features, ours.input_shape, ours.image_scale) == (model.features, model.input_shape, model.image_scale)
     for name in ("centers", "sigma2", "weights", "intercept", "feature_scales", "limits"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)
     if model.standardisation is not None:

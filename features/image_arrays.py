@@ -1,0 +1,169 @@
+"""Arrays of images: which are read, and the one scale on which all become bytes; others are refused.
+
+The largest value of the training images decides what white is: 2^k - 1, whatever the dtype. So the same images give the
+same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from features.errors import DataError
+from features.source import RowArray
+
+SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # 2^k - 1 for the bits of images: cameras have 8 and more
+BYTE_SCALE = 255.0
+MOST_BITS = 16
+LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on another scale.
+LEAST_FRACTION_OF_BYTES = 127  # So are those whose largest is above 1, and not above this.
+PIECE_BYTES = 8 << 20
+N_COLOURS = 3  # red, green and blue
+
+
+class ArrayForm(NamedTuple):
+    """Images that are read alike: their values, dtypes, what white is, and what a value becomes."""
+
+    values: str
+    dtypes: str
+    white: str
+    becomes: str
+
+
+IMAGE_ARRAYS = (
+    ArrayForm("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
+    ArrayForm("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
+    ArrayForm(
+        "whole numbers up to 256 … 65535", "whole numbers, floats", "1023, 4095, 16383, 65535", "its upper 8 bits"
+    ),
+    ArrayForm("fractions up to 1", "floats", "1", "255 times it, rounded"),
+    ArrayForm("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
+    ArrayForm("fractions up to 256 … 65535", "floats", "1023, 4095, 16383, 65535", "its upper 8 bits"),
+)
+
+
+def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
+
+    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
+    """
+    sizes = tuple(map(int, shape[1:]))
+    if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
+        return sizes[1:] if sizes[0] == 1 else sizes[:2]
+    if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
+        return sizes
+    remedy = f"{name}.reshape(len({name}), -1) for columns" if sizes else f"{name}.reshape(-1, 1) for one column"
+    if len(sizes) == 3 and sizes[0] == N_COLOURS:
+        remedy = f"{name}.transpose(0, 2, 3, 1) for colour images, {remedy}"
+    if len(sizes) == 3 and sizes[2] == N_COLOURS + 1:
+        remedy = f"colours on white (a = {name}[..., 3:] / 255; {name}[..., :3] * a + 255 * (1 - a)), {remedy}"
+    raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
+
+
+def pieces_of(array: RowArray) -> Iterator[np.ndarray]:
+    """Yield the rows of an array-like in pieces of `PIECE_BYTES`."""
+    n_rows, span = array.shape[0], piece_rows(array)
+    yield from (np.ascontiguousarray(array[begin : min(begin + span, n_rows)]) for begin in range(0, n_rows, span))
+
+
+def piece_rows(array: RowArray) -> int:
+    """Return how many rows `PIECE_BYTES` hold, at least one."""
+    row_bytes = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    return max(1, PIECE_BYTES // max(1, row_bytes))
+
+
+def image_scale(name: str, pieces: Iterable[np.ndarray]) -> float:
+    """Return the value that is white in images, read piece by piece; NaN and infinity are passed over.
+
+    Raises DataError for images on a scale that is not known: below 0, above 16 bits, so dark that they would be black.
+    """
+    largest, counts, are_whole = 0.0, np.zeros(MOST_BITS + 1, np.int64), True
+    for piece in pieces:
+        values = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
+        if (least := values.min(initial=0)) < 0:
+            raise DataError(f"{name} holds {least:g}, and black is 0; shift and divide images, so that white is 1")
+        largest = max(largest, float(values.max(initial=0)))
+        if piece.dtype == np.uint8 and largest > 1:
+            return BYTE_SCALE
+        are_whole = are_whole and (piece.dtype.kind != "f" or not (values % 1).any())
+        counts += bit_counts(values)
+    return scale_of(name, largest, counts, are_whole=are_whole)
+
+
+def bit_counts(values: np.ndarray) -> np.ndarray:
+    """Return how many values above 0 have each number of bits before the point, (17,) i8."""
+    bits = np.frexp(values[values > 0].astype(np.float32))[1]
+    return np.bincount(np.clip(bits, 0, MOST_BITS), minlength=MOST_BITS + 1)
+
+
+def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool = True) -> float:
+    """Return what is white where pixels have a largest value and `bit_counts`. Raises DataError as `image_scale`.
+
+    More than 8 bits are too dark where most pixels that are not black would have fewer than two bits of a byte.
+    """
+    scale = next((scale for scale in SCALES if largest <= scale), math.inf)
+    told, most = f"{name} has pixels up to {largest:g}", 2 ** int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
+    if scale == math.inf:
+        raise DataError(f"{told}, more than 16 bits; divide them, so that white is 1 or 255")
+    if not are_whole and (0 < largest < LEAST_FRACTION or 1 < largest <= LEAST_FRACTION_OF_BYTES):
+        raise DataError(f"{told}, and fractions of them; divide them, so that white is 1")
+    if scale > BYTE_SCALE and most * 256 <= 4 * scale:
+        raise DataError(
+            f"{told}, but most are below {most}, which is black beside them; make the few that are so bright darker"
+        )
+    return scale
+
+
+def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
+    """Return what is white in the images of a training part, which a test part may follow; None for rows of numbers.
+
+    Raises DataError where the parts are on different scales.
+    """
+    if len(parts[0][1].shape) < 3:
+        return None
+    scale, *others = (image_scale(name, pieces_of(array)) for name, array in parts)
+    for (name, _), other in zip(parts[1:], others, strict=True):
+        if other != scale and not BYTE_SCALE < other < scale:
+            raise DataError(
+                f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}; give both on one scale"
+            )
+    return scale
+
+
+def scale_note(scale: float | None) -> list[str]:
+    """Return what a run says of images that are on another scale than that of bytes."""
+    return [] if scale in (None, BYTE_SCALE) else [f"images are read as bytes: {scale:g} is white, and becomes 255"]
+
+
+def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return images (n, …) as bytes, where `scale` is white: fractions rounded, the upper 8 of more bits.
+
+    Raises DataError naming the row, one of `rows` (n,), and the pixel of a value that is not from 0 to `scale`.
+    """
+    if images.dtype == np.uint8 and scale == BYTE_SCALE:
+        return images
+    flat = images.reshape(len(images), -1)
+    bad = np.argwhere(~((flat >= 0) & (flat <= scale)))
+    if bad.size:
+        row, pixel = bad[0]
+        told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
+        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; give both on one scale")
+    return rescaled(images, scale)
+
+
+def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
+    """Return images as `to_bytes`, unchecked: what is not finite becomes any byte."""
+    with np.errstate(invalid="ignore"):
+        if scale > BYTE_SCALE:
+            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # by a power of two: exact
+        return np.rint(images * (BYTE_SCALE / scale)).astype(np.uint8)
+
+
+def check_scale(images: np.ndarray, scale: float) -> None:
+    """Raise DataError for images to predict that are on a scale far below that of the training."""
+    largest = float(images.max(initial=0))
+    is_byte = images.dtype == np.uint8
+    if scale > BYTE_SCALE if is_byte else 0 < largest <= scale / BYTE_SCALE:
+        told = "are bytes" if is_byte else f"have pixels up to {largest:g}"
+        raise DataError(f"images {told}, and those trained on are from 0 to {scale:g}; give both on one scale")
