@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cases import SERIAL
 from pipeline.solvers import candidate_budget
-from pipeline.stages import held_out_decisions, training_rows
-from pipeline.stages.choose import grow_candidates
+from pipeline.stages import training_rows
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
@@ -108,38 +106,6 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
             np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
         assert ours["weight_sum"] == at_once["weight_sum"]
-
-
-def test_columns_of_the_last_steps_are_joined(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = list[tuple[int, int]]()
-    of_pass = grow_candidates.statistics_pass
-
-    def counted(task: object, parts: object, size: int, *, n_kept: int) -> object:
-        made.append((n_kept, size))
-        return of_pass(task, parts, size, n_kept=n_kept)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
-    train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
-    assert made == [(0, 40), (40, 80), (80, 160), (160, 320), (320, report_of(tmp_path / "run")["n_centers"])]
-
-
-def test_fits_are_judged_by_the_same_drawn_rows(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many ridges are compared: one less where the best is the last that makes the Gram definite."""
-    of_ridges, calls = grow_candidates.try_ridges, count()
-
-    def at_an_edge(*folds: Any, **options: Any) -> Any:
-        errors, weights = of_ridges(*folds, **options)
-        best = int(np.argmin([error for _, error in errors]))
-        return errors[: best + 1 + next(calls) % 2], weights
-
-    monkeypatch.setattr(grow_candidates, "try_ridges", at_an_edge)
-    monkeypatch.setattr(held_out_decisions, "MOST_KEPT", 3 * 500)
-    train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
-    assert next(calls) > 3
 
 
 @pytest.mark.ci
