@@ -142,6 +142,7 @@ def test_a_command_has_its_program_options_and_files(command: str) -> None:
             assert {word for word in words if "=" not in word} <= set(targets)
         case _:
             assert options_in(re.sub(r'".*?"', "", command)) <= known_options()
+    assert SETTINGS.keys() >= set(re.findall(r"--set (\S+?)=", command))
     for file in re.findall(r"(?<!\S)(?:jobs|tests|\.ci)/[\w./-]+|[\w-]+\.lock", command):
         assert (ROOT / file).exists()
 

@@ -100,9 +100,6 @@ CASES = {
     "evaluate: an empty label": Case(EVALUATE, 65, "row 1 (line 3)", "a,b,y\n1,2,far\n1,2,\n"),
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
     "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
-    "evaluate: a word for a value": Case(
-        "evaluate {regression} {data}", 65, "row 1 has the target 'a'", {"X": X[:2], "y": ["1.5", "a"]}
-    ),
     "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),
     "evaluate: no model": Case("evaluate {words}/candidates", 66, "holds no model"),
     "evaluate: a model without data": Case("evaluate {words}/model", 2, "DATA is missing"),

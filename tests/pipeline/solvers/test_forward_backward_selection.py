@@ -7,7 +7,7 @@ import pytest
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.forward_backward_selection import drop, forward, select
 from pipeline.solvers.greedy_choice import (
@@ -71,28 +71,6 @@ def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> No
         other = statistics.gram * (1 + np.finfo(float).eps * (bits + np.triu(bits, 1).T))
         ways = (forward(s, 150, intercept=False) for s in (statistics, replace(statistics, gram=other)))
         assert len({tuple(way.chosen) for way in ways}) == 1
-
-
-def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) -> None:
-    """With too little damping a column may look new to the others, and be spanned by them when its turn comes."""
-    for name, value in (("LEAST_DAMPING", 0.0), ("DAMPING", 1e-15), ("SLAB_ROWS", 16)):
-        monkeypatch.setattr(greedy, name, value)
-    left_out = 0
-    for seed, (dimensions, width) in enumerate([(1, 1.0), (1, 10.0), (2, 10.0), (3, 100.0)]):
-        draw = np.random.default_rng(seed)
-        points, X = draw.uniform(-1, 1, (120, dimensions)), draw.uniform(-1, 1, (600, dimensions))
-        K = np.asarray(GaussianKernel(points, width, np.float64).block(X))
-        Y = np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * draw.standard_normal((600, 1))
-        statistics, seen = statistics_of(K, Y), list[list[int]]()
-        whole = forward(statistics, 120, intercept=False, after=seen.append)
-        chosen = whole.chosen.tolist()
-        assert len(chosen) == len(set(chosen)) >= 8
-        for first in (told for told in seen if len(told) % 16 == 0):  # as checkpoints are, before the factor is made
-            left_out += first != chosen[: len(first)]
-            again = forward(statistics, 120, intercept=False, first=np.array(first))
-            assert np.array_equal(again.chosen, whole.chosen)
-            assert np.array_equal(again.reductions, whole.reductions)
-    assert left_out
 
 
 def test_copies_are_refused() -> None:

@@ -16,7 +16,6 @@ from pipeline.reporting.page import page
 from pipeline.stages import workspace
 from pipeline.stages.after import move_centers as stage
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowGrid, stream_blocks
 from runs import model_bytes, report_of, train
 from stopping_points import until_done
 from storage.folder_layouts import RunLayout
@@ -40,14 +39,33 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps begin on samples of few rows."""
+    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1), ("ODD", 0.9)):
+        monkeypatch.setattr(stage, name, value)
+
+
 @pytest.mark.parametrize(
-    ("intercept", "weighted"),
-    [*(pytest.param(of, (), marks=pytest.mark.ci) for of in (False, True)), (True, ("--set", "data.weights=w"))],
+    ("intercept", "weighted", "sampled"),
+    [
+        (True, ("--set", "data.weights=w"), False),
+        (True, (), True),
+        *(pytest.param(of, (), False, marks=pytest.mark.ci) for of in (False, True)),
+    ],
 )
 def test_gradient_is_that_of_differences(
-    place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any
+    place: Path,
+    tmp_path: Path,
+    intercept: bool,
+    weighted: tuple[str, ...],
+    sampled: bool,
+    request: pytest.FixtureRequest,
+    monkeypatch: Any,
 ) -> None:
-    """Of the objective with the weights solved out, at a few numbers of a few centers."""
+    """Of the objective with the weights solved out, at a few numbers of a few centers, on all rows or a sample."""
+    if sampled:
+        request.getfixturevalue("small_samples")
     with_gradient = stage._Mover._with_gradient
     compared = []
 
@@ -76,41 +94,7 @@ def test_gradient_is_that_of_differences(
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
-@pytest.fixture
-def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps begin on samples of few rows."""
-    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1), ("ODD", 0.9)):
-        monkeypatch.setattr(stage, name, value)
-
-
 SAMPLED = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
-
-
-def test_samples_are_nested_and_of_the_seed_and_their_sums_are_those_of_their_rows(
-    place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Statistics of each level against products of the kernel on the rows that it draws."""
-    statistics, seen = stage._Mover.statistics, dict[int, tuple[set[int], int]]()
-
-    def checked(mover: Any, points: Any, level: int, words: str) -> Any:
-        parts = statistics(mover, points, level, words)
-        rows = mover._rows(level)
-        for _, block in stream_blocks(rows, RowGrid("train", rows.shape.n_train, rows.shape.n_train), range(1)):
-            columns = rows.kernel_at(mover._rounded(points)).block(block.X, out_dtype=np.float64)
-            for part, chosen in (("fit", ~block.held_out), ("hold_out", block.held_out)):
-                of_part = columns[chosen]
-                np.testing.assert_allclose(parts[part].gram, of_part.T @ of_part, rtol=1e-6, atol=1e-9)
-                np.testing.assert_allclose(parts[part].kty, of_part.T @ block.targets[chosen], rtol=1e-6, atol=1e-6)
-            seen[level] = set(block.keys.tolist()), int(block.held_out.sum())
-        return parts
-
-    monkeypatch.setattr(stage._Mover, "statistics", checked)
-    train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, dataset=place / "smooth.npz")
-    (few, held_few), (more, held_more), (every, held_out) = (seen[level] for level in range(3))
-    assert few < more < every
-    assert len(few) / len(every) == pytest.approx(1 / 6, abs=0.05)
-    assert len(more) / len(every) == pytest.approx(1 / 3, abs=0.05)
-    assert 0 < held_few < held_more < held_out
 
 
 @pytest.mark.ci

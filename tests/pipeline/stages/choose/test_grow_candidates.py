@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +76,6 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(
     assert len(centers["index"]) == len(centers["X"]) == kept
     assert (kept, float(centers["sigma2"]), min(centers["ridges"][:, 1])) in fits_of(run)
     assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
-
-
-def test_the_width_is_tried_again_while_steps_are_cheap(grown: dict[tuple[str, str], Path]) -> None:
-    """Around where it is expected: as it was best before, or as much smaller as it has become."""
-    fits, most = fits_of(grown[TRIED]), STEPS[-1] * 2
-    for before, size in pairwise(STEPS):
-        widths = [width for one, width, _ in fits if one == size]
-        assert (len(widths) >= 3) == (4 * size <= most)
-        best = min((loss, width) for one, width, loss in fits if one == before)[1]
-        assert best / 4 <= widths[0] <= 2 * best
-    assert all(len({width for one, width, _ in fits_of(grown[case])}) == 1 for case in (GROWS, ENDS)), "as given"
 
 
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
