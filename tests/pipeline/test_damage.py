@@ -14,15 +14,16 @@ from commands import Capture, flip
 from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
 
-ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", "--scheduler", "serial")
-ARGUMENTS += ("--set", "data.n_train=300", "--set", "data.n_test=60")
+COMMON = ("--scheduler", "serial", "--set", "data.n_train=300", "--set", "data.n_test=60")
+ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", *COMMON)
+MOVED = ("--centers", "60", "--select", "greedy:12", "--move-centers", "4", "--scale", "learned", *COMMON)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[ARGUMENTS, pytest.param(MOVED, marks=pytest.mark.ci)], ids=["stay", "moved"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with features of its own, of which tests damage copies."""
     with keeping_statistics():
-        return train_beside(tmp_path_factory.mktemp("damage"), "run", "sinc", *ARGUMENTS)
+        return train_beside(tmp_path_factory.mktemp("damage"), "run", "sinc", *request.param)
 
 
 def resume(run: Path, *arguments: str) -> int:
@@ -41,7 +42,9 @@ def numbers(run: Path) -> Any:
 
 def kinds(folder: Path) -> dict[str, Path]:
     """Return one file of every kind below a folder: names that differ in their numbers are of one kind."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and ".lock" not in path.suffix)
+    paths = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.stat().st_size and path.suffix != ".lock"
+    )
     return {re.sub(r"\d+", "0", path.relative_to(folder).as_posix()): path for path in reversed(paths)}
 
 
@@ -80,6 +83,7 @@ def test_resuming_a_damaged_run_never_gives_other_numbers(
     assert wrong == []
 
 
+@pytest.mark.parametrize("finished", [ARGUMENTS], indirect=True)
 def test_a_run_killed_before_its_settings_were_frozen_starts_again(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -4,12 +4,9 @@ import csv
 import functools
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +15,16 @@ import pyarrow.parquet
 import pytest
 import zarr
 
-from commands import TARGETS, WORDS, Capture, Patch, Runs, X, flip, the_error
+from commands import TARGETS, WORDS, Capture, Patch, Runs, X, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
-from pipeline import evaluate, export, report
+from pipeline import export, report
 from pipeline.predict import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.examples import ExampleRequest
-from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import probabilities
-from runs import ROOT, files_of, largest_bytes, train_beside
+from runs import ROOT, files_of, largest_bytes
 from sources import idx_bytes, write_zarr
 from storage import files as disk
 from storage import output_files as outputs
@@ -72,30 +69,14 @@ def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
     assert os.listdir(tmp_path) == [out.name]  # noqa: PTH208 - nothing is left aside
 
 
-def test_files_tell_which_column_is_whose(images: Path, rings: Runs, tmp_path: Path) -> None:
-    for run, classes, names in (
-        (images, list(range(10)), [f"decision_{k}" for k in range(10)]),
-        (rings["words"], list(WORDS), [f"decision_{word}" for word in WORDS]),
-        (rings["binary"], [0, 1], ["decision"]),
-        (rings["regression"], [], ["decision"]),
-    ):
-        data = "digits" if run == images else tmp_path / "X.npz"
-        np.savez(tmp_path / "X.npz", X=X)
-        for suffix in SUFFIXES:
-            assert predict(run, data, tmp_path / f"out{suffix}", "--force", "-q") == 0
-        assert (tmp_path / "out.csv").read_text().splitlines()[0].split(",") == ["row", "label", *names]
-        schema = pyarrow.parquet.read_schema(tmp_path / "out.parquet")
-        assert schema.names == ["row", "label", *names]
-        of_label = "double" if not classes else "int64" if isinstance(classes[0], int) else "string"
-        assert [str(one) for one in schema.types] == ["int64", of_label, *["double"] * len(names)]
-
-
 @pytest.mark.parametrize("task", TARGETS)
 def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, monkeypatch: Patch) -> None:
     """The same rows from npz, zarr and csv give the same predictions to the last bit, in every kind of file.
 
-    The target of a csv is left out wherever it stands.
+    The target of a csv is left out wherever it stands. Columns have the names and the types of their values.
     """
+    names = [f"decision_{word}" for word in WORDS] if task == "words" else ["decision"]
+    of_label = {"regression": "double", "binary": "int64", "words": "string"}[task]
     monkeypatch.setattr(prediction, "BLOCK_BYTES", 15_000)
     model = load_model(rings[task] / "model")
     assert model.standardisation is not None
@@ -115,6 +96,12 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
         for suffix in SUFFIXES:
             out = tmp_path / f"{data}-out{suffix}"
             assert predict(rings[task], tmp_path / data, out, *target, "-q") == 0
+            if suffix == ".parquet":
+                schema = pyarrow.parquet.read_schema(out)
+                assert schema.names == ["row", "label", *names]
+                assert [str(one) for one in schema.types] == ["int64", of_label, *["double"] * len(names)]
+            else:
+                assert out.read_text().splitlines()[0].split(",") == ["row", "label", *names]
             label, decision = loaded(out)
             np.testing.assert_allclose(decision, expected, rtol=1e-5, atol=1e-5)
             first = first or [decision]
@@ -150,27 +137,12 @@ def test_probabilities_are_written_beside_the_rest(
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_probabilities_are_refused_where_there_are_none(
-    rings: Runs, ring_data: Runs, tmp_path: Path, capsys: Capture
-) -> None:
-    model = load_model(rings["words"] / "model")
-    save_model(tmp_path / "older", replace(model, calibration=None))
-    assert predict(tmp_path / "older", ring_data["words"], tmp_path / "out.csv", "-q") == 0
-    for run, words in (
-        (rings["regression"], "no probabilities: the model is of a regression"),
-        (tmp_path / "older", "train again with statistics"),
-    ):
-        assert predict(run, ring_data["words"], tmp_path / "refused.csv", "--probabilities") == 2
-        assert words in the_error(capsys)
-        assert not (tmp_path / "refused.csv").exists()
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", ["U6", "i8", "f8", "?"])
 def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix: str, kind: str) -> None:
     n = 3_000 if suffix == ".csv" else 150_000
     decision = np.random.default_rng(0).standard_normal((n, 7))
-    label = (decision[:, 0] > 0).astype(kind)
+    label = np.where(decision[:, 0] > 0, *(('ä,b"', "日本") if kind == "U6" else (1, 0))).astype(kind)
     spec = OutputSpec(n, label.dtype, tuple("abcdefg"))
     with writing(tmp_path / f"out{suffix}", spec) as write:
         for start in range(0, n, 1 + n // 7):
@@ -291,79 +263,6 @@ def put(data: Any, folder: Path) -> Path:
     return folder / name
 
 
-ROWS = "a,b\n" + "\n".join("1.5,2.5" for _ in range(30))
-# A data set, options, the exit code and what is said.
-BAD: dict[str, tuple[Any, list[str], int, str]] = {
-    "other number of inputs": ({"X": X[:, :1]}, [], 65, "(1,)"),
-    "other number of columns": ("a,b,c,d\n1,2,3,4\n", [], 65, "has 4 columns"),
-    "the target is not in addition": ("a,b\n1,2\n", ["--target", "b"], 65, "has 2 columns"),
-    "one dimension": ({"X": X[:, 0]}, [], 65, "shape (160,)"),
-    "no X": ({"inputs": X}, [], 65, "X"),
-    "text for inputs": ({"X": np.full((5, 2), "a")}, [], 65, "X holds words"),
-    "NaN": ({"X": np.where(X[137, 1] == X, np.nan, X)}, [], 65, "row 137, column 1"),
-    "too large": ({"X": np.where(X[137] == X, 1e300, X)}, [], 65, "row 137"),
-    "text in a csv": (f"{ROWS}\n1,abc\n", [], 65, "row 30 (line 32)"),
-    "no zip file": (("data.npz", b"nothing"), [], 65, "npz"),
-    "a missing file": (("absent.npz", None), [], 66, "no such file"),
-    "an empty folder": (("", None), [], 66, "t10k-images"),
-    "an unknown name": (Path("nonesuch"), [], 2, "nonesuch"),
-    "an unknown file type": (("data.txt", b"1,2\n"), [], 2, "file type"),
-    "a target that is no column": ("a,b,c\n1,2,3\n", ["--target", "z"], 2, "'z'"),
-    "a part of what has none": ({"X": X}, ["--part", "train"], 2, "--part train"),
-    "a setting of a file": ({"X": X}, ["--set", "seed=2"], 2, "--set"),
-    "images instead of rows": (Path("digits"), [], 65, "(28, 28)"),
-    "a setting of training": (Path("digits"), ["--set", "solver.penalty=2"], 2, "solver.penalty"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_data_give_one_line_the_exit_code_and_leave_nothing(
-    case: str, rings: Runs, tmp_path: Path, capsys: Capture, monkeypatch: Any
-) -> None:
-    content, options, code, words = BAD[case]
-    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 20)  # so that something has been written by then
-    inputs, out = tmp_path / "in", tmp_path / "out"
-    inputs.mkdir()
-    out.mkdir()
-    data = put(content, inputs)
-    for suffix in SUFFIXES:
-        assert predict(rings["words"], data, out / f"out{suffix}", *options) == code
-        assert words in the_error(capsys)
-        assert not list(out.iterdir())
-
-
-def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
-    run, good = rings["words"], put({"X": X}, tmp_path)
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "file").write_text("")
-    shutil.copytree(run, tmp_path / "unfinished", ignore=shutil.ignore_patterns("model"))
-    shutil.copytree(run / "model", tmp_path / "damaged")
-    flip(tmp_path / "damaged" / "arrays.npz")
-    shutil.copytree(run / "model", tmp_path / "altered")
-    flip(tmp_path / "altered" / "model.json")
-    cases: list[tuple[Path, str | Path, int, str]] = [
-        (tmp_path / "absent", "a.csv", 66, "no such folder"),
-        (tmp_path / "folder.csv", "a.csv", 66, "holds no model"),
-        (tmp_path / "unfinished", "a.csv", 66, "train it to its end"),
-        (tmp_path / "damaged", "a.csv", 65, "arrays.npz"),
-        (tmp_path / "altered", "a.csv", 65, "model.json"),
-        (run, "a.npz", 2, "suffix"),
-        (run, "absent/a.csv", 73, "no folder"),
-        (run, "file/a.csv", 73, "no folder"),
-        (run, "folder.csv", 73, "folder"),
-        (run, "x" * 300 + ".csv", 2, "the name is too long for a file; choose a shorter one"),
-        *(
-            (run, run / name, 2, "lies in the folder of the model")
-            for name in ("model/a.csv", "a.csv", "b/../model/a.csv")
-        ),
-    ]
-    before = sorted(tmp_path.rglob("*"))
-    for model, out, code, words in cases:
-        assert predict(model, good, tmp_path / out, "--force") == code, words
-        assert words in the_error(capsys)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_no_part_of_the_data_is_replaced(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
     for name in ("a", "b"):
         np.savetxt(tmp_path / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
@@ -419,27 +318,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(rings: Runs, tmp_path: Path) 
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 0
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose labels have commas and letters beyond ASCII; its folder holds data.npz too."""
-    folder = tmp_path_factory.mktemp("letters")
-    y = np.array(["ä,b", "日本", 'c"'])[np.digitize(X[:, 0], [-2, 2])]
-    np.savez(folder / "data.npz", X=X, y=y)
-    return train_beside(folder, "run", folder / "data.npz", "--centers", "30")
-
-
-def test_predictions_need_no_labels_that_can_be_read(letters: Path, tmp_path: Path) -> None:
-    with np.load(letters.parent / "data.npz") as found:
-        y = found["y"]
-    write_zarr(tmp_path / "new.zarr", 50, X=X)
-    with warnings.catch_warnings(action="ignore"):  # zarr 3.1 says that strings have no specification, 3.4 does not
-        zarr.open_group(tmp_path / "new.zarr").create_array("y", data=y)
-    np.savez(tmp_path / "bare.npz", X=X)
-    outs = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
-    for data, out in zip(("new.zarr", "bare.npz"), outs, strict=True):
-        assert main([str(letters), str(tmp_path / data), "--out", out, "-q"]) == 0
-    assert Path(outs[0]).read_bytes() == Path(outs[1]).read_bytes()
-    assert set(loaded(Path(outs[0]))[0]) == set(y), "commas and quotes are read back"
-    assert evaluate.main([str(letters), str(tmp_path / "new.zarr")]) == 65

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from commands import IMAGES, TABLE_RUN, Capture, Patch, Runs, Trained, X, the_error
+from commands import IMAGES, TABLE_RUN, Capture, Patch, Runs, Trained, X
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
@@ -90,15 +90,6 @@ def test_the_numbers_are_those_of_the_report(trained: Trained, capsys: Capture) 
         assert any(title.startswith(words) for title in titles)
     assert f"calibration error {100 * report['probabilities']['calibration_error']:.2f} %" in " ".join(text.split())
     assert "Not shown" not in text
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    names = ("skipped_as_shrunk", "skipped_as_screened", "not_drawn")
-    visits, *skipped = (sum(record[name] for record in records) for name in ("visits", *names))
-    assert visits + sum(skipped) == 60 * len(records)
-    words = " ".join(text.split())
-    assert f"{visits} coordinates were visited, and {sum(skipped)} were not:" in re.sub("</?b>", "", words)
-    assert f"{skipped[1]} proved to be zero, {skipped[2]} not drawn" in words
-    for name in ("visits", *names):
-        assert sum(one[name] for one in report["solves"]) == sum(record[name] for record in records)
 
 
 def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, tmp_path: Path) -> None:
@@ -220,20 +211,6 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) 
     )
     assert report_page.needs_download(config.load("digits", None, {}).config) == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_input(images: Path, tmp_path: Path, capsys: Capture) -> None:
-    mine = tmp_path / "notes.html"
-    mine.write_text("mine")
-    for arguments, code, words in (
-        ([str(images), "--out", str(mine)], 2, f"--out {mine}: exists and is no report"),
-        ([str(images), "--out", str(images / "model" / "x.html")], 2, "--out"),
-        ([str(images), "--out", str(images / "report.json")], 2, "--out"),
-        ([str(images), "--out", str(tmp_path / "none" / "x.html")], 73, str(tmp_path / "none" / "x.html")),
-    ):
-        assert main(arguments) == code
-        assert the_error(capsys).startswith(f"error: {words}")
-    assert mine.read_text() == "mine"
 
 
 @pytest.mark.ci

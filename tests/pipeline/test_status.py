@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,10 @@ import pytest
 from commands import TABLE_RUN, Capture, Patch, Runs, Trained
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
-from pipeline.runtime.progress import Progress
 from pipeline.status import main
 from runs import python, report_of, sizes_and_times, train, wait_until
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
-from storage.lock import hold_lock
-from storage.records import write_record
 
 
 @pytest.fixture
@@ -93,23 +89,6 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert facts["progress"]["note"] == seen[0]["progress"]["note"], "where it was"
     assert facts["resume"] == f"python -m pipeline.train {tables / 'classes.npz'} --run-dir {killed} --resume auto"
     assert f"continue with: {facts['resume']}" in lines(facts)
-
-
-def test_progress_and_the_last_message(unfinished: RunLayout) -> None:
-    progress = Progress(50, 150, "rows", "residuals", "gap 0.1", 200.0)
-    facts = {"stage": "statistics", "pid": 1, "stages": {}, "peak_rss_bytes": 3 * 2**20, "progress": asdict(progress)}
-    write_record(unfinished.state, facts)
-    with unfinished.log.open("a") as log:
-        log.write('{"event": "message", "message": "round 1: gap 2.0e-03"}\n{"event": "message", "mess')
-    with hold_lock(unfinished.lock, "training"):
-        found = status(unfinished.root)
-    assert found["progress"] == asdict(progress)
-    text = "\n".join(lines(found))
-    assert "stage: statistics, 33%, 3 min left, 50 of 150 rows, residuals, gap 0.1\n" in text
-    assert "last message: round 1: gap 2.0e-03\n" in text
-    assert "peak memory: 3 MiB" in text
-    killed = status(unfinished.root)
-    assert killed["progress"] == asdict(progress) | {"seconds_left": None}
 
 
 def test_missing_files_do_not_stop_it(unfinished: RunLayout) -> None:

@@ -1,6 +1,5 @@
 """The main command, end to end, on data that need no download."""
 
-import json
 import os
 import re
 import shutil
@@ -10,12 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import FEWER, TARGETS, Capture, Patch, Trained, X, the_error
-from features.descriptors.extraction import FeatureSpec, extract
-from features.open_source import open_source
-from features.source import SourceSpec
+from commands import Capture, Trained, the_error
 from pipeline import predict
-from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.lock import hold_lock
 
@@ -55,23 +50,6 @@ def test_blas_threads_do_not_change_the_bytes(
     assert model_bytes(tmp_path / "run") == model_bytes(serial)
 
 
-def test_the_model_is_of_upright_images_and_says_so(finished_run: TrainedRuns) -> None:
-    """The features of the first run lie in the same folder and must not be taken for those of the second."""
-    small = ("--centers", "40", "--features", "sphog", *FEWER)
-    plain = finished_run(*small)
-    upright = finished_run(*small, "--set", "features.deskew=0.5", "--set", "features.power=0.5")
-    model = load_model(upright / "model")
-    assert model.features == FeatureSpec("sphog", deskew=0.5, power=0.5)
-    source = open_source(SourceSpec("digits", n_train=300, n_test=60, seed=3))
-    images = source.read("train", 0, 300)[0][model.center_index]
-    np.testing.assert_array_equal(model.centers, extract(model.features, images))
-    np.testing.assert_array_equal(model.centers, model.features_of(images))
-    assert (report_of(upright)["deskew"], report_of(upright)["power"]) == (0.5, 0.5)
-    described = {run: json.loads((run / "model" / "model.json").read_text())["features"] for run in (plain, upright)}
-    assert described[plain] == {"name": "sphog", "algorithm_version": 1}
-    assert described[upright] == described[plain] | {"deskew": 0.5, "deskew_version": 1, "power": 0.5}
-
-
 def test_model_files_hold_no_path_or_host(images: Path) -> None:
     binary = b"".join(path.read_bytes() for path in (images / "model").iterdir())
     assert str(images.parent).encode() not in binary
@@ -105,39 +83,6 @@ def test_missing_the_tolerance_is_never_a_silent_success(
     train(tmp_path / "run", features, *arguments, dataset=classes, quiet=False, code=3)
     assert report_of(tmp_path / "run")["converged"] is False
     assert "NOT CONVERGED" in capsys.readouterr().out
-
-
-def table(path: Path, X: np.ndarray, y: np.ndarray) -> str:
-    np.savez(path, X=X, y=y)
-    return str(path)
-
-
-Y = TARGETS["regression"]
-NAN = np.where(X[37, 1] == X, np.nan, X)
-BAD_INPUT = {
-    "unknown dataset": ("nonesuch", [], 2, "nonesuch"),
-    "missing file": ("absent/file.npz", [], 66, "file.npz"),
-    "an empty word": ("digits", [""], 2, "unrecognized arguments"),
-    "an unknown option": ("digits", ["--colour", "red"], 2, "unrecognized arguments: --colour red"),
-    "an option almost right": ("digits", ["--center=9"], 2, "arguments: --center=9; did you mean --centers?"),
-    "an unknown key": ("digits", ["--set", "solver.penatly=1"], 2, "solver.penalty"),
-    "more centers than rows": ("digits", ["--centers", "100000"], 2, "1348"),
-    "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),
-    "resume what is not there": ("digits", ["--resume", "require"], 66, "holds no run"),
-    "a scheduler without a key": ("digits", ["--scheduler", "tls://127.0.0.1:9"], 2, "COMM__TLS__CLIENT__KEY"),
-    "a setting without effect": ("digits", ["--set", "data.drop=a"], 2, "no effect"),
-    "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
-    "NaN in the data": ("NAN", [], 65, "row 37"),
-    "labels of one class": ("ONE", [], 65, "one class"),
-}
-
-
-@pytest.mark.parametrize(("run", "shared"), [("a", "a/features"), ("a/run", "a"), ("a", "a"), ("link", "a/features")])
-def test_a_run_and_the_shared_features_lie_apart(tmp_path: Path, capsys: Capture, run: str, shared: str) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    train(tmp_path / run, tmp_path / shared, code=2)
-    assert "neither may lie inside the other" in the_error(capsys)
-    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("name", [".tmp-", ".tmp-thesis-0123456789abcdef", ".old-thesis-0123456789abcdef", "env.json"])
@@ -192,35 +137,6 @@ def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path: Path, c
         for resume in ("auto", "never"):
             train(run, tmp_path / "features", "--resume", resume, dataset=nowhere, code=73)
             assert f"locked by process {os.getpid()}" in the_error(capsys)
-
-
-@pytest.mark.parametrize(("scale", "word"), [(1e160, "large"), (1e300, "large"), (1e-170, "small")])
-@pytest.mark.parametrize(
-    "options", [(), ("--sigma2", "auto"), ("--set", "solver.intercept=false"), ("--penalty", "auto")]
-)
-def test_targets_whose_squares_leave_float64_are_told_in_one_line(
-    features: Path, tmp_path: Path, capsys: Capture, scale: float, word: str, options: tuple[str, ...]
-) -> None:
-    train(tmp_path / "run", features, *options, dataset=table(tmp_path / "t.npz", X, scale * Y), code=65)
-    assert f"the targets are too {word}" in the_error(capsys)
-
-
-@pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
-    case: str, features: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
-    dataset, arguments, code, words = BAD_INPUT[case]
-    made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(160, int))}
-    if dataset in made:
-        dataset = table(tmp_path / "data.npz", *made[dataset])
-    run = tmp_path / "run"
-    monkeypatch.setattr("pipeline.runtime.dask_executor.CONNECT_SECONDS", 1)
-    train(run, features, *arguments, dataset=dataset, code=code)
-    assert words in the_error(capsys)
-    # A row that turns out bad while features are computed leaves a folder; what is seen before leaves none.
-    assert run.exists() == (case == "NaN in the data")
-    assert not (run / "model").exists()
-    assert not (run / "report.json").exists()
 
 
 def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> None:

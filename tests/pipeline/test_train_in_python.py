@@ -13,22 +13,16 @@ import pandas
 import pytest
 
 import runs
-from commands import IMAGES, Capture, Trained
-from features.cell_text import names_in, names_text
+from commands import IMAGES, Trained
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.tables.encoding import EncodingRequest
 from pipeline import train
-from pipeline.config import settings as configuration
-from pipeline.config.command_line import parse, words_of
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
 from pipeline.predict import main as predict
-from pipeline.status import main as status
 from runs import TrainedRuns, files_of, model_bytes
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
-LONG = SMALL | {"schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoint_every": "0.1s"}
 
 
 def test_it_is_the_command_of_that_name(
@@ -48,17 +42,6 @@ def test_it_is_the_command_of_that_name(
     assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
     assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
-
-
-@pytest.mark.parametrize("names", [["age", "weight, kg"], ['5" disk', "b"], [" padded", "c"], [""], ["", "d"]])
-def test_a_name_with_a_comma_is_not_taken_for_two(names: list[str]) -> None:
-    words = words_of("table.csv", {}, {"data.columns": names, "data.categorical": f"onehot:{names_text(names)}"})
-    config = configuration.load("table.csv", None, parse(words).assignments).config
-    assert config.data.columns == tuple(names)
-    assert EncodingRequest.read(config.data.categorical, None).columns == tuple(names)
-    assert names_in("a, b ,,c") == ("a", "b", "c")
-    with pytest.raises(ConfigError, match="must be names of columns whose quotes end"):
-        configuration.load("table.csv", None, {"data.drop": ('"a, b', "--set")})
 
 
 def test_the_model_predicts_what_the_command_writes(trained: Trained, features: Path, tmp_path: Path) -> None:
@@ -133,34 +116,10 @@ def test_exit_reasons_are_exceptions(images: Path, features: Path, tmp_path: Pat
         train("digits", run_dir=images, features_dir=features)
     with pytest.raises(MissingRunError):
         train("digits", run_dir=tmp_path / "none", resume="require")
+    with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
+        train("digits", run_dir=tmp_path / "stopped", time_limit=0.01, quiet=True, features_dir=features)
     with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
         train("digits", run_dir=images, resume="auto", sigma2=99)
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("default_interrupt")
-def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
-    classes: Path, features: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    whole = train(classes, run_dir=tmp_path / "whole", **LONG, features_dir=features)
-    asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, "features_dir": features}
-    seen: list[bool] = []
-
-    def before_the_solve(record: dict[str, Any]) -> None:
-        if record.get("stage") == "statistics" and not seen:
-            seen.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
-        train(classes, time_limit=0.01, **asked)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-        train(classes, callback=before_the_solve, **asked)
-    assert signal.getsignal(signal.SIGINT) is before
-    assert not (tmp_path / "run" / "model").exists()
-    assert status([str(tmp_path / "run")]) == 0
-    assert "stopped" in capsys.readouterr().out
-    assert model_bytes(train(classes, **asked).folder) == model_bytes(whole.folder)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])

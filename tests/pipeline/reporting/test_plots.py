@@ -1,15 +1,12 @@
 """Plots of the page: points and ticks where their numbers say, bars, and pictures as they were."""
 
-import base64
-import io
 import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from pipeline.reporting.page import environment
-from pipeline.reporting.plots import Axis, Lines, of_run, picture, plot
+from pipeline.reporting.plots import Axis, Lines, of_run, plot
 
 DRAWING = environment().get_template("drawing.html.j2").module
 
@@ -57,19 +54,3 @@ def test_what_has_no_place_is_left_out() -> None:
     assert len(many) == 400
     assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
     assert of_run(None, [{"iteration": 3}], ()) == {}
-
-
-def test_bars_and_pictures() -> None:
-    svg = DRAWING.bars([("<a>", 1.0), ("b", -2.0), ("c", 0.0)])
-    heights = [float(number) for number in re.findall(r'height="([0-9.]*)" fill', svg)]
-    assert heights == [5.5, 11.0, 0.0]
-    assert "&lt;a&gt;: 1" in svg
-
-    def shown(image: np.ndarray) -> np.ndarray:
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture(image).partition(",")[2]))))
-
-    image = np.random.default_rng(0).integers(0, 256, (28, 20), np.uint8)
-    np.testing.assert_array_equal(shown(image), image)
-    np.testing.assert_array_equal(shown(np.array([[-1.0, 0.0], [0.5, 1.0]])), [[0, 128], [191, 255]])
-    assert not shown(np.full((3, 3), 7.0)).any()
-    assert shown(np.zeros((300, 129), np.uint8)).shape == (60, 26)

@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.evaluate import main as evaluate
 from pipeline.report import main as write_report
-from pipeline.reporting.result_table import certificate_words, not_converged, table
 from runs import TrainedRuns, report_of, save_once, train
 
 FEW = ("--centers", "60", "--sigma2", "1", "--penalty", "none")
@@ -62,40 +61,3 @@ def test_weights_find_more_of_a_rare_class(rare: Path, finished_run: TrainedRuns
     missed = report_of(finished_run(*FEW, dataset=rare))
     report = report_of(finished_run(*FEW, *more, dataset=rare))
     assert report["by_class"][1]["recall"] > missed["by_class"][1]["recall"] + 0.1
-
-
-def test_of_many_classes_the_table_names_the_worst(
-    shared_folder: Path, finished_run: TrainedRuns, capsys: pytest.CaptureFixture[str]
-) -> None:
-    X = np.random.default_rng(0).random((900, 3))
-    path = shared_folder / "dozen.npz"
-    save_once(path, X=X, y=np.array(list("abcdefghijkl"))[(12 * X[:, 0]).astype(int)])
-    run = finished_run(*FEW, dataset=path)
-    report = report_of(run)
-    lines = lines_of_classes("\n".join(table(report)))
-    worst = sorted((one for one in report["by_class"] if one["recall"] < 0.9), key=lambda one: one["recall"])
-    assert [line.split(":")[0] for line in lines[1:]] == [f"class {one['label']}" for one in worst[:10]]
-    assert len(worst) > 10, "else this test shows nothing"
-    assert f"recall below 90 %: {len(worst)} of 12 classes; the lowest 10" in table(report)
-    assert evaluate([str(run)]) == 0
-    everything = lines_of_classes(capsys.readouterr().out)
-    assert len(everything) == 13
-    assert set(lines[1:]) < set(everything)
-
-
-def test_solves_that_ended_alike_and_their_certificate_are_a_line_each() -> None:
-    ended = [("a", 0.1, "raise it"), ("b", 0.2, "lower it"), ("c", 1e-9, None), ("d", 0.3, "raise it")]
-    solves = [
-        {"output": name, "relative_gap": gap, "converged": status is None, "status": status}
-        for name, gap, status in ended
-    ]
-    assert not_converged({"tolerance": 0.001, "solves": solves}) == [
-        "NOT CONVERGED: outputs a, d: relative gaps up to 3.0e-01, asked 0.001: raise it",
-        "NOT CONVERGED: output b: relative gap 2.0e-01, asked 0.001: lower it",
-    ]
-    assert certificate_words({"solves": solves, "precision": "float64"}) == (
-        "certificate: each of 4 relative gaps is at most 3.0e-01"
-    )
-    assert certificate_words({"solves": solves[2:3], "precision": "float32"}) == (
-        "certificate: the relative gap is 1.0e-09, for kernel values rounded to float32"
-    )

@@ -4,26 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.linalg import LinAlgError
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
-from pipeline.solvers.forward_backward_selection import Selection, drop, forward, select
+from pipeline.solvers.forward_backward_selection import drop, forward, select
 from pipeline.solvers.greedy_choice import (
-    GreedyChoice,
-    Preselection,
-    RowSet,
     candidate_batches,
-    choose_greedily,
     held_out_curve,
-    prefix_weights,
-    preselection,
 )
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
 
-Parts = tuple[GramStatistics, GramStatistics]
 SMALL_SLABS = {"SLAB_ROWS": 3, "STRIPE": 5, "BACK_BLOCK": 5}  # columns are worked on a few at a time
 
 
@@ -81,28 +73,6 @@ def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> No
         assert len({tuple(way.chosen) for way in ways}) == 1
 
 
-def test_of_a_block_without_a_factor_the_part_that_has_one_is_kept(monkeypatch) -> None:
-    """With too little damping a column may look new to the others, and be spanned by them when its turn comes."""
-    for name, value in (("LEAST_DAMPING", 0.0), ("DAMPING", 1e-15), ("SLAB_ROWS", 16)):
-        monkeypatch.setattr(greedy, name, value)
-    left_out = 0
-    for seed, (dimensions, width) in enumerate([(1, 1.0), (1, 10.0), (2, 10.0), (3, 100.0)]):
-        draw = np.random.default_rng(seed)
-        points, X = draw.uniform(-1, 1, (120, dimensions)), draw.uniform(-1, 1, (600, dimensions))
-        K = np.asarray(GaussianKernel(points, width, np.float64).block(X))
-        Y = np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * draw.standard_normal((600, 1))
-        statistics, seen = statistics_of(K, Y), list[list[int]]()
-        whole = forward(statistics, 120, intercept=False, after=seen.append)
-        chosen = whole.chosen.tolist()
-        assert len(chosen) == len(set(chosen)) >= 8
-        for first in (told for told in seen if len(told) % 16 == 0):  # as checkpoints are, before the factor is made
-            left_out += first != chosen[: len(first)]
-            again = forward(statistics, 120, intercept=False, first=np.array(first))
-            assert np.array_equal(again.chosen, whole.chosen)
-            assert np.array_equal(again.reductions, whole.reductions)
-    assert left_out
-
-
 def test_copies_are_refused() -> None:
     rng = np.random.default_rng(1)
     points = rng.uniform(-3, 3, (40, 2)).astype(np.float32)
@@ -139,23 +109,6 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
     assert error(found.chosen) <= 1.02 * error(np.arange(160)) + 1e-4
 
 
-def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
-    """New rows of a slab that is full are made anew, whatever their error."""
-    statistics = statistics_of(*selection_data(8, n=300, m=120))
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 16)
-    usual = forward(statistics, 112, intercept=True)
-    append = greedy._Factor.append
-
-    def inexact(self, columns) -> None:
-        append(self, columns)
-        self._slabs[-1] *= 1 + 1e-4
-
-    monkeypatch.setattr(greedy._Factor, "append", inexact)
-    mended = forward(statistics, 112, intercept=True)
-    assert np.array_equal(mended.chosen, usual.chosen)
-    np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-8)
-
-
 def test_what_cannot_be_chosen() -> None:
     K, Y = selection_data(11)
     for size in (0, 13):
@@ -183,15 +136,6 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
     tried = [least_squares(fit.cut(few), fraction * scale, intercept=intercept) for fraction in fractions]
     direct = [hold_out.cut(few).squared_error(one.weights, one.intercept).sum() / 90 for one in tried]
     assert curve[0] == pytest.approx(min(direct), rel=1e-9)
-
-
-def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
-    K, Y = selection_data(14)
-    broken = statistics_of(K, Y)
-    broken.gram[:] = -broken.gram
-    with pytest.raises(LinAlgError):
-        prefix_weights(broken, np.array([3]), 1e-6, intercept=False)
-    assert np.isinf(held_out_curve(broken, broken, np.array([3]), intercept=False)).all()
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -224,54 +168,6 @@ def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
     again = forward(statistics, 90, intercept=True, n_threads=3)
     assert np.array_equal(again.chosen, few.chosen)
     assert np.array_equal(again.reductions, few.reductions)
-
-
-@pytest.fixture(scope="module")
-def parts() -> Parts:
-    """Statistics of the fit rows and of the held-out rows, of 120 columns."""
-    draw = np.random.default_rng(1)
-    X = draw.normal(size=(600, 2))
-    y = (np.sin(3 * X[:, 0]) * X[:, 1] + 0.3 * draw.normal(size=600))[:, None]
-    K = np.asarray(GaussianKernel(X[:120], 0.3, np.float64).block(X))
-    return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
-
-
-def chosen(parts: Parts, size: int) -> tuple[GreedyChoice, list[RowSet]]:
-    asked: list[RowSet] = []
-
-    def on(part: RowSet, statistics: GramStatistics) -> Selection:
-        asked.append(part)
-        return select(statistics, size, intercept=True)
-
-    return choose_greedily(*parts, parts[0] + parts[1], on, intercept=True), asked
-
-
-def test_centers_are_chosen_on_the_fit_rows_and_on_all_rows(parts: Parts) -> None:
-    choice, asked = chosen(parts, 30)
-    assert asked == ["fit", "all"]
-    np.testing.assert_array_equal(choice.tried, select(parts[0], 30, intercept=True).chosen)
-    np.testing.assert_array_equal(choice.chosen, select(parts[0] + parts[1], 30, intercept=True).chosen)
-    assert choice.sizes[-1] == 30
-    assert len(choice.sizes) == len(choice.hold_out_errors)
-
-
-def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
-    silent = tuple(
-        GramStatistics(p.gram, 0 * p.kty, 0 * p.yty, p.column_sums, 0 * p.target_sums, p.weight_sum) for p in parts
-    )
-    choice, asked = chosen(silent, 5)  # type: ignore[arg-type]
-    assert asked == ["fit"]
-    assert not len(choice.chosen) + len(choice.tried) + len(choice.sizes)
-
-
-def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
-    assert preselection(54_000, 12_000, 12_000, 2500) == Preselection(4000, 4000, 9000 / 54_000)
-    assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 11_000 / 54_000)
-    assert preselection(54_000, 3500, 3500, 1200) is None, "2000 finalists of 3500 candidates"
-    assert preselection(9000, 6000, 6000, 1000) is None, "5000 of 9000 rows"
-    assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 5000 / 54_000)
-    assert preselection(1000, 1000, 300, 60) == Preselection(200, 200, 0.8)
-    assert preselection(500, 1000, 300, 60) == Preselection(200, 200, 1.0)
 
 
 def test_every_candidate_has_one_turn() -> None:

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from pipeline.solvers.held_out_losses import is_better, log_losses, lowest_point
+from pipeline.solvers.held_out_losses import is_better, log_losses
 
 draw = np.random.default_rng(0)
 BEFORE = draw.exponential(1.0, 400)
@@ -62,9 +62,3 @@ def test_the_log_loss_is_that_of_the_best_temperature(n_outputs: int) -> None:
     best = minimize_scalar(mean, bounds=(0.01, 100), method="bounded").fun
     assert best - 1e-9 <= found < 1.02 * best
     assert np.average(log_losses(f, truth, weights, 10.0), weights=weights) > found, "half of ten rows is wrong"
-
-
-def test_the_lowest_point_of_a_parabola_is_found() -> None:
-    assert lowest_point({step: float(np.exp((step - 0.3) ** 2)) for step in (-1, 0, 1, 2)}) == pytest.approx(0.3)
-    assert lowest_point({0: 1.0, 1: 2.0}) == 0
-    assert lowest_point({-1: np.inf, 0: 1.0, 1: 2.0}) == 0

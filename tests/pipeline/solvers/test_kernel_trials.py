@@ -30,7 +30,6 @@ from pipeline.solvers.kernel_trials import (
     search_from,
     search_kernel,
     simplest,
-    slopes,
     try_kernel,
 )
 from pipeline.solvers.lbfgs import PAIRS, Curvature, direction, next_point
@@ -160,67 +159,6 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel: type[Kernel]) -> None:
     assert best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
 
 
-def tried_widths(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[float], float]) -> list[tuple[float, int]]:
-    """Have trials with errors by their widths alone; return the list of their widths and first ridges."""
-    asked = list[tuple[float, int]]()
-
-    def try_width(_: Sample, trial: Trial) -> Trial:
-        asked.append((trial.sigma2, trial.ridge))
-        return replace(trial, error=error_of(trial.sigma2), ridge=(trial.ridge or 0) + 1)
-
-    monkeypatch.setattr(kernel_trials, "try_kernel", try_width)
-    return asked
-
-
-@pytest.mark.parametrize("best", [-4, -1, 0, 1, 3])
-def test_the_ladder_finds_the_best_width_and_asks_for_none_twice(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = sample_of(*waves(60))
-    asked = tried_widths(monkeypatch, lambda sigma2: abs(math.log2(sigma2 / 3.0) - best) + 1)
-    trials = best_width(sample, start(sample, sigma2=3.0), Search(40))
-    assert trials[0].sigma2 == 3.0 * 2.0**best
-    assert [one.error for one in trials] == sorted(one.error for one in trials)
-    widths = [width for width, _ in asked]
-    assert len(widths) == len(set(widths)) == len(trials) == abs(best) + (2 if best < 0 else 3)
-    assert [ridge for _, ridge in asked] == [None, *range(1, len(asked))], "each begins with the ridge before it"
-
-
-def test_widths_without_a_fit_are_passed_and_the_ladder_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = sample_of(*waves(60))
-    tried_widths(monkeypatch, lambda sigma2: sigma2 if sigma2 > 10 else math.inf)
-    assert best_width(sample, start(sample, sigma2=3.0), Search(40))[0].sigma2 == 12.0
-    asked = tried_widths(monkeypatch, lambda sigma2: math.inf)
-    assert best_width(sample, start(sample, sigma2=3.0), Search(40))[0].error == math.inf
-    assert len(asked) == 17, "some 2^-10 to 2^6 times the typical width, here 1"
-
-
-def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = waves(60)
-    sample = replace(sample_of(X, y), common=np.array([1.5, 0.5, 1.0, 0.7], np.float32))
-    asked = tried_widths(monkeypatch, lambda sigma2: 1.0)
-    given = Search(20, (DIAGONAL,), sigma2=0.7)
-    search_kernel(sample, GAUSSIAN, given)
-    best_width(sample, start(sample, sigma2=0.7), given)
-    assert {width for width, _ in asked} == {0.7}
-
-
-@pytest.mark.ci
-def test_rounds_begin_where_only_narrow_widths_and_many_candidates_have_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, of_sample = np.random.default_rng(4), np.random.default_rng(100)
-    X = rng.normal(size=(2500, 24))
-    y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=2500)
-    sample = replace(sample_of(X, y), folds=np.where(of_sample.random(2500) < 1 / 3, 0, -1))
-    sample = replace(sample, points=X[of_sample.permutation(2500)[:750]])
-    search = Search(250, (DIAGONAL,))
-    base, best = search_kernel(sample, GAUSSIAN, search)
-    assert best.error < 0.1 * base.error
-    assert best.n_centers == 250
-    assert set(np.argsort(importances(best.scales))[-3:]) == {0, 1, 2}
-    for constant, value in (("START_WIDTHS", (1.0, 0.25)), ("START_CENTERS", 1)):
-        with monkeypatch.context() as patched:
-            patched.setattr(kernel_trials, constant, value)
-            assert search_kernel(sample, GAUSSIAN, search)[-1].error > 0.9 * base.error, "there they never start"
-
-
 def test_a_metric_finds_the_directions_that_matter() -> None:
     rng = np.random.default_rng(4)
     X = rng.normal(size=(1200, 8))
@@ -256,17 +194,6 @@ def test_the_other_kernel_learns_a_scale_for_each_feature() -> None:
     assert (base.kind, best.kind) == (PLAIN, DIAGONAL)
     assert best.error < 0.7 * base.error
     assert set(np.argsort(importances(best.scales))[-2:]) == {2, 5}
-
-
-def test_kinds_of_scales() -> None:
-    assert kinds_of("learned", GAUSSIAN, 200, 1e6) == (DIAGONAL, METRIC)
-    assert kinds_of("learned", GAUSSIAN, 201, 1e6) == (DIAGONAL,)
-    assert kinds_of("learned", PRODUCT, 3, 1e6) == (DIAGONAL,)
-    assert kinds_of("learned", GAUSSIAN, 20, 210) == kinds_of("learned", GAUSSIAN, 4, 10) == (DIAGONAL, METRIC)
-    assert kinds_of("learned", GAUSSIAN, 20, 209) == kinds_of("learned", GAUSSIAN, 4, 9) == (DIAGONAL,), "free numbers"
-    assert kinds_of(METRIC, GAUSSIAN, 3, 1e6) == (METRIC,)
-    assert kinds_of(DIAGONAL, GAUSSIAN, 3, 1e6) == (DIAGONAL,)
-    assert kinds_of("none", GAUSSIAN, 3, 1e6) == kinds_of(None, GAUSSIAN, 3, 1e6) == ()
 
 
 def trials_of(errors: str) -> list[Trial]:
@@ -318,21 +245,6 @@ def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
     assert len(search_kernel(replace(sample, common=common), GAUSSIAN, asked)) == 1, "with --scale none"
 
 
-@pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
-def test_scales_keep_the_typical_distance_and_can_be_zero(kernel: type[Kernel]) -> None:
-    points = np.random.default_rng(0).normal(size=(300, 5))
-    typical = kernel.typical_sigma2(points * [1, 2, 1, 1, 1])
-    before = Trial(kernel, PLAIN, np.array([1, 2, 1, 1, 1], np.float32), 1.0, 300, typical=typical)
-    scales = next_scales(before, np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points)
-    np.testing.assert_allclose(scales / scales[0], [1.0, 1.0, 0.0, 0.005, 0.5], rtol=1e-6)
-    assert kernel.typical_sigma2(points * scales) == pytest.approx(typical, rel=1e-5)
-    sharper = next_scales(before, np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points, 1.5)
-    np.testing.assert_allclose(sharper / sharper[0], (scales / scales[0]) ** 1.5, rtol=1e-5)
-    np.testing.assert_array_equal(next_scales(before, np.zeros(5), points), before.scales)
-    assert importances(scales).sum() == pytest.approx(1.0)
-    assert importances(np.array([2.0, 0.0, 1.0], np.float32)).tolist() == pytest.approx([0.8, 0.0, 0.2])
-
-
 def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> None:
     rng = np.random.default_rng(5)
     points, gradients = rng.normal(size=(200, 4)), rng.normal(size=(50, 4)) * [1.0, 2.0, 0.5, 0.0]
@@ -345,15 +257,6 @@ def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> No
         np.testing.assert_array_equal(root, root.T)
         metric = root @ root
         np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
-
-
-def test_weights_of_any_size_have_the_same_slopes() -> None:
-    sample = sample_of(*waves(100))
-    trial = try_kernel(sample, start(sample))
-    for kind in (DIAGONAL, METRIC):
-        one, huge = (slopes(sample, replace(trial, weights=size * trial.weights), kind) for size in (1.0, 1e200))
-        np.testing.assert_allclose(huge["slopes"], one["slopes"], rtol=1e-12)
-    np.testing.assert_array_equal(slopes(sample, start(sample), DIAGONAL)["slopes"], np.zeros(4))
 
 
 def test_direction_is_that_of_the_dense_inverse() -> None:
@@ -385,13 +288,6 @@ def test_it_finds_the_end_of_a_curved_valley() -> None:
         assert rosen(new) < rosen(x)
         x, curvature = new, curvature.with_pair(new - x, rosen_der(new) - gradient)
     np.testing.assert_allclose(x, 1.0, atol=1e-4)
-
-
-def test_at_a_minimum_there_is_no_next_point_and_a_pair_that_tells_nothing_is_forgotten() -> None:
-    x, nothing = np.ones(4), Curvature.nothing(4)
-    for gradient in (rosen_der(x), np.ones(4)):
-        assert next_point(x, 0.0, gradient, nothing, 0.1, lambda at: float(rosen(at))) is None
-        assert nothing.with_pair(x, -gradient) is nothing
 
 
 def test_features_that_rounds_have_put_to_sleep_are_woken() -> None:

@@ -1,7 +1,6 @@
 """Least squares and its ridge against scikit-learn's, a path and its search, final weights, rows left out."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, penalty_max, search
 from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, LeftOut, RidgeFit, least_squares, refit, with_ridge
 from pipeline.solvers.solve import solve
-from pipeline.solvers.state import SolverOptions, warm_state
+from pipeline.solvers.state import SolverOptions
 
-Table = tuple[np.ndarray, np.ndarray, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Curve = Callable[[int], float]
 RIDGE = 0.3
@@ -92,23 +90,6 @@ def test_all_weights_are_zero_at_the_largest_penalty_and_not_below() -> None:
         problems = [problem_of(K, Y[:, output], factor * largest) for output in range(3)]
         found = [solve(one, SolverOptions(tolerance=1e-8), np.random.default_rng(0)) for one in problems]
         assert all(solution.n_active == 0 for solution in found) == empty
-
-
-def test_a_path_meets_the_separate_solves() -> None:
-    K, Y = columns()
-    problem = problem_of(K, Y[:, 0], 1.0)
-    largest = penalty_max(problem.kty)
-    penalties = np.geomspace(largest, 1e-4, 8).tolist()
-    options, weights, evaluations = SolverOptions(tolerance=1e-9), np.zeros(len(problem.kty)), []
-    for penalty in penalties:
-        here = replace(problem, penalty=penalty)
-        warm = solve(here, options, np.random.default_rng(0), start=warm_state(weights))
-        alone = solve(here, options, np.random.default_rng(0))
-        assert warm.converged
-        assert np.isclose(warm.objective, alone.objective, rtol=1e-8)
-        evaluations.append((warm.state.evaluations, alone.state.evaluations))
-        weights = warm.weights
-    assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
 
 
 def falling(number: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from pipeline.solvers import shrinking
 from pipeline.solvers import solve as solving
 from pipeline.solvers.coordinate_descent import factorise
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.solve import Solution, Status, solve
+from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
 SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
@@ -26,52 +25,6 @@ UNIFORM = SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000)
 def many_columns(m: int = 600) -> Problem:
     """A kernel machine whose optimum keeps few of its columns."""
     return make_kernel(0, n=700, m=m, penalty=0.5)[2]
-
-
-def never(patch: pytest.MonkeyPatch) -> None:
-    """Switch nothing off."""
-
-
-def no_shrinking(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shrinking, "LEAST_VIOLATION", 0.0)
-
-
-def no_screening(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(solving, "gap_safe_screen", lambda scores, *_: np.zeros(len(scores), bool))
-
-
-def no_short_opening(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shrinking, "SHORT_SWEEP", 600)
-
-
-# For each count: the problem and options in which it counts something, and what switches the skipping off.
-Switch = Callable[[pytest.MonkeyPatch], None]
-COUNTED: list[tuple[str, Callable[[], Problem], SolverOptions, Switch]] = [
-    ("skipped_as_shrunk", many_columns, SHRINKING, no_shrinking),
-    ("skipped_as_screened", unlike_columns, SHRINKING, no_screening),
-    ("skipped_as_screened", unlike_columns, NEWTON, no_screening),
-    ("not_drawn", many_columns, SHRINKING, no_short_opening),
-]
-
-
-@pytest.mark.parametrize(("count", "make", "options", "switch_off"), COUNTED)
-def test_each_count_is_of_what_its_skipping_leaves_out(
-    count: str, make: Callable[[], Problem], options: SolverOptions, switch_off: Switch
-) -> None:
-    problem, found = make(), dict[bool, Solution]()
-    for skipping in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            (never if skipping else switch_off)(patch)
-            found[skipping] = solve(problem, options, np.random.default_rng(0))
-    skipped, all_visited = found[True], found[False]
-    assert skipped.converged
-    assert all_visited.converged
-    assert skipped.state.totals[count] >= 300
-    assert all_visited.state.totals[count] == 0
-    assert skipped.objective == pytest.approx(all_visited.objective, rel=1e-9)
-    if count == "skipped_as_shrunk":
-        assert skipped.state.totals["visits"] < all_visited.state.totals["visits"] / 3
-        assert skipped.state.evaluations < all_visited.state.evaluations / 3
 
 
 @pytest.mark.parametrize("options", [SHRINKING, NEWTON, UNIFORM, replace(UNIFORM, schedule="paper")])
@@ -148,24 +101,6 @@ def test_shrinking_changes_no_optimum_from_warm_weights(penalty: float) -> None:
     assert solution.state.records[0].not_drawn == 0, "no opening"
     assert solution.state.records[0].skipped_as_shrunk > 0, "by the scores of the weights it starts from"
     assert solution.objective == pytest.approx(solve(problem, NEWTON, np.random.default_rng(0)).objective, rel=1e-6)
-
-
-def orthogonal(m: int, relevant: int, penalty: float) -> Problem:
-    """Columns of which a coordinate step finds the optimum at once; targets of `relevant` of them."""
-    rng = np.random.default_rng(m)
-    kty = np.zeros(m)
-    kty[rng.permutation(m)[:relevant]] = rng.uniform(1, 2, relevant)
-    return Problem(np.eye(m), kty, float(kty @ kty), penalty)
-
-
-@pytest.mark.parametrize("relevant", [1, 3])
-def test_a_first_sweep_that_meets_no_violator_is_not_the_last(relevant: int) -> None:
-    """It visits 200 of 2000 coordinates."""
-    problem = orthogonal(2000, relevant, 0.5)
-    solution = solve(problem, SHRINKING, np.random.default_rng(0))
-    assert solution.state.records[0].n_active < relevant
-    assert solution.converged
-    assert solution.n_active == relevant
 
 
 @pytest.mark.parametrize("most", range(2, 40, 4))

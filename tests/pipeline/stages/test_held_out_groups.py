@@ -9,7 +9,6 @@ import pytest
 from sklearn.metrics import log_loss
 
 from cases import SERIAL
-from features.errors import DataError
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
@@ -119,22 +118,6 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
         assert (" ".join(asked[:2]) or "least squares") in told
     assert "or --set statistics.hold_out=0 without --" in told
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
-
-
-def test_a_row_of_an_array_without_a_group_is_told(table: dict[str, np.ndarray], tmp_path: Path) -> None:
-    gaps = table | {"g": np.where(np.arange(500) == 407, np.nan, table["g"])}
-    with pytest.raises(DataError, match=r"groups g: row 407 has no group \(''\); name one for each row"):
-        open_source(SourceSpec(str(write(tmp_path, gaps, "npz")), groups="g"))
-    with pytest.raises(DataError, match="groups g of test: row 7 has no group"):
-        open_source(replace(parts_of(gaps, tmp_path, "npz"), groups="g"))
-
-
-def test_labels_that_the_split_by_groups_took_are_told(
-    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write(tmp_path, table | {"g": table["y"]}, "npz")
-    assert main([str(data), "--set", "data.groups=g", "--run-dir", str(tmp_path / "run"), "-q"]) == 65
-    assert "so the split by groups g left them; give groups of several labels" in capsys.readouterr().err
 
 
 def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) -> None:

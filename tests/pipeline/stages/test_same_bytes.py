@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from cases import CASES, SERIAL
-from commands import flip
 from pipeline import report
 from pipeline.kernels import exact_sums
 from pipeline.runtime import row_pass, run_folder
@@ -92,15 +91,6 @@ def test_threads_that_share_their_sums_make_the_same_bytes(
     assert found[0] == found[1] == found[2]
 
 
-# What a run learned, moved or grew to, beside the weights.
-DAMAGED = {
-    "learned scales": "scales/learned.npz",
-    "a metric": "scales/learned.npz",
-    "a selection, moved": "solutions/final.npz",
-    "by a budget": "solutions/final.npz",
-}
-
-
 @pytest.fixture
 def resume(tables: Path, features: Path) -> Resume:
     """Resume a run of a case, without some of its files and folders; return the exit code."""
@@ -112,28 +102,6 @@ def resume(tables: Path, features: Path) -> Resume:
         return main([str(CASES[case].dataset(tables)), *options])
 
     return resumed
-
-
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.ci] * ("moved" not in c)) for c in DAMAGED])
-def test_damage_is_told_and_what_is_lost_is_made_again_to_the_same_bytes(
-    trained: Callable[..., Path], tables: Path, resume: Resume, case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Moved centers whose positions are lost are never taken for those that stay."""
-    name, last = DAMAGED[case], ("report.json", "model", "markers/evaluate")
-    run = trained(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables))
-    before = model_bytes(run)
-    assert resume(run, case, *last) == 0, "nothing else is needed"
-    flip(run / name)
-    assert resume(run, case, *last) == 65
-    told = capsys.readouterr().err
-    assert Path(name).name in told
-    folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
-    for lost in ([name], folders.replace(" and ", ", ").split(", ")):
-        if lost == ["scales/learned.npz"]:  # they are told as damaged ones are
-            assert resume(run, case, *last, *lost) == 65
-            continue
-        assert resume(run, case, *last, *lost) == 0
-        assert model_bytes(run) == before
 
 
 KINDS = [

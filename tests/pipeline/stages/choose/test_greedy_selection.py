@@ -69,17 +69,6 @@ def test_a_smaller_choice_is_a_prefix(finished_run: TrainedRuns, tables: Path, w
     assert model_bytes(again) == model_bytes(few)
 
 
-def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    X = np.repeat(rng.normal(size=(30, 2)), 12, axis=0)
-    np.savez(tmp_path / "copies.npz", X=X, y=X[:, 0] ** 2 + 0.1 * rng.normal(size=len(X)))
-    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none", "--select", "greedy:100", *SERIAL]
-    assert main([str(tmp_path / "copies.npz"), *run]) == 0
-    found = capsys.readouterr().out
-    assert "centers instead of 100: no other candidate adds anything" in found
-    assert load_model(tmp_path / "run" / "model").n_centers <= 30
-
-
 def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "few.npz", X=np.ones((26, 2)), y=rng.normal(size=26))

@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cases import SERIAL
 from pipeline.solvers import candidate_budget
-from pipeline.stages import held_out_decisions, training_rows
-from pipeline.stages.choose import grow_candidates
+from pipeline.stages import training_rows
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
@@ -81,17 +78,6 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(
     assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
 
 
-def test_the_width_is_tried_again_while_steps_are_cheap(grown: dict[tuple[str, str], Path]) -> None:
-    """Around where it is expected: as it was best before, or as much smaller as it has become."""
-    fits, most = fits_of(grown[TRIED]), STEPS[-1] * 2
-    for before, size in pairwise(STEPS):
-        widths = [width for one, width, _ in fits if one == size]
-        assert (len(widths) >= 3) == (4 * size <= most)
-        best = min((loss, width) for one, width, loss in fits if one == before)[1]
-        assert best / 4 <= widths[0] <= 2 * best
-    assert all(len({width for one, width, _ in fits_of(grown[case])}) == 1 for case in (GROWS, ENDS)), "as given"
-
-
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
 def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
     grown: dict[tuple[str, str], Path], case: tuple[str, str], tables: Path, features: Path, tmp_path: Path
@@ -108,38 +94,6 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
             np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
         assert ours["weight_sum"] == at_once["weight_sum"]
-
-
-def test_columns_of_the_last_steps_are_joined(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = list[tuple[int, int]]()
-    of_pass = grow_candidates.statistics_pass
-
-    def counted(task: object, parts: object, size: int, *, n_kept: int) -> object:
-        made.append((n_kept, size))
-        return of_pass(task, parts, size, n_kept=n_kept)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
-    train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
-    assert made == [(0, 40), (40, 80), (80, 160), (160, 320), (320, report_of(tmp_path / "run")["n_centers"])]
-
-
-def test_fits_are_judged_by_the_same_drawn_rows(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many ridges are compared: one less where the best is the last that makes the Gram definite."""
-    of_ridges, calls = grow_candidates.try_ridges, count()
-
-    def at_an_edge(*folds: Any, **options: Any) -> Any:
-        errors, weights = of_ridges(*folds, **options)
-        best = int(np.argmin([error for _, error in errors]))
-        return errors[: best + 1 + next(calls) % 2], weights
-
-    monkeypatch.setattr(grow_candidates, "try_ridges", at_an_edge)
-    monkeypatch.setattr(held_out_decisions, "MOST_KEPT", 3 * 500)
-    train(tmp_path / "run", features, "--sigma2", GROWS[1], *BUDGET, dataset=tables / "values.npz")
-    assert next(calls) > 3
 
 
 @pytest.mark.ci

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import runs
 from cases import SERIAL
@@ -47,18 +45,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "LEAST_BLOCK", 32)
     monkeypatch.setattr(generation, "BLOCKS", 4)
     monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
-
-
-@given(seed=st.integers(0, 10**6), most=st.integers(0, 120))
-def test_the_largest_violations_of_each_solve_come_in(seed: int, most: int) -> None:
-    sizes = np.abs(np.random.default_rng(seed).normal(size=(40, 3))) / 0.8
-    found, near = generation.largest_violations(sizes, most), sizes.max(axis=1) > generation.MARGIN
-    assert len(found) == len(set(found.tolist())) == min(most, np.count_nonzero(near))
-    assert near[found].all()
-    left = np.setdiff1d(np.flatnonzero(near), found)
-    for of_solve in sizes.T:  # the solves take turns: what is left is no solve's among its first ones
-        larger = of_solve[:, None] >= of_solve[left]
-        assert (larger.sum(axis=0)[of_solve[left] > generation.MARGIN] >= most / 3).all()
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])

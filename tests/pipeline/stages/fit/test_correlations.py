@@ -15,26 +15,14 @@ import runs
 from cases import SERIAL
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum, serially
-from pipeline.kernels.kernel_functions import GaussianKernel, Kernel
+from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.stages.fit import correlations, working_set
-from pipeline.stages.fit.correlations import Correlations, Tiles
+from pipeline.stages.fit.correlations import Correlations
 from pipeline.stages.fit.working_set import FOLDER, NO_COLUMNS, NOTHING, ColumnFiles, KeptColumns, open_columns
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid
 from runs import model_bytes
 from storage.errors import CannotWriteError
-
-
-@given(n=st.integers(1, 9000), share=st.floats(0.01, 1.0))
-def test_tiles_cover_each_pair_of_row_and_candidate_once(n: int, share: float) -> None:
-    for n_candidates, symmetric in ((n, True), (n, False), (int(share * n), False)):
-        tiles, entries = Tiles(n, n_candidates, symmetric), 0
-        for piece in range(tiles.n_tiles):
-            candidates, rows = tiles.tile(piece)
-            assert max(candidates.n_rows, rows.n_rows) <= correlations.TILE_ROWS
-            assert tiles.size(piece) == candidates.n_rows * rows.n_rows
-            entries += tiles.size(piece) * (2 if symmetric and candidates.index != rows.index else 1)
-        assert entries == n * n_candidates
 
 
 def test_scores_are_those_of_dense_columns(
@@ -168,31 +156,6 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
     train_classes("other", *MODES["rounds"])
     assert (found[0] > 0) == (disk == "with room for one file")
     assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")
-
-
-@pytest.mark.parametrize("mode", ["rounds", "on demand"])
-def test_columns_that_are_kept_are_read_for_the_residuals_and_not_made(
-    train_classes: Train, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    made, residuals = [0], list[int]()
-    block, compute = Kernel.block, correlations.compute_residuals
-
-    def counted(self: Kernel, *rest: Any, **named: Any) -> Any:
-        values = block(self, *rest, **named)
-        made[0] += values.size
-        return values
-
-    def computed(run: Run, *rest: Any, **named: Any) -> Any:
-        before = made[0]
-        value = compute(run, *rest, **named)
-        residuals.append(made[0] - before)
-        return value
-
-    monkeypatch.setattr(Kernel, "block", counted)
-    monkeypatch.setattr(correlations, "compute_residuals", computed)
-    train_classes("run", *MODES[mode])
-    assert len(residuals) > 1
-    assert not any(residuals)
 
 
 def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path: Path) -> None:

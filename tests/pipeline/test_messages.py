@@ -1,0 +1,161 @@
+"""What commands say of what they cannot take: one line with its key words, an exit code, and nothing left behind."""
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from commands import TARGETS, Capture, Patch, Runs, X, flip, the_error
+from pipeline.__main__ import main
+from pipeline.prediction import predictor
+from runs import files_of
+
+Y = TARGETS["regression"]
+WEIGHTS = np.ones(len(X))
+TEXTS = "a,b\n" + "1.5,2.5\n" * 30 + "1,abc\n"
+LATE = "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n"
+
+
+def changed(values: np.ndarray, row: int, value: float) -> np.ndarray:
+    """Return values of which the last of a row is another."""
+    values = values.astype(float)
+    values[row, ...] = value
+    return values
+
+
+class Case(NamedTuple):
+    """A command line, in which {data} is a file of arrays or of a text; its exit code, and key words of what it says.
+
+    Names in braces are places: runs by their tasks, folders of `places`, and {out}, which is new and empty.
+    """
+
+    line: str
+    code: int
+    words: str
+    data: dict[str, Any] | str = ""
+
+
+TRAIN = "train {data} -q --run-dir {out}/run --features-dir {out}/f"
+DIGITS = "train digits --run-dir {out}/run"
+WEIGHTED = TRAIN + " --set data.weights=w"
+PREDICT = "predict {words} {data} --out {out}/out.csv"
+EVALUATE = "evaluate {words} {data} --json"
+CASES = {
+    "train: unknown data": Case("train nonesuch --run-dir {out}/run", 2, "nonesuch"),
+    "train: no such file": Case("train absent/file.npz --run-dir {out}/run", 66, "file.npz"),
+    "train: an unknown option": Case(f"{DIGITS} --colour red", 2, "--colour red"),
+    "train: an option almost right": Case(f"{DIGITS} --center=9", 2, "did you mean --centers?"),
+    "train: a key almost right": Case(f"{DIGITS} --set solver.penatly=1", 2, "solver.penalty"),
+    "train: more centers than rows": Case(f"{DIGITS} --centers 100000", 2, "1348"),
+    "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
+    "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
+    "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
+    "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
+    "train: features in the run": Case(f"{DIGITS} --features-dir {{out}}/run/f", 2, "inside"),
+    "train: the run in the features": Case(f"{DIGITS} --features-dir {{out}}", 2, "inside"),
+    "train: image features of a table": Case(f"{TRAIN} --features sphog", 2, "raw", {"X": X, "y": Y}),
+    "train: one class": Case(TRAIN, 65, "one class", {"X": X, "y": np.ones(len(X), int)}),
+    "train: NaN": Case(TRAIN, 65, "row 37", {"X": changed(X, 37, np.nan), "y": Y}),
+    "train: huge inputs": Case(TRAIN, 65, "column 0", {"X": 1e200 * X, "y": Y}),
+    "train: huge features": Case(f"{TRAIN} --set data.standardise=false", 65, "row 0", {"X": 1e200 * X, "y": Y}),
+    "train: huge targets": Case(TRAIN, 65, "targets are too large", {"X": X, "y": 1e160 * Y}),
+    "weights: a negative one": Case(WEIGHTED, 65, "row 3 is -1", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, -1)}),
+    "weights: huge ones": Case(WEIGHTED, 65, "1e+101; rescale", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, 1e101)}),
+    "weights: only zeros": Case(WEIGHTED, 65, "all weights are zero", {"X": X, "y": Y, "w": 0 * WEIGHTS}),
+    "weights: no such array": Case(WEIGHTED, 65, "no array w", {"X": X, "y": Y}),
+    "weights: no such column": Case(WEIGHTED, 2, "is no column", "a,b,y\n1,2,3\n4,5,6\n"),
+    "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
+    "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
+    "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
+    "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
+    "predict: more columns": Case(PREDICT, 65, "has 4 columns", "a,b,c,d\n1,2,3,4\n"),
+    "predict: a target that is not there": Case(f"{PREDICT} --target z", 2, "'z'", "a,b,c\n1,2,3\n"),
+    "predict: no such file": Case("predict {words} absent.npz --out {out}/out.csv", 66, "no such file"),
+    "predict: an unknown type": Case("predict {words} {text.txt} --out {out}/out.csv", 2, "file type"),
+    "predict: unknown data": Case("predict {words} nonesuch --out {out}/out.csv", 2, "nonesuch"),
+    "predict: images for rows": Case("predict {words} digits --out {out}/out.csv", 65, "(28, 28)"),
+    "predict: a part of one part": Case(f"{PREDICT} --part train", 2, "--part train", {"X": X}),
+    "predict: a setting of a file": Case(f"{PREDICT} --set seed=2", 2, "--set", {"X": X}),
+    "predict: a regression": Case(
+        "predict {regression} {data} --out {out}/out.csv --probabilities", 2, "no probabilities", {"X": X}
+    ),
+    "predict: no such model": Case("predict absent {data} --out {out}/out.csv", 66, "no such folder", {"X": X}),
+    "predict: a run without a model": Case(
+        "predict {unfinished} {data} --out {out}/out.csv", 66, "train it to its end", {"X": X}
+    ),
+    "predict: damaged arrays": Case("predict {damaged} {data} --out {out}/out.csv", 65, "arrays.npz", {"X": X}),
+    "predict: a damaged description": Case("predict {altered} {data} --out {out}/out.csv", 65, "model.json", {"X": X}),
+    "predict: an unknown kind of output": Case("predict {words} {data} --out {out}/out.npz", 2, "suffix", {"X": X}),
+    "predict: an output in no folder": Case("predict {words} {data} --out {out}/no/a.csv", 73, "no folder", {"X": X}),
+    "predict: a folder for an output": Case(
+        "predict {words} {data} --out {folder.csv} --force", 73, "folder", {"X": X}
+    ),
+    "predict: an output in the run": Case(
+        "predict {words} {data} --out {words}/b/../model/a.csv", 2, "lies in the folder of the model", {"X": X}
+    ),
+    "evaluate: an unknown label late": Case(EVALUATE, 65, "row 60", LATE),
+    "evaluate: an empty label": Case(EVALUATE, 65, "row 1 (line 3)", "a,b,y\n1,2,far\n1,2,\n"),
+    "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
+    "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
+    "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),
+    "evaluate: no model": Case("evaluate {words}/candidates", 66, "holds no model"),
+    "evaluate: a model without data": Case("evaluate {words}/model", 2, "DATA is missing"),
+    "evaluate: a setting of no data": Case("evaluate {words} --set seed=1", 2, "DATA"),
+    "report: a page that is none": Case("report {words} --out {text.txt}", 2, "exists and is no report"),
+    "report: a page in the model": Case("report {words} --out {words}/model/x.html", 2, "--out"),
+    "report: a page in no folder": Case("report {words} --out {out}/none/x.html", 73, "none/x.html"),
+    "export: in the model": Case("export {words} --out {words}/model/model.onnx", 2, "model"),
+    "export: no model": Case("export absent --out {out}/model.onnx", 66, "no such folder"),
+    "export: a folder": Case("export {words} --out {empty}", 73, "is a folder"),
+}
+
+WITHIN = [
+    f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets")
+]  # found by a run that has begun
+
+
+@pytest.fixture(scope="module")
+def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs by their tasks, damaged copies of one, and a text file and folders that are none of ours."""
+    place = tmp_path_factory.mktemp("places")
+    places = {name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt")}
+    shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
+    for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
+        shutil.copytree(rings["words"] / "model", places[name])
+        flip(places[name] / file)
+    for name in ("empty", "folder.csv"):
+        places[name].mkdir()
+    places["text.txt"].write_text("1,2\n")
+    return places | rings
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_tells_it_and_nothing_is_left(
+    name: str, places: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """Predictions are of blocks of few rows, so that some are written by then."""
+    monkeypatch.setattr(predictor, "MOST_BLOCK_ROWS", 20)
+    case, out, data = CASES[name], tmp_path / "out", tmp_path / "data.csv"
+    out.mkdir()
+    if isinstance(case.data, str):
+        data.write_text(case.data)
+    else:
+        data = data.with_suffix(".npz")
+        np.savez(data, **case.data)
+    line = shlex.split(case.line)
+    for place, path in (places | {"out": out, "data": data}).items():
+        line = [word.replace(f"{{{place}}}", str(path)) for word in line]
+    before = files_of(places["text.txt"].parent)
+    try:
+        code = main(line)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code == case.code
+    assert case.words in the_error(capsys)
+    left = files_of(out)
+    assert not left or name in WITHIN
+    assert not [file for file in left if "report" in file or "model" in file]
+    assert files_of(places["text.txt"].parent) == before
