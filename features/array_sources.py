@@ -170,7 +170,8 @@ def numeric(values: Any, name: str) -> Any:
 
 def given_labels(labels: Any, name: str = "y") -> Any:
     """Return labels as `unmasked`. Raises DataError where one is missing, or they are of no one type."""
-    _check_objects(labels, name, words=True)
+    if labels is not None:  # what needs them says so
+        _check_objects(labels, name, words=True)
     return unmasked(labels)
 
 
