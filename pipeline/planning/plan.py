@@ -6,7 +6,7 @@ A run that cannot fit its memory limit or its disk is refused here, with the sma
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.cell_text import counted
@@ -39,6 +39,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
+from pipeline.stages.preparation import loops_to_compile
 from pipeline.stages.training_rows import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -49,9 +50,7 @@ READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
-# Of the compiler, for good, in the process that leads a run; measured. Counted also where all loops are compiled
-# already: the model's bytes depend on sizes, and these on the plan.
-COMPILING_BYTES = 70 * 2**20
+COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
@@ -158,7 +157,7 @@ def _prepared(
     shape = describe(request, source)
     notes, limit = list(source.notes), limit_bytes(config.resources)
     if not frozen:
-        bounds = _Bounds(shape, source.memory, limit)
+        bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
         room = MemoryBudget(
             shape.n_train,
             limit - PROCESS_BYTES,
@@ -193,11 +192,12 @@ def _rounds_note(run: RunSize) -> str:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a plan is held against: the data, and the limit in bytes."""
+    """What a plan is held against: the data, the limit, and what a compiler takes of it. Bytes."""
 
     shape: FeatureShape
     data: SourceMemory
     limit: int
+    compiling: int
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
@@ -207,10 +207,13 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    bounds = _Bounds(shape, data, limit)
-    sized, plan = _sized(config, bounds)
-    if plan.memory_bytes <= limit:
-        return sized, _plan_of_workers(sized, bounds, workers)
+    needed = _Bounds(shape, data, limit, COMPILING_BYTES if loops_to_compile(config, shape) else 0)
+    # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
+    # Where nothing fits beside one, a machine that needs none may still do.
+    for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
+        sized, plan = _sized(config, replace(needed, compiling=compiling))
+        if plan.memory_bytes <= limit:
+            return sized, _plan_of_workers(sized, needed, workers)
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
     depends = worst.name != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
     remedy = ", or fewer --centers" if depends else ""
@@ -322,7 +325,7 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
     With the compiler, what is known of the rows and, where features are not stored, what reads them.
     """
     config, shape, processes = run.config, bounds.shape, run.workers.processes
-    common = COMPILING_BYTES + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
+    common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
     common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
     if config.resources.scheduler == "processes":
         common += processes * (WORKER_BYTES + bounds.data.held)

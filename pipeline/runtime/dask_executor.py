@@ -26,7 +26,7 @@ from distributed.client import ClosedClientError
 
 from pipeline import __version__
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
-from pipeline.runtime import progress, stopping
+from pipeline.runtime import stopping
 from pipeline.runtime.answers import causes_of
 from pipeline.runtime.executors import Executor, Item, ItemResult, Value, WorkerProcess, run_item
 from pipeline.runtime.own_code import own_code
@@ -167,7 +167,6 @@ class DaskExecutor(Executor):
         if alone > TOLD_SECONDS and not self._has_told:
             self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
-        progress.wait_for("no worker; waiting for one" if self._has_told else "")
         return there
 
     def _check_sight(self, workers: list[str]) -> None:

@@ -5,13 +5,12 @@ once a minute, and a last time. What is printed meanwhile, also by others, goes 
 """
 
 import json
-import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -89,10 +88,7 @@ class StageLine:
     def _fitted(self, words: str) -> str:
         """Return the line, cut to the width of the terminal: what wraps cannot be drawn again in place."""
         line = f"{self._stage:<10}{self._seconds():>8.1f} s  {words}".rstrip()
-        columns = 0
-        with suppress(OSError, ValueError, AttributeError):  # no terminal, or none any more
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        room = (columns or shutil.get_terminal_size().columns) - 1
+        room = shutil.get_terminal_size().columns - 1
         return line if len(line) <= room else f"{line[: room - 1]}…"
 
     def _seconds(self) -> float:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from threadpoolctl import threadpool_limits
 
 from pipeline.config.parsers import is_address
-from pipeline.runtime import progress
 from pipeline.runtime.executors import Executor
 
 
@@ -26,7 +25,6 @@ def open_executor(
     """
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 
-    progress.wait_for("")  # as an earlier run of this process may have said
     with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
         if scheduler in ("serial", "threads"):
             yield Executor(1 if scheduler == "serial" else workers)

@@ -63,7 +63,6 @@ Reports = dict[int, tuple[float, str]]  # of the items by their index: the units
 # Of the watches of this process, by the path that the reports of other processes begin with. Part of it is drawn: a
 # late task of an earlier call, or of a killed session, is not taken for one of this.
 _watched: dict[Path, Reports] = {}
-_waits_for = ""  # what all items wait for
 
 
 class _Task:
@@ -102,12 +101,6 @@ def status(words: str) -> None:
     """Say what the item that this thread runs is about to do."""
     if (task := _task.get()) is not None:
         task.tell(words=words, at_once=True)
-
-
-def wait_for(words: str) -> None:
-    """Say what all items of this process wait for; empty: they go on."""
-    global _waits_for
-    _waits_for = words
 
 
 def _run_item(reports_to: Path, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
@@ -173,7 +166,7 @@ class Watch:
         reports = [(sizes[index], *report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
         under_way = sum(min(done, size) for size, done, _ in reports)
         said = [words for _, _, words in reports if words]
-        words = _waits_for or next(iter(said), self._words)
+        words = next(iter(said), self._words)
         done = min(self._done + under_way, self._total)
         return Progress(done, self._total, self._unit, words, self._note(), self._seconds_left(done))
 
