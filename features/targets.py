@@ -116,9 +116,11 @@ def check_spellings(labels: np.ndarray, where: str, told: Callable[[int], str]) 
 
 
 def _value_of(label: object) -> object:
-    """Return what is equal for labels of one value, see `value_of`; words are equal in small and capital letters."""
+    """Return what is equal for labels of one value, see `value_of`; words, but not letters, in small and capitals."""
     value = value_of(str(label))
-    return " ".join(value.casefold().split()) if isinstance(value, str) else value
+    if not isinstance(value, str) or len(value) == 1:  # a and A may be two classes
+        return value
+    return " ".join(value.casefold().split())
 
 
 def class_array(classes: tuple) -> np.ndarray:

@@ -39,7 +39,6 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
-from pipeline.stages.preparation import loops_to_compile
 from pipeline.stages.training_rows import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
