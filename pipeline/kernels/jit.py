@@ -28,6 +28,11 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
+def are_kept() -> bool:
+    """Return whether numba keeps any loops: a run then compiles few or none."""
+    return any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
+
+
 class _Compilations(event.Listener):
     """Counts the loops that numba compiles, and calls `tell` before the first."""
 
