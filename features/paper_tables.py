@@ -53,18 +53,18 @@ def open_abalone(spec: SourceSpec) -> Source:
 def open_sinc(spec: SourceSpec) -> Source:
     """Generate sinc: x uniform in [-5, 5]², y = sin|x| / |x|; training targets with Gaussian noise, test ones clean.
 
-    1000 rows each unless given; `spec.noise` is the variance of the noise, 0.1 unless given (10 dB below unit power, as
-    fits the paper). Inputs are not standardised unless asked for.
+    1000 rows each. The noise has the variance 0.1, 10 dB below unit power, as fits the paper. Inputs are not z-scored
+    unless asked for.
     """
     given: list[LabelledRows] = []
     streams = np.random.SeedSequence(spec.seed).spawn(2)
-    for stream, n_rows in zip(streams, (spec.n_train or SINC_ROWS, spec.n_test or SINC_ROWS), strict=True):
+    for stream, n_rows in zip(streams, (spec.n_train or SINC_ROWS, SINC_ROWS), strict=True):
         rng = np.random.default_rng(stream)
         X = rng.uniform(-SINC_HALF_WIDTH, SINC_HALF_WIDTH, (n_rows, 2))
         radius = np.hypot(X[:, 0], X[:, 1])
-        noise = rng.standard_normal(n_rows) * np.sqrt(SINC_NOISE if spec.noise is None else spec.noise)
+        noise = rng.standard_normal(n_rows) * np.sqrt(SINC_NOISE)
         given.append(LabelledRows(X, np.sinc(radius / np.pi) + (0.0 if given else noise)))
-    generated = replace(spec, n_train=None, n_test=None, task="regression")
+    generated = replace(spec, n_train=None, task="regression")
     digests = [digest_rows(one.inputs) for one in given] + [digest_rows(one.labels) for one in given]
     identity = {"source": "sinc", "sha256": digests}
     return source_of(generated, "sinc", given, False, identity)

@@ -174,13 +174,13 @@ def chosen_rows(
     `keys_apart`, and the parts have their shares of each class, but no class is in the test part alone. Errors as
     `source_of`.
     """
-    seed, whats = np.random.SeedSequence(spec.seed), ("n_train", "n_test")
     orders = _split(spec, given[0], counted[0], name, task) if split else counted
     chosen = []
-    for part, order, own, what in zip([*counted] * 2, orders, seed.spawn(2), whats, strict=False):
-        asked, n = getattr(spec, what), len(order)
+    seeds = np.random.SeedSequence(spec.seed).spawn(2)
+    for part, order, own, asked in zip([*counted] * 2, orders, seeds, (spec.n_train, None), strict=False):
+        n = len(order)
         if asked is not None and asked > n:
-            raise UsageError(f"{what} is {asked}, but {name} has {n} such rows; give at most {n}")
+            raise UsageError(f"n_train is {asked}, but {name} has {n} such rows; give at most {n}")
         if not split and asked in (None, n):
             chosen.append(part)
             continue

@@ -23,14 +23,14 @@ class SourceSpec:
 
     dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
-    n_train, n_test : of `sinc` how many to generate; of others, how many rows to take, by the seed
+    n_train : of `sinc` how many rows to generate; of others, how many training rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     header, decimal : tables of text: whether they begin with the names of their columns; a point or a comma
     categorical, missing, categories : tables: how cells become numbers, see `features.tables.encoding`
     standardise : None: False for images and `sinc`, True for tables
     size : HEIGHTxWIDTH that pictures get; None: their median
     skip_bad : whether pictures that cannot be read are left out
-    seed : of the split, of the order from which n_train and n_test take, and of what is generated
+    seed : of the split, of the order from which n_train takes, and of what is generated
     copies, deform : rows that each training image becomes, see `features.deformed_copies`
     kept : the folder of what was found in tables and pictures; None: tables are read into memory
     """
@@ -38,7 +38,6 @@ class SourceSpec:
     dataset: str
     data_dir: str | None = None
     n_train: int | None = None
-    n_test: int | None = None
     test: str | None = None
     test_fraction: float = 0.25
     target: str | None = None
@@ -53,7 +52,6 @@ class SourceSpec:
     categories: int = MOST_CATEGORIES
     task: str | None = None
     standardise: bool | None = None
-    noise: float | None = None
     size: str | None = None
     skip_bad: bool = False
     seed: int = 0

@@ -32,7 +32,7 @@ def values(*arguments: str) -> Case:
 WEIGHTED = ("--set", "data.weights=w", "--class-weight", "balanced")
 ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
 ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
-COPIES = ("--copies", "3", "--features-store=none", "--features", "raw", "--sigma2", "16", "--penalty", "1")
+COPIES = ("--copies", "3", "--features-dir=none", "--features", "raw", "--sigma2", "16", "--penalty", "1")
 CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
     "by a budget": classes("--budget", "1s"),  # it grows, and is cut
@@ -51,8 +51,8 @@ CASES = {
     "a metric": values("--centers", "60", "--select", "greedy:20", "--scale", "metric"),
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
-    "rounds, learned scales": values(*ROUNDS, "--penalty", "1", "--scale", "learned", "--features-store=none"),
+    "rounds, learned scales": values(*ROUNDS, "--penalty", "1", "--scale", "learned", "--features-dir=none"),
     "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
-    "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", "--features-store=none", *WEIGHTED),
+    "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", "--features-dir=none", *WEIGHTED),
     "on demand, little room": values(*ON_DEMAND, "--penalty", "1", "--set", "centers.working_set=120"),
 }

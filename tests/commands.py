@@ -18,7 +18,7 @@ Runs = dict[str, Path]  # by their task
 Trained = Callable[..., Path]  # copies of finished runs by their arguments
 WORDS = ("far", "middle", "near")
 IMAGES = ("--centers", "60")  # of digits: a run with ten classes whose model is of images
-FEWER = ("--set", "data.n_train=300", "--set", "data.n_test=60", "--set", "seed=3")  # digits
+FEWER = ("--set", "data.n_train=300", "--set", "seed=3")  # digits
 TABLE_RUN = ("--centers", "40", "--sigma2", "0.3")
 
 

@@ -11,7 +11,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 WEIGHTED = "--set data.weights=w --class-weight balanced"
 ROUNDS = "--centers 300 --set centers.working_set=100"
 ON_DEMAND = "--centers 400 --set centers.columns=on-demand"
-DIGITS = "digits --set data.n_train=500 --set data.n_test=200"
+DIGITS = "digits --set data.n_train=500"
 WORDS = "--set data.categorical=onehot --set data.missing=median --set data.groups=family"
 # A name and the command's words, in which {data} is the folder of the tables.
 TRAININGS = {
@@ -43,7 +43,7 @@ TRAININGS = {
     "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
     "greedy-moved": "{data}/values.npz --centers 100 --select greedy:12 --move-centers 4",
     "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --move-centers 4",
-    "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge --features-store none {WEIGHTED}",
+    "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge --features-dir none {WEIGHTED}",
     "rounds-learned": f"{{data}}/values.npz {ROUNDS} --penalty 1 --scale learned",
     "rounds-greedy": f"{{data}}/classes.npz {ROUNDS} --sigma2 0.3 --select greedy:20",
     "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",

@@ -254,7 +254,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
     request |= {"decimal": spec.decimal, "named": spec.columns}
     if asked.encodes:  # as is learned on the training rows
-        request["encoded"] = [spec.seed, spec.n_train, spec.n_test, spec.test_fraction, test is None]
+        request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, test is None]
     learn = partial(_learn, spec, table, layout, asked)
     found = _read_once(keeper, path, request, learn)
     layout = layout.without(found.left_out)

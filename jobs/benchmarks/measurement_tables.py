@@ -347,7 +347,7 @@ OURS = ("newton", "shrinking", "all visited", "uniform")
 SAME_RUNS = "the same runs of `python jobs/benchmarks/solvers.py --out DIR`"
 PAPER = "--config jobs/paper/mnist.toml"
 SELECT = "--centers 12000 --select greedy:2500"
-COPIES = "--features-store none --memory-limit 2GiB --copies"
+COPIES = "--features-dir none --memory-limit 2GiB --copies"
 MEASUREMENTS = {
     "digits": trainings("digits", [""], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
     "mnist": trainings(

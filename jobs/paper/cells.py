@@ -90,7 +90,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     if kept.exists():
         return Trained(**json.loads(kept.read_text(encoding="utf-8")))
     # Small data: their features are computed again more quickly than a store is written for each of their splits.
-    more = ["--features-dir", str(asked.out / "features")] if store else ["--features-store", "none"]
+    more = ["--features-dir", str(asked.out / "features")] if store else ["--features-dir", "none"]
     more += [] if store else ["--scheduler", "serial"]
     folder = asked.out / "runs" / name
     here = [word.replace(f"jobs/paper/{MNIST.name}", str(MNIST)) for word in words]

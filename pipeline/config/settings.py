@@ -172,7 +172,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
     for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
-        if value is not None:
+        if value not in (None, "none"):
             check_no_url(key, value)
             path = str(Path(value).expanduser().absolute())
             if not is_plain(path):

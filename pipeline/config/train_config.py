@@ -53,7 +53,6 @@ class DataConfig:
     n_train: int | None = optional(
         whole(2), "auto", "number of training rows: the first so many of the data, or how many of sinc to generate"
     )
-    n_test: int | None = optional(whole(1), "auto", "number of test rows, likewise")
     test_fraction: float = option(
         0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
@@ -118,9 +117,6 @@ class DataConfig:
         "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
     )
     skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
-    noise: float | None = optional(
-        real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
-    )
 
     @property
     def is_grouped(self) -> bool:
@@ -324,14 +320,11 @@ class Resources:
         "memory for all processes of the run together, such as 4GiB (auto: three quarters of the machine's)",
         "--memory-limit",
     )
-    features_store: str = option(
-        "zarr",
-        OneOf(("zarr", "none")),
-        "keep features on disk (zarr), or compute them whenever they are read (none)",
-        "--features-store",
-    )
     features_dir: str = option(
-        "runs/features", text, "folder of the feature stores, which runs share", "--features-dir"
+        "runs/features",
+        text,
+        "folder of the feature stores, which runs share, or none: features are computed whenever they are read",
+        "--features-dir",
     )
     checkpoint_every: float = option(60.0, duration, "time between two checkpoints of a solve", "--checkpoint-every")
     time_limit: float | None = optional(
@@ -344,7 +337,7 @@ class Resources:
     @property
     def stores_features(self) -> bool:
         """Whether features are kept in a store, and not computed whenever they are read."""
-        return self.features_store == "zarr"
+        return self.features_dir != "none"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 from features.descriptors.extraction import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
-from features.tables.table_paths import is_picture_folder
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
@@ -82,7 +81,7 @@ def source_spec(config: TrainConfig) -> SourceSpec:
         alike["data_dir"] = str(Path(place).absolute())
     alike["seed"] = config.seed
     alike["size"] = config.features.size
-    if config.resources.stores_features or is_picture_folder(Path(config.dataset)):
+    if config.resources.stores_features:
         alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")
     return SourceSpec(config.dataset, **alike)
 

@@ -41,7 +41,7 @@ PARAMETERS: dict[str, str] = {
 }
 NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")
 _NAMES = {key: name for name, key in PARAMETERS.items()}
-_OF_ARRAYS = {"resources.features_store": "none"}
+_OF_ARRAYS = {"resources.features_dir": "none"}
 
 
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:

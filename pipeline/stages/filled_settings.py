@@ -297,7 +297,6 @@ def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[st
         **{f"data.{key}": of_table for key in ("copies", "deform")},
         **dict.fromkeys(("data.header", "data.decimal"), not any(map(is_csv, files))),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
-        "data.noise": config.dataset != "sinc",
     }
     for key in sorted(explicit & unused.keys()):
         if unused[key]:

@@ -207,7 +207,7 @@ WRITTEN: dict[str, Callable[[Path], object]] = {
 }
 # What is trained, the limit of its memory in MiB, and variables.
 FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
-    "digits": (["digits", "--copies", "10", "--features-store", "none"], None, {}),
+    "digits": (["digits", "--copies", "10", "--features-dir", "none"], None, {}),
     "abalone": (["abalone"], None, {}),
     "ordinary": (["images.zarr", "--centers", "1500", "--scheduler", "threads"], 900, {}),
     "greedy": (["images.zarr", "--centers", "3000", "--select", "greedy:500"], None, {}),

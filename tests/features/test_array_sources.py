@@ -199,7 +199,7 @@ class RecordingArray:
 def test_arrays_are_read_by_rows_in_bounded_pieces(monkeypatch):
     monkeypatch.setattr(image_arrays, "PIECE_BYTES", 10 * 3 * 8)
     array = RecordingArray(np.arange(3000.0).reshape(1000, 3))
-    source = open_source(SourceSpec("big.zarr", n_train=100, n_test=50), {"X": array, "y": np.arange(1000) / 3})
+    source = open_source(SourceSpec("big.zarr", n_train=100), {"X": array, "y": np.arange(1000) / 3})
     inputs, targets = source.read("train", 0, 100)
     assert max(array.asked) <= 10
     assert np.array_equal(inputs[:, 0] / 3, np.round(targets * 3))

@@ -32,7 +32,7 @@ Script = Callable[..., tuple[Any, str]]
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with mnist/ and usps/, of small data sets, and digits.npz of those that are trained on."""
     folder = tmp_path_factory.mktemp("digits")
-    source = open_source(SourceSpec("digits", n_train=N_TRAIN, n_test=N_TEST))
+    source = open_source(SourceSpec("digits", n_train=N_TRAIN))
     parts = {"train": source.read("train", 0, N_TRAIN), "t10k": source.read("test", 0, N_TEST)}
     write_idx_folder(folder / "mnist", **parts)
     (folder / "usps").mkdir()

@@ -14,7 +14,7 @@ from commands import Capture, flip
 from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
 
-COMMON = ("--scheduler", "serial", "--set", "data.n_train=300", "--set", "data.n_test=60")
+COMMON = ("--scheduler", "serial", "--set", "data.n_train=300")
 ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", *COMMON)
 MOVED = ("--centers", "60", "--select", "greedy:12", "--move-centers", "4", "--scale", "learned", *COMMON)
 

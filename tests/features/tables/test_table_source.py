@@ -487,9 +487,9 @@ def test_truth_values_are_numbers_in_every_file(tmp_path):
 
 
 def test_labels_of_a_test_file_are_those_of_the_training_file(tmp_path):
-    (tmp_path / "test.csv").write_text("a,y\n1,7.0\n2,X\n")
-    source = table(tmp_path, "a,y\n1,7\n2,x\n3,7\n", test=str(tmp_path / "test.csv"))
-    assert (source.classes, source.read("test", 0, 2)[1].tolist()) == (("7", "x"), [0, 1])
+    (tmp_path / "test.csv").write_text("a,y\n1,7.0\n2,EX\n")
+    source = table(tmp_path, "a,y\n1,7\n2,ex\n3,7\n", test=str(tmp_path / "test.csv"))
+    assert (source.classes, source.read("test", 0, 2)[1].tolist()) == (("7", "ex"), [0, 1])
 
 
 def test_images_with_a_table_beside_them_are_images_and_a_folder_without_files_is_none(tmp_path):

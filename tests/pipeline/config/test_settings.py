@@ -77,7 +77,6 @@ BAD: dict[str, tuple[object, ...]] = {
     "features.power": ("0", "1.1"),
     "features.deskew": ("-0.1", "1.01", "nan", "half", True),
     "data.standardise": ("maybe",),
-    "data.n_test": ("0",),
     "data.deform": ("rotation:181", "rotation", "flip:1", "scale:0.1,scale:0.2", "turn:3", "shift:x", ""),
     "data.test_fraction": ("0", "1"),
     "resources.memory_limit": ("2 potatoes",),

@@ -95,7 +95,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     write_data(tmp_path / "as it was", form, X)
     X[N // 2 :] += 1
     write_data(tmp_path / "other", form, X)
-    line = (*LINE, "--scheduler", scheduler, "--features-store", store)
+    line = (*LINE, "--scheduler", scheduler, *(("--features-dir", "none") if store == "none" else ()))
     train(tmp_path / "whole", tmp_path / "f", *line, dataset=path)
     prepare, evaluate = plan.prepare, evaluate_model.evaluate_model
 

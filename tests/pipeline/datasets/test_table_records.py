@@ -186,7 +186,7 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
     assert sum(rows_read) == 0
     assert files_of(features) == kept
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
-    train(tmp_path / "live", features, *OPTIONS, "--features-store", "none", dataset=tmp_path / "t.csv")
+    train(tmp_path / "live", features, *OPTIONS, "--features-dir", "none", dataset=tmp_path / "t.csv")
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "live"), "moments are of the same rows"
 
 

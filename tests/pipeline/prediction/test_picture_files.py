@@ -20,7 +20,7 @@ from runs import TrainedRuns, model_bytes
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Digits as pictures in parts, 200 and 100 of them, and beside them digits.npz with the same, in their order."""
-    source, arrays = open_source(SourceSpec("digits", n_train=200, n_test=100)), dict[str, np.ndarray]()
+    source, arrays = open_source(SourceSpec("digits", n_train=200)), dict[str, np.ndarray]()
     for part, n in zip(PARTS, (200, 100), strict=True):
         images, digits = source.read(part, 0, n)
         order = np.argsort(digits, kind="stable")

@@ -66,7 +66,7 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str)
     save(tmp_path / "cut.npz", cut(rows, train_weights), cut(test_rows, test_weights))
     reports = [
         train(tmp_path / name, tmp_path / "f", *CASES[case], *WEIGHTED, *more, dataset=tmp_path / f"{name}.npz")
-        for name, more in (("all", ()), ("cut", ("--features-store", "none")))
+        for name, more in (("all", ()), ("cut", ("--features-dir", "none")))
     ]
     assert model_bytes(tmp_path / "all") == model_bytes(tmp_path / "cut")
     assert reports[0]["n_train"] == reports[1]["n_train"] == np.count_nonzero(train_weights)

@@ -73,7 +73,7 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pyte
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "few.npz", X=np.ones((26, 2)), y=rng.normal(size=26))
     for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
-        run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-store", "none"]
+        run = ["--run-dir", str(tmp_path / more[1].partition(":")[0]), "--features-dir", "none"]
         assert main([str(tmp_path / "few.npz"), *run, *more]) == 65
         assert "samples are equal; give rows that differ" in capsys.readouterr().err
 
