@@ -98,7 +98,7 @@ def digests(arrays: dict[str, NDArray[Any]]) -> dict[str, str]:
 def model_facts(folder: Path) -> Facts:
     """Return the digests of a model's arrays, the rest of it without versions, and the weights themselves."""
     with np.load(folder / "arrays.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+        arrays = {name: file[name] for name in file.files if name != "names"}
     model = json.loads(
         (folder / "model.json").read_text(),
         object_hook=lambda read: {key: value for key, value in read.items() if "version" not in key},
