@@ -99,7 +99,7 @@ def test_labels_written_in_another_way_are_the_same(rings: Runs, tmp_path: Path,
 def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> None:
     assert main([str(digits)]) == 0
     shown, report = capsys.readouterr().out, report_of(digits)
-    assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 60)" in shown
+    assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 449)" in shown
     for label, row in enumerate(report["confusion"]):
         assert [line.split() for line in shown.splitlines() if line.startswith(f"{label} ")] == [
             [str(label), *map(str, row)]
