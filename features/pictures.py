@@ -41,7 +41,7 @@ LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
 TOGETHER = 32  # pictures that a thread decodes in one go
 THREADS = min(4, len(os.sched_getaffinity(0)))
-MOST_NAMED = 20  # pictures that an error spells out
+MOST_NAMED = 20  # Pictures that an error spells out for each reason.
 _TURNED = 274  # the tag of Exif that says how a camera was held
 _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
 _alone = Lock()
@@ -356,14 +356,14 @@ def decode_all(
 
     Raises DataError with all that cannot be read; else a note tells of them.
     """
-    paths, names, bad = [folder / name for name in listed], list[str](), list[str]()
+    paths, names, bad = [folder / name for name in listed], list[str](), dict[str, list[str]]()
     read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
     together = max(1, BLOCK_BYTES // math.prod(decoder.shape))
     for begin in range(0, len(paths), together):
         block, pixels = paths[begin : begin + together], list[NDArray[np.uint8]]()
         for k, found in enumerate(_each(decoder.read, block), begin):
             if isinstance(found, str):
-                bad.append(f"{paths[k]} ({found})")
+                bad.setdefault(found, []).append(str(paths[k]))
                 continue
             names.append(listed[k])
             read.append((found.sha256[0], found.n_bytes))
@@ -371,10 +371,12 @@ def decode_all(
             digest.update(f"{names[-1]}\0".encode() + found.sha256.tobytes() + found.pixels.tobytes())
         keys += [row_keys(np.stack(pixels))] if pixels else []
         tick(len(block))
+    n_bad = len(paths) - len(names)
+    told = ", ".join(f"{shown(of_reason, MOST_NAMED)} ({reason})" for reason, of_reason in bad.items())
     if bad and not (skip_bad and names):
         remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
-        raise DataError(f"{len(bad)} of {len(paths)} pictures cannot be read: {shown(bad, MOST_NAMED)}; {remedy}")
-    note = f"{counted(len(bad), 'picture')} left out, which cannot be read: {shown(bad, MOST_NAMED)}"
+        raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
+    note = f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"
     checks, n_bytes = zip(*read, strict=True)
     numbers, every, notes = np.array(checks, np.uint64), np.concatenate(keys), (note,) if bad else ()
     return ReadPictures(
