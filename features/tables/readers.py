@@ -87,7 +87,7 @@ class Batch:
 
 
 class CsvFile:
-    """Lines of cells that commas, semicolons or tabs separate: that of which the first line has most outside of quotes.
+    """Lines of cells that commas, semicolons or tabs separate, see `_separator_of`.
 
     header: whether the first line that is not blank holds the names of the columns; None: unless it has numbers alone.
     decimal: what stands before the decimals of numbers, a point or a comma; numbers with the other one are refused.
