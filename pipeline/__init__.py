@@ -3,6 +3,7 @@
 The import checks that the package can work here, and says where numba keeps compiled loops.
 """
 
+import errno
 import importlib.util
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import NoReturn
 
 __version__ = "1.0.0"
 USAGE = 2  # as in `pipeline.errors`
+COMPILED_BYTES = 2**21  # More than the compiled loops of a run take.
 
 
 def check_own_packages() -> None:
@@ -62,8 +64,8 @@ def keep_compiled_code() -> None:
         folder = folder if named else folder / "slkl" / "numba"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = "" if named else _openness(folder)
-        if not problem and not os.access(folder, os.W_OK | os.X_OK):
-            problem = f"{folder} cannot be written to; set NUMBA_CACHE_DIR to a folder that can"
+        if not problem:
+            _fill(folder / f".space-{os.getpid()}")
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         problem = f"set NUMBA_CACHE_DIR ({error})"
     if problem:
@@ -74,9 +76,22 @@ def keep_compiled_code() -> None:
         logging.getLogger(__name__).warning("warning: compiled code is not kept beyond this process; %s", problem)
         folder = Path(os.devnull)  # in which numba keeps nothing
         with suppress(OSError):  # no folder for temporary files either: most commands compile nothing
-            folder = Path(tempfile.mkdtemp(prefix="slkl-compiled-"))
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            made = Path(tempfile.mkdtemp(prefix="slkl-compiled-"))
+            atexit.register(shutil.rmtree, made, ignore_errors=True)
+            _fill(made / "space")
+            folder = made
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
+
+
+def _fill(path: Path) -> None:
+    """Write and remove a file as large as compiled loops. Raises OSError where there is no room, as numba would."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if os.write(descriptor, bytes(COMPILED_BYTES)) < COMPILED_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path.parent))
+    finally:
+        os.close(descriptor)
+        path.unlink()
 
 
 def _openness(folder: Path) -> str:

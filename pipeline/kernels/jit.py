@@ -3,12 +3,10 @@
 A loop is compiled for the types that it is called with. `warm_up` has that done before the work.
 """
 
-import logging
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -18,7 +16,6 @@ from numba.core import event
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
-MOST_FAULTS = 20  # A step meets one fault of the cache for each loop that it calls.
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -51,8 +48,8 @@ class _Compilations(event.Listener):
 def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -> int:
     """Call steps, which call compiled loops, so that later calls compile nothing; return how many were compiled.
 
-    `tell` is called before the first is compiled. Where NUMBA_CACHE_DIR takes nothing, loops are compiled for this
-    process alone, with a warning; where it is damaged, its index is removed, and loops are compiled again.
+    `tell` is called before the first is compiled. Where what NUMBA_CACHE_DIR has is damaged, its index is removed, and
+    loops are compiled again.
     """
     compilations = _Compilations(tell)
     with event.install_listener("numba:compile", compilations):
@@ -62,23 +59,10 @@ def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -
 
 
 def _call(step: Callable[[], object]) -> None:
-    folder = Path(os.environ["NUMBA_CACHE_DIR"])
-    for _ in range(MOST_FAULTS):
-        try:
-            step()
-            return
-        except OSError as error:  # The loop is compiled, and was not written.
-            reason = f"{error.strerror}; free some space, or set NUMBA_CACHE_DIR"
-            _warn(f"warning: compiled code is not kept beyond this process: {folder}: {reason}")
-        except Exception:  # Whatever it likes is raised by code that is not read whole.
-            for index in folder.rglob("*.nbi"):
-                with suppress(OSError):
-                    index.unlink()
-    step()
-
-
-@cache
-def _warn(message: str) -> None:
-    """Warn once, in the leading process alone: its workers have the same folder."""
-    if multiprocessing.parent_process() is None:
-        logging.getLogger("pipeline").warning(message)
+    try:
+        step()
+    except Exception:  # Code that is damaged raises whatever it likes while it is read.
+        for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
+            with suppress(OSError):
+                index.unlink()
+        step()
