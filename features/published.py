@@ -140,7 +140,8 @@ def fetch(
             except (OSError, ValueError) as error:
                 if getattr(error, "errno", None) in CACHE_FAULTS:
                     raise
-                failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+                cause = getattr(error.args[0] if error.args else None, "reason", error)  # of what requests raises
+                failures.append(f"{mirror}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}")
         else:
             raise UnavailableError(
                 f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
