@@ -40,7 +40,6 @@ def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
 
 @stopping.listening()
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what is known of the model on the data; what does not apply is None."""
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.examples import ExampleRequest
     from pipeline.prediction.predictor import load_predictor, open_examples, score_examples, warnings_of

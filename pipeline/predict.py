@@ -46,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @stopping.listening()
 def _predict(arguments: argparse.Namespace) -> None:
-    """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.examples import ExampleRequest

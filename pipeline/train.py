@@ -236,7 +236,6 @@ def _run(
     quiet: bool,
     callback: "Callback | None",
 ) -> None:
-    """Go through the stages of a run, and commit its report."""
     # Heavy imports wait until here, as above.
     from pipeline.datasets.feature_rows import ScaledFeatures, live
     from pipeline.datasets.table_records import take_cost
@@ -313,7 +312,6 @@ def _run(
 
 
 def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
-    """Print the table and where things are; return the exit code."""
     from pipeline.reporting.result_table import next_steps, remarks, table  # brings numpy and numba
 
     report = run.report

@@ -61,7 +61,6 @@ def program(command: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise ConfigError with argparse's message, and with the nearest flag where one is unrecognized."""
         typed = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
@@ -144,7 +143,6 @@ def in_arguments(message: str) -> str:
 
 
 def _as_typed(value: object) -> str:
-    """Return a value as it is typed: true and false, numbers with all their digits, a list with commas."""
     if isinstance(value, list | tuple):
         return names_text(_as_typed(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -70,7 +70,6 @@ class Setting:
 
 
 def _declared() -> Iterator[tuple[str, Field[Any]]]:
-    """Yield the key of every setting and its field, in the order of the configuration file."""
     for outer in fields(TrainConfig):
         if outer.metadata:
             yield outer.name, outer
@@ -182,7 +181,6 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """Return what a file sets, and its name. Raises ConfigError where that is the address of a scheduler."""
     found = {key: (value, path.name) for key, value in read_toml(path).items()}
     address, _ = found.get("resources.scheduler", ("", ""))
     if is_address(address):

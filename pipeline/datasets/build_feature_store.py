@@ -123,7 +123,6 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
 
 
 def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
-    """Return the digests of the chunk files that markers record."""
     files = (file for marker in markers for file in marker["files"].items())
     return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
 

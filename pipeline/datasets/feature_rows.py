@@ -164,8 +164,6 @@ def _fault(layout: FeatureLayout, problems: list[str]) -> str:
 
 
 class _LiveRows:
-    """Features computed when they are read."""
-
     dtype: type = np.float32
 
     def __init__(self, access: LiveFeatures) -> None:

@@ -186,7 +186,6 @@ class ArrayFeatures:
 
 
 def _keys_of_groups(groups: ArrayLike, n_rows: int) -> RowKeys:
-    """Return the keys (n,) of groups, numbers or text. Raises ValueError where a row has none, or they are not n."""
     names = np.asarray(unmasked(groups))
     if names.shape not in ((n_rows,), (n_rows, 1)):
         raise ValueError(f"groups has the shape {names.shape}; ({n_rows},), one for each row, is needed")

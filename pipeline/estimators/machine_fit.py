@@ -157,7 +157,6 @@ def _images(X: Any) -> NDArray[Any] | None:
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
-    """Return X and y (n,), checked as scikit-learn does."""
     X, y = _numbers(
         machine,
         X,
@@ -220,7 +219,6 @@ def _targets_and_weights(
 def _filled_in(
     machine: Any, config: TrainConfig, explicit: frozenset[str], features: ArrayFeatures, shape: FeatureShape
 ) -> TrainConfig:
-    """Return the settings of a fit, with all that the data decide. Raises ConfigError, and MemoryError."""
     count, limit = config.centers.count, limit_bytes(config.resources)
     n_different = len(np.unique(features.keys(0, shape.n_train)[0]))
     if isinstance(count, int) and count > n_different:
@@ -254,7 +252,6 @@ def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
 
 
 def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:
-    """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config
     names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
     model = assemble_model(
@@ -287,7 +284,6 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
 
 
 def _set_attributes(machine: Any, model: SparseKernelModel) -> None:
-    """Set the attributes that every model has."""
     single = model.task == "regression"
     scales = model.feature_scales
     machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()

@@ -67,7 +67,6 @@ def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
 
 
 def _parsed(name: str, value: Any, default: Any) -> Any:
-    """Return the value of a setting that a parameter stands for. Raises ValueError."""
     plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     try:
         if isinstance(default, bool) and not isinstance(plain, bool):

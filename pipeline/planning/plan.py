@@ -244,7 +244,6 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
 
 
 def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
-    """Return the plan of the most workers that fit, or of one where none does."""
     plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
     return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
 
@@ -333,13 +332,11 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
 
 
 def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
-    """Bytes of all threads that read the data."""
     threads = run.workers.threads
     return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
 
 
 def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
-    """Return the stage that reads a table or pictures; none for other data."""
     needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
@@ -356,7 +353,6 @@ def _table_bytes(spec: SourceSpec) -> int:
 
 
 def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
-    """Return what building the feature store needs: opening the data, and blocks of inputs and features."""
     config, shape, n_rows = run.config, run.shape, run.shape.n_train + run.shape.n_test
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3

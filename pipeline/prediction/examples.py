@@ -145,19 +145,16 @@ def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -
 
 
 def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> list[str]:
-    """Return the names of the arrays that are needed, whether they are there or not."""
     return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
 
 
 def _read_npz(path: Path, asked: ExampleRequest) -> dict[str, NDArray[Any]]:
-    """Return those arrays of an npz file that are needed."""
     with array_sources.npz_archive(path) as archive:
         wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
         return {name: array_sources.read_array(archive, name) for name in wanted}
 
 
 def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
-    """Return the rows of X, or those of the parts."""
     if "X" in arrays:
         _refuse_part(path, asked)
     pieces = []

@@ -134,7 +134,6 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
 
 
 def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
-    """Return the data of a run, after checking that they are those it was trained on."""
     assert predictor.layout is not None
     spec = source_spec(config)
     source = open_data(spec)
@@ -148,7 +147,6 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
 
 
 def _named_source(name: str, asked: ExampleRequest) -> Source:
-    """Return a named data set, with the settings that training would take."""
     if asked.target:
         raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
     assignments = dict[str, tuple[str, str]]()

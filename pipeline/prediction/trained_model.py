@@ -265,7 +265,6 @@ class SparseKernelModel:
         self._check_decisions()
 
     def _check_decisions(self) -> None:
-        """Raise ModelFormatError where a decision value could overflow."""
         with np.errstate(over="ignore"):
             most = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
         if not most.max() <= LARGEST_DECISION:
@@ -276,7 +275,6 @@ class SparseKernelModel:
 
 
 def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -> None:
-    """Raise ModelFormatError unless an array has a dtype, one of some shapes, and no number that is not finite."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape not in shapes:
         found = f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', type(array).__name__)}"
         raise ModelFormatError(f"{name} is {found}, expected {' or '.join(map(str, shapes))} {dtype.__name__}")

@@ -105,7 +105,6 @@ def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
 
 
 def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    """Return the examples that the model is wrong about, and its centers as pictures."""
     shown: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if predictor is None or predictor.config is None:
         return shown
@@ -164,7 +163,6 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
-    """Return a plot of predictions against truth, of evenly spread rows."""
     some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DRAWN)).round().astype(int))
     dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
@@ -234,7 +232,6 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    """Return the frozen settings as text, the command of the first start, and what it ran with."""
     stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
     settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
     if settings is not None:

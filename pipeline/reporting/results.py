@@ -82,7 +82,6 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
 
 
 def _weighting(run: Run) -> dict[str, Any] | None:
-    """Return where row weights are from, the factors of the classes, and whether test errors are weighted."""
     data, facts = run.config.data, run.facts
     if data.weights is None and data.class_weight is None:
         return None
@@ -155,7 +154,6 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
 
 
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
         return None
     limit = np.inf if is_by_folds(run) else run.facts.held_out_limit

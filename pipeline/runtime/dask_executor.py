@@ -138,7 +138,6 @@ class DaskExecutor(Executor):
         return ask(question, self._patience)
 
     def _look(self) -> None:
-        """Look now and again who works, and whether the run shall stop."""
         stopping.check()
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._check_workers()
@@ -178,7 +177,6 @@ class DaskExecutor(Executor):
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
     def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        """Return a future's result, or raise its error in words a user can act on."""
         error: BaseException | None = self._ask(future.exception)
         if error is None:
             # What a worker held that died is computed again, by the next one: it may take long.
@@ -319,7 +317,6 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
 
 def _key() -> Security:
-    """Return the key that the environment names, for peers of its authority. Raises ConfigError without one."""
     variables = ", ".join(_KEY_VARIABLES)
     files: list[str] = []
     try:

@@ -402,8 +402,6 @@ def combine(task: RowPass[S], folder: Path, results: Sequence[AssignmentResult[S
 
 
 class _Waiting:
-    """The pieces of an assignment that no thread has taken yet."""
-
     def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
         self._pieces, self._lock = pieces, threading.Lock()
         self._run_length, self._n_groups = run_length, n_groups
@@ -428,7 +426,6 @@ class _Waiting:
         self._closed = True
 
     def give_back(self, pieces: Sequence[int]) -> None:
-        """Take pieces back that were not added."""
         with self._lock:
             self._pieces = sorted([*self._pieces, *pieces])
 

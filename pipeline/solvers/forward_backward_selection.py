@@ -277,7 +277,6 @@ class _Factor:
         return row
 
     def rows(self) -> list[NDArray[np.float64]]:
-        """Return V as slabs of rows."""
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
@@ -367,7 +366,6 @@ class _Factor:
         return rows
 
     def mark_copies(self, m: int) -> None:
-        """Refuse the candidates whose columns are copies of that of m."""
         row = self.row(m)
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)

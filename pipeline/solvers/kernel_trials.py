@@ -375,7 +375,6 @@ def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search,
 
 
 def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search, power: float = 1.0) -> list[Trial]:
-    """Return the trials of some rounds, each at its best width."""
     trials = [trial]
     for _ in range(count):
         last = trials[-1]

@@ -210,7 +210,6 @@ def _begin(
 
 
 def _generator_of(state: SolverState) -> np.random.Generator:
-    """Return a generator that goes on where the state's left off."""
     bits = getattr(np.random, state.generator_state["bit_generator"])()
     bits.state = dict(state.generator_state)
     return np.random.Generator(bits)

@@ -153,7 +153,6 @@ def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: 
 
 
 def _kernel(rows: RowTask, n_columns: int, members: Stored | None) -> Kernel:
-    """Read the centers of the columns."""
     if members is None:
         return rows.kernel_of_stored(range(n_columns))
     arrays = members.read()

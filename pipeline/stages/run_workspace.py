@@ -394,7 +394,6 @@ class Run(Workspace):
 
     @contextmanager
     def _shown(self, name: str, watch: Watch) -> Iterator[None]:
-        """Show progress on the terminal, and commit it from time to time for `pipeline.status`."""
 
         def save() -> None:
             self._told[name] = asdict(watch.now())

@@ -51,7 +51,6 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
-    """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
     solver, n_centers, rows = run.config.solver, len(load_final(run.layout).active), run.row_task
     opened = partial(
         _block_of_scores,

@@ -160,8 +160,6 @@ def move_centers(
 
 
 class _Mover:
-    """The steps, as passes over the rows."""
-
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = work.row_task
@@ -246,7 +244,6 @@ class _Mover:
         return self._on_more_rows(state) if moved is None and not is_last else moved
 
     def _on_more_rows(self, state: Moving) -> Moving:
-        """Return the state at the beginning of the next level."""
         new = self._started(state.best.astype(np.float64), state)
         self._work.drop(_sample_name(state.level))
         return new
@@ -268,7 +265,6 @@ class _Mover:
         return replace(state, gradient=gradient, last_step=none, last_gradient=none, **vars(curvature))
 
     def _moved(self, state: Moving) -> Moving | None:
-        """Return the state after a step; None where none lowers the objective."""
         shape, number = state.points.shape, state.step + 1
         unit = self._of_gradients * self._of_points
         last: list[Solution] = []
@@ -340,7 +336,6 @@ class _Mover:
         return parts
 
     def fitted(self, parts: dict[str, GramStatistics], before: Solution) -> Solution:
-        """Return the solution with the ridge of an earlier one."""
         try:
             solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
         except LinAlgError:
@@ -371,7 +366,6 @@ class _Mover:
             raise InvalidDataError(f"`solver.move_centers`: {error}; leave it out, or choose fewer centers") from None
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return the points as the model has them."""
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:

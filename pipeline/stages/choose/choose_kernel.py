@@ -190,7 +190,6 @@ def trials_bytes(run: RunSize) -> int:
 def _tried_again(
     work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]
 ) -> tuple[list[Trial], list[Arrays]]:
-    """Return the best trials that `try_again` finds on so many candidates, and its arrays."""
     items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
     words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
     found = work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
@@ -204,7 +203,6 @@ def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: st
 
 
 def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:
-    """Commit the scales that were chosen; return the kernel, the width, and the trials."""
     records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
     kernel = KERNELS.index(best.kernel)
     if learns_scales(work.config.kernel.scale):
@@ -382,7 +380,6 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
 
 
 def _as_arrays(trials: list[Trial]) -> Arrays:
-    """Return trials without their weights as arrays."""
     return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
 
 

@@ -116,7 +116,6 @@ def choose(
     started = time.perf_counter()
 
     def select_part(part: RowSet, statistics: GramStatistics) -> Selection:
-        """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
         most = forward_most(size, statistics.n_centers)
         if n_back is not None:
             progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
@@ -227,7 +226,6 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
 
 
 def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None:
-    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
     name = FINALISTS[2]
     if work.committed(name_of(name), mapped=True) is None:
         with work.timed_as(STATISTICS):

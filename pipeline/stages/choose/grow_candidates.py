@@ -148,7 +148,6 @@ class _Growth:
         return found[best], sigma2 * 2.0 ** lowest_point(losses)
 
     def _judged(self, size: int, sigma2: float) -> Judged:
-        """Return a fit, judged once."""
         self._fits.append((size, sigma2))
         name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
         arrays = self._work.once(name, lambda: self._judge(size, sigma2))

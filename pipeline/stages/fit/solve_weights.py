@@ -56,7 +56,6 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
@@ -87,7 +86,6 @@ class Solved:
 
 
 def _solved_at_once(work: Workspace) -> Solved:
-    """Solve with the Gram of all candidates, after a search of the penalty where one is asked for."""
     path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if penalty == "auto":
@@ -104,7 +102,6 @@ def _solved_at_once(work: Workspace) -> Solved:
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
-    """Solve on a working set that grows until no candidate is missing."""
     assert isinstance(run, Run)
     last, rounds = generate_columns(run)
     active = last.inside[last.weights.columns]
@@ -116,12 +113,10 @@ def _solved_in_rounds(run: Workspace) -> Solved:
 
 
 def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """Return what the report says of solves at one penalty, and of the path before it."""
     return {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
-    """Return the statistics of the active columns on the fit rows and on the held-out rows."""
     if work.in_rounds:
         centers, words = work.candidates[solved.active], "held-out rows at the centers"
         held_out = statistics_at(work, SOLVE, "final-held-out", centers, (HELD_OUT,), words=words)[HELD_OUT]
@@ -132,7 +127,6 @@ def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
 
 @contextmanager
 def _with_advice() -> Iterator[None]:
-    """Say what to do where no ridge makes the Gram of a refit definite."""
     try:
         yield
     except LinAlgError as error:

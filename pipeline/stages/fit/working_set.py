@@ -270,7 +270,6 @@ def add_columns(
 
 
 def _open_columns(files: ColumnFiles, given: Stored) -> AddPiece[ExactSums]:
-    """Open the kept columns; return what adds a block to the statistics."""
     read = open_columns(files, KeptColumns.of(given.read()))
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
@@ -331,7 +330,6 @@ def compute_residuals(
 
 
 def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
-    """Open the kept columns; return what computes the residuals of a block."""
     arrays = given.read()
     read, weights = open_columns(files, KeptColumns.of(arrays)), arrays["weights"]
 
