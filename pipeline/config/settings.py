@@ -3,6 +3,7 @@
 Every way in which a TOML file is malformed is one error.
 """
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +42,8 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return by_key
 
 
-def shown(value: object) -> str:
-    """Return a value as it reads, cut short."""
-    try:
-        return f"{value!r:.80}"
-    except ValueError:  # Python spells out no number of thousands of digits
-        return "a number of thousands of digits"
-
-
-def toml_value(value: object) -> str:
-    """Return a setting's value as TOML has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, tuple):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    return repr(value)
+def _toml_value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)  # of these values TOML's form is that of JSON
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,7 @@ def _option(key: str, value: str | None) -> str:
 
 def get(config: TrainConfig, key: str) -> Any:
     """Return the value of a dotted key."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    return attrgetter(key)(config)
 
 
 def with_value(config: TrainConfig, key: str, value: Any) -> TrainConfig:
@@ -128,7 +111,7 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
         return SETTINGS[key].parse(value)
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
-        raise ConfigError(f"{key} = {shown(value)} ({origin}): {reason}") from None
+        raise ConfigError(f"{key} = {value!r:.80} ({origin}): {reason}") from None
 
 
 def named_run(dataset: str) -> Path | None:
@@ -159,7 +142,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
     except ValueError as error:
-        raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
+        raise ConfigError(f"dataset {dataset!r:.80}: {error}") from None
     origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
     usual = [] if named is None else [*_of_file(named).items()]
     typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
@@ -168,7 +151,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
         elif not isinstance(value, str) or absolute_path(value) != config.dataset:
-            raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
+            raise ConfigError(f"dataset = {value!r:.80} ({origin}), but the command names {dataset}; drop one")
     for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
         if value not in (None, "none"):
@@ -185,7 +168,7 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
     address, _ = found.get("resources.scheduler", ("", ""))
     if is_address(address):
         raise ConfigError(
-            f"resources.scheduler = {shown(address)} ({path.name}): a file names no address, since what answers there "
+            f"resources.scheduler = {address!r:.80} ({path.name}): a file names no address, since what answers there "
             f"can run code here; drop it there, and give it with --scheduler if you trust it"
         )
     return found
@@ -219,7 +202,7 @@ def to_toml(config: TrainConfig) -> str:
     config = with_value(config, "resources.time_limit", usual.time_limit)
     if is_address(config.resources.scheduler):
         config = with_value(config, "resources.scheduler", usual.scheduler)
-    lines = [f"dataset = {toml_value(config.dataset)}"]
+    lines = [f"dataset = {_toml_value(config.dataset)}"]
     section = ""
     for key in SETTINGS:
         head, _, name = key.rpartition(".")
@@ -227,7 +210,7 @@ def to_toml(config: TrainConfig) -> str:
             lines += ["", f"[{head}]"]
             section = head
         if get(config, key) is not None:
-            lines.append(f"{name} = {toml_value(get(config, key))}")
+            lines.append(f"{name} = {_toml_value(get(config, key))}")
     return "\n".join(lines) + "\n"
 
 
