@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from features.cell_text import counted
-from pipeline.config.command_line import add_data_options, command_parser, data_options
+from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
 
@@ -46,7 +46,8 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]
-    asked = ExampleRequest(first, labelled=True, more=tuple(more), **data_options(arguments))
+    of_part = arguments.part, arguments.target, tuple(arguments.set)
+    asked = ExampleRequest(first, True, tuple(more), *of_part)
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from features.cell_text import counted
 from features.errors import UsageError
-from pipeline.config.command_line import add_data_options, command_parser, data_options
+from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
@@ -67,7 +67,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
     first, *more = arguments.data
-    asked = ExampleRequest(first, labelled=False, more=tuple(more), **data_options(arguments))
+    of_part = arguments.part, arguments.target, tuple(arguments.set)
+    asked = ExampleRequest(first, False, tuple(more), *of_part)
     examples = open_examples(asked, predictor)
     dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0

@@ -209,12 +209,3 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
     )
-
-
-def data_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what those options say, by the fields of `pipeline.prediction.examples.ExampleRequest`."""
-    return {
-        "part": arguments.part,
-        "target": arguments.target,
-        "settings": tuple(arguments.set),
-    }

@@ -10,7 +10,7 @@ from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
+from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import is_by_folds, key_blocks
@@ -128,7 +128,7 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
     stored, columns = read_arrays(run.layout.feature_scales), model.table_columns
     errors = [error if np.isfinite(error) else None for error in stored["hold_out_errors"].tolist()]
     return {
-        "kind": SCALE_KINDS[int(run.choices["kind"])] if "kind" in run.choices else kind_of(model.feature_scales),
+        "kind": SCALE_KINDS[int(run.choices["kind"])],
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,

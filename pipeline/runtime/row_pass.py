@@ -90,7 +90,7 @@ class BlockValues:
 
     def in_order(self, name: str) -> NDArray[Any]:
         """Return the values of one name of all blocks, one after the other in the order of the rows."""
-        return np.concatenate([values[name] for _, values in sorted(self._of_block.items())])
+        return np.concatenate([values[name] for values in self.by_block()])
 
     def by_block(self) -> list[Arrays]:
         """Return the values of all blocks, in the order of the rows."""

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -253,18 +252,13 @@ def environment() -> dict[str, Any]:
     return {
         "slkl": own_version(),
         "python": platform.python_version(),
-        **_versions(),
+        **{name: version(name) for name in LIBRARIES},
         "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
         "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
         "the kind of processor": platform.machine(),
         "system": platform.system(),
         "processors": os.cpu_count(),
     }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES}
 
 
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

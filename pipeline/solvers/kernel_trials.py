@@ -171,11 +171,6 @@ def kinds_of(scale: str | None, kernel: type[Kernel], n_features: int, n_rows: f
     return possible if scale == LEARNED else tuple(kind for kind in (DIAGONAL, METRIC) if kind == scale)
 
 
-def kind_of(scales: NDArray[np.float32]) -> str:
-    """Return the kind of scales (d,), DIAGONAL, or (d, d), METRIC."""
-    return DIAGONAL if scales.ndim == 1 else METRIC
-
-
 def least_gain(n_rows: float) -> float:
     """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 86)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)

@@ -105,8 +105,13 @@ def find_weights(work: Workspace) -> FinalWeights:
         final, tried = select_centers(work) if work.config.solver.selects else solve_weights(work)
         if work.config.solver.move_centers and len(final.active):
             final, tried = move_centers(work, final, tried)
-        final = final.moved_up(work.facts.mean)
-        final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
+        mean = work.facts.mean  # which was taken off the targets
+        final = replace(
+            final,
+            intercept=final.intercept + mean,
+            penalised_intercept=final.penalised_intercept + mean,
+            summary=final.summary | {"temperature": find_temperature(work, tried)},
+        )
         work.commit(FINAL, final.arrays())
         work.drop(f"checkpoints/{MOVES}")
         work.drop("passes")  # the one over the held-out rows

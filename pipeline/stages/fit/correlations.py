@@ -236,10 +236,6 @@ class Correlations:
             errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
         return replace(self, residuals=residuals, errors=errors)
 
-    def with_made(self, which: NDArray[np.int64]) -> "Correlations":
-        """Return the correlations, some candidates counted as made: their columns were materialised."""
-        return replace(self, made=self.made | np.isin(np.arange(len(self.made)), which))
-
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
         """Return the correlations with those of some candidates replaced by exact ones."""
         found, errors = self.values.copy(), self.errors.copy()

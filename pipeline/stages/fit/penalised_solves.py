@@ -6,7 +6,7 @@ the test part is never looked at.
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -55,15 +54,6 @@ class SolveTask:
     number: int | None
 
 
-def solver_options(solver: SolverConfig) -> SolverOptions:
-    """Return the solver's options that the configuration asks for."""
-    return SolverOptions(
-        tolerance=solver.tolerance or TO_ROUNDING,
-        max_sweeps=solver.max_sweeps,
-        schedule=solver.schedule,
-    )
-
-
 def solve_outputs(
     work: Workspace,
     part: str,
@@ -80,14 +70,14 @@ def solve_outputs(
     CorruptDataError.
     """
     name = _prepare_statistics(work, part) if not number else _name(work, part)
-    asked = work.config.solver.tolerance if tolerance is None else tolerance
+    solver = work.config.solver
+    asked = solver.tolerance if tolerance is None else tolerance
     asked = asked or REACHED if number is not None else asked  # penalties that are compared need no more
-    options = solver_options(replace(work.config.solver, tolerance=asked))
     task = SolveTask(
         statistics=work.stored(name_of(name)),
         name=name,
         penalty=penalty,
-        options=options,
+        options=SolverOptions(asked or TO_ROUNDING, solver.max_sweeps, solver.schedule),
         seed=work.config.seed,
         start=None if start is None else work.stored(start),
         to_rounding=not asked,
@@ -228,11 +218,8 @@ class SolveProgress:
     def is_exhausted(self) -> bool:
         """Return whether the gap of the solve under way has stopped falling: rounding holds it (see `EXHAUSTED`)."""
         assert self.state is not None
-        gaps, least, least_at = (
-            [one.relative_gap for one in self.state.records if one.relative_gap is not None],
-            np.inf,
-            0,
-        )
+        gaps = [one.relative_gap for one in self.state.records if one.relative_gap is not None]
+        least, least_at = np.inf, 0
         for number, gap in enumerate(gaps, 1):
             if gap < 0.5 * least:
                 least, least_at = gap, number

@@ -77,9 +77,9 @@ class KeptColumns:
         return replace(self, members=self.members[columns])
 
     @property
-    def last_group(self) -> NDArray[np.int64]:
-        """The candidates of the last group, in its order."""
-        return self.grouped[self.groups == self.groups.max(initial=0)]
+    def last_size(self) -> int:
+        """How many candidates the last group has."""
+        return int(np.count_nonzero(self.groups == self.groups.max(initial=0)))
 
     def places(self) -> NDArray[np.int64]:
         """Return where each column stands in `grouped`, (W,): in the last group that has it."""
