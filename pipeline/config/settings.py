@@ -135,9 +135,7 @@ class Loaded:
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
-    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. Raises ConfigError for
-    an unknown key (naming the nearest), a value out of range, and the address of a scheduler in a file,
-    which may be anybody's.
+    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`.
     """
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
@@ -181,10 +179,7 @@ def check_no_url(name: str, path: str) -> None:
 
 
 def absolute_path(dataset: str) -> str:
-    """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere.
-
-    Raises ConfigError for a URL.
-    """
+    """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere."""
     check_no_url("the dataset", dataset)
     is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
     return dataset if is_name else str(Path(dataset).absolute())

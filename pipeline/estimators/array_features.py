@@ -47,10 +47,7 @@ class Rows:
         return rows
 
     def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
-        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row.
-
-        Raises ValueError naming the first row that holds NaN or infinity.
-        """
+        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row."""
         per_row = 24 * self.shape[1] + 20 * n_columns  # features as read, standardised and scaled
         block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
         for start in range(0, len(self), block):

@@ -47,7 +47,7 @@ _OF_ARRAYS = {"resources.features_dir": "none"}
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
     """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults.
 
-    A `class_weight` of factors is none of them. Raises ValueError naming a parameter.
+    A `class_weight` of factors is none of them.
     """
     if not (machine.callback is None or callable(machine.callback)):
         raise ValueError(f"callback must be a function or None; found {machine.callback!r}")

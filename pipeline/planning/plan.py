@@ -130,9 +130,7 @@ class Prepared:
 def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. Raises ConfigError for
-    settings that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the
-    data.
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:

@@ -80,14 +80,11 @@ class Examples:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """Which data a command was asked for; settings (`KEY=VALUE`) go with named data sets only.
-
-    more : files beside `data`, which are pictures then
-    """
+    """Which data a command was asked for; settings (`KEY=VALUE`) go with named data sets only."""
 
     data: str | None
     labelled: bool
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # files beside `data`, which are pictures then
     part: str | None = None
     target: str | None = None
     settings: tuple[str, ...] = ()
@@ -99,7 +96,7 @@ def parts_asked(part: str) -> tuple[Part, ...]:
 
 
 def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
-    """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
+    """Open arrays, images or a table of a file or folder."""
     of_pictures = is_picture_folder(path) or (is_picture(path.name) and path.exists())
     skips = [one.partition("=")[2] for one in asked.settings if of_pictures and one.startswith("data.skip_bad=")]
     if len(skips) < len(asked.settings):
@@ -258,10 +255,7 @@ def _table_examples(
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
-    """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns.
-
-    Raises DataError for another shape, and where the model is of a table with words or missing cells.
-    """
+    """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns."""
     columns = model.table_columns
     if columns is not None and columns.encoding is not None:
         remedy = "write the rows to a .parquet or .csv file and predict that"

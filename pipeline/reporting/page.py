@@ -44,10 +44,7 @@ IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 
 
 def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
-    """Return the whole page; add to `damaged` what it leaves out for that.
-
-    Raises MissingRunError where there is no run.
-    """
+    """Return the whole page; add to `damaged` what it leaves out for that."""
     return environment().get_template("page.html.j2").render(gather(layout, [] if damaged is None else damaged))
 
 
@@ -129,7 +126,7 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
     Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
-    predicted. Raises what `open_examples` and `predictions` raise.
+    predicted.
     """
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0

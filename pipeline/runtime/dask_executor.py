@@ -70,10 +70,7 @@ _LOOPBACK = "127.0.0.1:0"
 
 
 class DaskExecutor(Executor):
-    """Items as dask tasks, at most two for each worker thread on their way at once.
-
-    patience : seconds to wait for a worker, or for an answer of the scheduler
-    """
+    """Items as dask tasks, at most two for each worker thread on their way at once; see `open_executor`."""
 
     def __init__(self, client: Client, workers: int, patience: float) -> None:
         self.workers, self._patience = workers, patience
@@ -144,11 +141,7 @@ class DaskExecutor(Executor):
             self._looked = time.monotonic()
 
     def _check_workers(self) -> dict[str, int]:
-        """Return the threads of each worker that there is; check those that came meanwhile.
-
-        Raises SchedulerError where one of them has other code or does not see the paths, or where there has been none
-        for too long, of which it tells earlier.
-        """
+        """Return the threads of each worker that there is; check those that came meanwhile."""
         there: dict[str, int] = self._ask(self._client.nthreads)
         new = sorted(there.keys() - self._known)
         if new:
@@ -242,8 +235,6 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
 
     workers : threads of all processes together
     memory_bytes : a process that takes more is ended, and started again
-
-    Raises SchedulerError where a process does not start.
     """
     _silence_dask()
     # What a worker writes, nobody else of this machine may exchange: a temporary folder is its owner's alone.
@@ -291,10 +282,7 @@ def _silence_dask() -> None:
 
 @contextmanager
 def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address, which proves itself by the authority named.
-
-    Raises ConfigError where no readable key is named, SchedulerError where nobody answers.
-    """
+    """Give a client of the cluster at an address, which proves itself by the authority named."""
     _silence_dask()
     security = _key()
 

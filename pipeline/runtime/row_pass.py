@@ -293,10 +293,7 @@ def assign_pieces(
     every: float,
     together: int,
 ) -> list[Assignment]:
-    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads.
-
-    together : least threads that share one set of sums
-    """
+    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads."""
     waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
     threads = np.cumsum([0, *(process.threads for process in processes)])
     edges = -(-threads * len(waiting) // threads[-1])
@@ -323,10 +320,7 @@ def session_name() -> str:
 
 
 def compute_assignment(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
-    """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process.
-
-    Raises StoppedError on request, when the sums are committed; what the pieces raise.
-    """
+    """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process."""
     while not _one_at_a_time.acquire(timeout=_WAIT_SECONDS):
         stopping.check()
     try:

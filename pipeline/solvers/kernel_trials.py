@@ -24,8 +24,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.solvers.held_out_losses import log_losses
-from pipeline.solvers.prediction_limits import clipped
+from pipeline.solvers.held_out_losses import clipped, log_losses
 from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024

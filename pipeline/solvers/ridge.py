@@ -187,8 +187,7 @@ def with_ridge(
 ) -> Refit:
     """Return the fit to `final` with the ridge of the lowest of held-out errors, by fractions of the diagonal.
 
-    of_fractions: weights on the rows of `fit` that are known already. Raises LinAlgError where no such ridge makes the
-    Gram definite.
+    of_fractions: weights on the rows of `fit` that are known already.
     """
     scale, final_scale = mean_diagonal(fit), mean_diagonal(final)
     for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):

@@ -300,10 +300,11 @@ def _newton_steps(
         if settled:
             admitted = newton.admit(scores, support, problem.tau, state.screened)
         visited[admitted] = True
-        weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
-        settled = report.settled
+        weights, support, settled, evaluated = newton.minimise(
+            problem, weights, support, admitted, scores, drop_all=drop_all
+        )
         scores = scores_of_support(problem, weights, support)
-        evaluations += report.evaluations + problem.n_candidates
+        evaluations += evaluated + problem.n_candidates
         certificate = certify(problem, weights, scores)
         if certificate.primal <= start.primal and settled:
             break

@@ -84,10 +84,7 @@ class MemoryBudget:
 def fill_in(
     asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user.
-
-    Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
-    """
+    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
     config, raw = asked, asked.features.name == "raw"
     if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"

@@ -84,10 +84,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
 
 
 def fit(work: Workspace) -> FinalWeights:
-    """Return the weights of a fit, committed. Steps whose results are committed already are skipped.
-
-    Raises InvalidDataError for data that cannot be fitted, StoppedError on request.
-    """
+    """Return the weights of a fit, committed. Steps whose results are committed already are skipped."""
     draw_candidates(work)
     if grows(work.config):
         grow_candidates(work)

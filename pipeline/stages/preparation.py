@@ -101,7 +101,7 @@ def warming_steps(
 def build_features(run: Run, *, contents: bool = False) -> bool:
     """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
 
-    Returns whether there was none, or a damaged one. Raises LockedError where another run builds it for too long.
+    Returns whether there was none, or a damaged one.
     """
     layout, shape = run.feature_layout, run.shape
     with run.stage(FEATURES):

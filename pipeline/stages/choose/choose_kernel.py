@@ -69,14 +69,6 @@ class KernelTask:
     scale: str | None
     sigma2: float | str | None  # the width, "median", KEPT: that of each trial, or None where it is chosen as well
 
-    def search(
-        self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None], steps: "_Steps"
-    ) -> Search:
-        """Return the search of a kernel on few candidates."""
-        n_rows = float(np.count_nonzero(sample.fitted))
-        kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
-        return Search(self.few, kinds, self.given, on_round, steps.once)
-
     @property
     def given(self) -> float | None:
         """The width that trials have, where it is a number: rounds find theirs where the median is asked for."""
@@ -96,8 +88,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     """Return what is committed with candidates at training rows `index`: the `kernel` () and its width `sigma2` () f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
-    chosen: also `tried` (trials, 8) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
-    where no kernel can be fitted.
+    chosen: also `tried` (trials, 8) f8, see RECORD.
     """
     asked = work.config.kernel
     if is_chosen(asked) or is_by_folds(work):
@@ -248,8 +239,7 @@ def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
 def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
     """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
 
-    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds. Raises
-    InvalidDataError where all rows are held out at once, or none.
+    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
     """
     n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
@@ -337,13 +327,14 @@ class _Steps:
 
 def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
-    sample, rounds, steps = as_dataclass(task.sample.read(), Sample), list[Trial](), _Steps(checkpoints)
+    sample, rounds = as_dataclass(task.sample.read(), Sample), list[Trial]()
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    search = task.search(start.kernel, sample, on_round, steps)
+    kinds = kinds_of(task.scale, start.kernel, sample.X.shape[1], float(np.count_nonzero(sample.fitted)))
+    search = Search(task.few, kinds, task.given, on_round, _Steps(checkpoints).once)
     if start.scales is None:
         kept = search_kernel(sample, start.kernel, search)
     else:

@@ -55,11 +55,7 @@ BatchRecord = dict[str, Any]  # of a batch
 
 
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'.
-
-    Raises InvalidDataError where no candidate lowers the error, or no ridge makes the Gram definite; CorruptDataError
-    for damaged statistics.
-    """
+    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'."""
     asked, columns, names, records = work.preselection, work.candidates, AT_ONCE, list[BatchRecord]()
     if asked is None:
         chosen, seconds = _chosen(work, names, None)

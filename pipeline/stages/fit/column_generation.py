@@ -70,8 +70,7 @@ class Limits(NamedTuple):
 def generate_columns(run: Run) -> tuple[PricedRound, list[RoundRecord]]:
     """Solve over all candidates; return the last round, and the records of all.
 
-    Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes. Raises
-    CorruptDataError where earlier rounds are incomplete.
+    Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes.
     """
     penalty, current = penalty_of(run), latest(run)
     records = earlier_records(run, current.index) if current else []

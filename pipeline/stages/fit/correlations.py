@@ -38,14 +38,11 @@ CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when it
 
 @dataclass(frozen=True)
 class Tiles:
-    """How rows and candidates, in the order of their rows, are cut into tiles.
-
-    symmetric : every training row is a candidate, in order: tile (i, j) serves (j, i) as well
-    """
+    """How rows and candidates, in the order of their rows, are cut into tiles."""
 
     n_rows: int
     n_candidates: int
-    symmetric: bool
+    symmetric: bool  # every training row is a candidate, in order: tile (i, j) serves (j, i) as well
 
     @property
     def n_of_rows(self) -> int:

@@ -21,7 +21,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import largest_penalty, search
+from pipeline.solvers.regularization_path import penalty_max, search
 from pipeline.solvers.ridge import Weights, finalise
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
@@ -66,8 +66,7 @@ def solve_outputs(
     """Solve on the statistics of a part (all, fit) at a penalty; return the committed summaries of the outputs.
 
     `tolerance` replaces the configured one; `start` names the "weights" (candidates, outputs) to start from; `number`
-    counts the penalties that are tried. Raises InvalidDataError for statistics that are not positive semi-definite,
-    CorruptDataError.
+    counts the penalties that are tried.
     """
     name = _prepare_statistics(work, part) if not number else _name(work, part)
     solver = work.config.solver
@@ -117,10 +116,7 @@ def solution_name(name: str, output: int) -> str:
 
 
 def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> Arrays:
-    """Return weights and summary of an output, from the last checkpoint on.
-
-    Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
-    """
+    """Return weights and summary of an output, from the last checkpoint on."""
     started = time.perf_counter()
     try:
         problem = problem_of(as_dataclass(task.statistics.read(mapped=True), GramStatistics), output, task.penalty)
@@ -185,12 +181,7 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
 class SolveProgress:
     """Takes a solve up from its last checkpoint, makes others, and hands on the records of its iterations.
 
-    Attribute: `state` of the solve, None at its begin.
-
-    Parameters
-    ----------
-    checkpoints : where checkpoints and records go
-    penalty : what is solved at; a checkpoint of another is left alone
+    state : of the solve, None at its begin; a checkpoint at another penalty is left alone
     facts, number : written with every record; the number of the penalty, of a solve at one of several
     """
 
@@ -268,7 +259,8 @@ def path_bytes(run: RunSize) -> int:
 
 def largest_penalty_of(work: Workspace, part: str) -> float:
     """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
-    return largest_penalty(statistics_of(work, name_of(part)), intercept=work.intercept)
+    statistics = statistics_of(work, name_of(part))
+    return penalty_max(statistics.centred_targets()[0] if work.intercept else statistics.kty) or 1.0
 
 
 def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) -> float:

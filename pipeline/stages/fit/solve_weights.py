@@ -39,7 +39,7 @@ from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Return the penalised weights, refitted where that is asked for, and those for the held-out rows.
 
-    Without a penalty they are least squares on all candidates. Raises InvalidDataError, CorruptDataError.
+    Without a penalty they are least squares on all candidates.
     """
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)

@@ -132,15 +132,12 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 @dataclass(frozen=True)
 class ColumnFiles:
-    """The files of kept columns, and what computes those that are missing. Small and picklable.
-
-    free_bytes : that stay free on the disk
-    """
+    """The files of kept columns, and what computes those that are missing. Small and picklable."""
 
     rows: RowTask
     blocks: RowGrid
     folder: Path
-    free_bytes: int
+    free_bytes: int  # that stay free on the disk
 
     def of_group(self, candidates: NDArray[np.int64]) -> Path:
         """Return the folder of a group, which has a name of its candidates, so that no two groups mix."""
