@@ -156,7 +156,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
-    """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
     if arguments.print_config and arguments.resume == "never":
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))

@@ -85,7 +85,6 @@ def in_parameters(message: str) -> str:
 
 
 def _parameter(key: str, value: str | None) -> str:
-    """Return a parameter, with its value as Python has it."""
     name = _NAMES.get(key, key)
     if value is None:
         return name

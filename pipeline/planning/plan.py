@@ -176,7 +176,6 @@ def _prepared(
 
 
 def _rounds_note(run: RunSize) -> str:
-    """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = run.n_columns
     if run.config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
@@ -342,7 +341,6 @@ def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
 
 
 def _table_bytes(spec: SourceSpec) -> int:
-    """Return what a process needs that reads a table, beside what it knows of each row; 0 for other data."""
     if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
     from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without

@@ -134,7 +134,6 @@ def _refuse_part(path: Path, asked: ExampleRequest) -> None:
 
 
 def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -> list[tuple[str, str]]:
-    """Return the names of inputs and labels: those of X, else those of the parts, spelt like `part_name`."""
     if "X" in known:
         return [("X", asked.target or "y")]
     parts = parts_asked(asked.part or "test")

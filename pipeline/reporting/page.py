@@ -216,7 +216,6 @@ def _told(piece: ExamplePart, row: int) -> dict[str, Any]:
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the confusion matrix with the shade of each cell; of many classes only the commonest confusions."""
     labels, matrix = [one["label"] for one in report["by_class"]], report["confusion"]
     wrong = [(count, j, k) for j, row in enumerate(matrix) for k, count in enumerate(row) if j != k and count]
     commonest = sorted(wrong, reverse=True)[:MOST_CONFUSIONS]

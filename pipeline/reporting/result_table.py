@@ -119,7 +119,6 @@ def _path_table(report: dict[str, Any]) -> list[str]:
 
 
 def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[str]:
-    """Return the curve of errors against sizes, at a dozen of its sizes."""
     curve = selection["curve"]
     places = sorted({round(k * (len(curve) - 1) / 11) for k in range(12)})
     values = task == "regression"

@@ -138,7 +138,6 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
 
 
 def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:
-    """Return a line for a model no better on the test part than the best constant: what it is, and what to try."""
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
     untried = [] if config.kernel.sigma2 == "auto" else ["--sigma2 auto"]

@@ -368,7 +368,6 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
 
 
 def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], tuple[Path, ...]]:
-    """Return committed sums, and their files: of a lost attempt, or else of the earlier files."""
     total = Committed(task.empty())
     attempts = {path: pieces_in(path, task.grid) for path in assignment.files()}
     if any(attempts.values()):
@@ -416,7 +415,6 @@ class _Waiting:
             return range(first, first + count)
 
     def close(self) -> None:
-        """Give nothing out any more: one of the threads has failed."""
         self._closed = True
 
     def give_back(self, pieces: Sequence[int]) -> None:

@@ -315,7 +315,6 @@ def search_from(
 
 
 def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
-    """Return the trial at the best width of scales without one."""
     typical = trial.kernel.default_sigma2(scaled(sample.points, trial.scales))
     sigma2 = search.sigma2 or FIRST_WIDTH * typical
     best = best_width(sample, replace(trial, sigma2=sigma2, typical=typical), search)[0]
@@ -361,7 +360,6 @@ def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 
 def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search, power: float = 1.0) -> list[Trial]:
-    """Return the trials of a line of rounds, with more rounds while the last one gains."""
     line = list(line)
     while len(line) <= MOST_ROUNDS and line[-1].error < (1 - LEAST_GAIN) * min(trial.error for trial in line[:-1]):
         line += _rounds(sample, line[-1], kind, 1, search, power)

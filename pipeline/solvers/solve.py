@@ -227,7 +227,6 @@ def _sweep(
     inverse: ActiveInverse | None,
     generator: np.random.Generator,
 ) -> tuple[SolverState, ActiveInverse, Record]:
-    """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
     order, counts = draw_visits(problem, options, state, generator)
@@ -252,7 +251,6 @@ def _sweep(
 
 
 def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:
-    """Admit the worst violators, minimise on the faces met, certify."""
     new, certificate, visited = _newton_steps(problem, state, drop_all=True)
     if new.objective > new.previous_objective:
         # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
@@ -278,7 +276,6 @@ def _record(phase: str, state: SolverState, certificate: Certificate | None, cou
 
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:
-    """Return the state with the zero coordinates screened that the Gap Safe test excludes."""
     rounding = problem.rounding.each + problem.rounding.units  # centring may have cancelled more
     norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + rounding)
     safe = gap_safe_screen(state.scores, norms, certificate, problem.tau)

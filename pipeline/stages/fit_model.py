@@ -51,7 +51,6 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    """Return what is committed with the candidates: `Workspace.choices`, and `X` (m, d) where a Gram of all fits."""
     index, facts = _rows_of_candidates(work), find_target_facts(work)
     arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.

@@ -64,7 +64,6 @@ def compile_told(config: TrainConfig, shape: FeatureShape, log: Callable[[str], 
 
 
 def _steps_of(run: Run, check: Callable[[], None]) -> Iterator[Callable[[], object]]:
-    """Yield the steps that run the loops of a run, with those of features that are not stored yet."""
     config = run.config
     if not (config.resources.stores_features and run.feature_layout.manifest.exists()):
         images = np.zeros((2, *IMAGE_SHAPE))

@@ -326,8 +326,6 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 
 @dataclass(frozen=True)
 class _SampledRows:
-    """Training rows that were gathered, as far as passes read them: see `datasets.feature_rows.FeatureRows`."""
-
     rows: Stored  # X, y, keys and groups, weights where there are any
     dtype: type
 

@@ -181,7 +181,6 @@ class _Mover:
         return n_rows <= most and n_fit + n_held_out >= least and n_held_out >= (1 - ODD) * LEAST_HELD_OUT
 
     def _rows(self, level: int) -> RowTask:
-        """Return the rows of a level: a sample, which is gathered once, or all."""
         share = self.shares[level]
         if share == 1.0:
             return self._task
@@ -249,7 +248,6 @@ class _Mover:
         return new
 
     def _with_gradient(self, state: Moving) -> Moving:
-        """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
         name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/input.npz", arrays)

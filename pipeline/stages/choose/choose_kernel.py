@@ -353,7 +353,6 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
 
 
 def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:
-    """Return a row of RECORD for each trial; final: it is one of those that decide."""
     rows = [
         (
             KERNELS.index(one.kernel),

@@ -85,7 +85,6 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
-    """Choose on the statistics of these names, or take what was chosen before; also return the seconds that it took."""
     with work.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
     size = selection_size(work.config.solver.select)

@@ -119,7 +119,6 @@ class Tile(NamedTuple):
 
 
 def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
-    """Yield the number of each tile and the tile; tiles of the same candidates share their kernel."""
     members, tile = given.read(mapped=True)["candidates"], None
     for piece in pieces:
         candidates, rows = tiles.tile(piece)

@@ -162,7 +162,6 @@ def _name(work: Workspace, part: str) -> str:
 
 
 def _prepare_statistics(work: Workspace, part: str) -> str:
-    """Check the statistics of a part, centre them where an intercept is fitted, and return their name."""
     with work.status(SOLVE, "checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
