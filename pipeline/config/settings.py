@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return by_key
 
 
-def _toml_value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)  # of these values TOML's form is that of JSON
+_toml_value = partial(json.dumps, ensure_ascii=False)  # TOML has the values of settings as JSON has them
 
 
 @dataclass(frozen=True)

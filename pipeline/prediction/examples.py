@@ -117,7 +117,10 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if is_folder or not is_file:
         raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, pictures")
     if path.suffix == ".npz":
-        return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
+        with array_sources.npz_archive(path) as archive:
+            wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
+            read = {name: array_sources.read_array(archive, name) for name in wanted}
+        return _open_arrays(path, asked, read, NPZ_NAME)
     _refuse_part(path, asked)
     from features.tables.readers import Table  # as above
 
@@ -142,12 +145,6 @@ def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -
 
 def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> list[str]:
     return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
-
-
-def _read_npz(path: Path, asked: ExampleRequest) -> dict[str, NDArray[Any]]:
-    with array_sources.npz_archive(path) as archive:
-        wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
-        return {name: array_sources.read_array(archive, name) for name in wanted}
 
 
 def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -141,7 +142,9 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
     """
     layout = RunLayout(root.absolute())
     made = [folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]
-    with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=_warn):
+    # The log cannot be written to before the lock is held.
+    warn = partial(print, "warning:", file=Console(sys.stderr), flush=True)
+    with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=warn):
         try:
             frozen = frozen_config(layout) if layout.config.exists() else None
             if frozen != stored:
@@ -178,11 +181,6 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
     """Raise ConfigMismatchError where a run has `event`, started or finished, with data of another digest."""
     if read_environment(layout)["data"] != data:
         raise ConfigMismatchError(f"the run in {layout.root} {event} before, on other data; start a new run for these")
-
-
-def _warn(message: str) -> None:
-    """Print a warning: the log cannot be written to before the lock is held."""
-    print(f"warning: {message}", file=Console(sys.stderr), flush=True)
 
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:

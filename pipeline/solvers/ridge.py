@@ -258,15 +258,6 @@ def finalise(
     return best.weights.named(columns), best
 
 
-def calibration_weights(
-    final: Weights, everything: GramStatistics, best: Refit | None, of_fit: Weights | None
-) -> CalibrationWeights:
-    """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
-    if best is not None:
-        return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
-    return CalibrationWeights(of_fit or final, everything=None if of_fit else everything)
-
-
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     """Return least squares in the place of a penalised fit to these rows, on its support."""
     ridge = SUPPORT_RIDGE * mean_diagonal(statistics)

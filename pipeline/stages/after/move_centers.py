@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 
@@ -321,8 +321,7 @@ class _Mover:
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
         arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
-        fit = as_dataclass({field.name: arrays[field.name] for field in fields(Solution)}, Solution)
-        return fit, float(arrays["so_far"])
+        return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""

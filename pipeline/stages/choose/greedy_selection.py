@@ -103,8 +103,6 @@ def choose(
 ) -> Arrays:
     """Choose `size` centers on the statistics of fit rows, held-out rows and all rows.
 
-    May raise StoppedError, up to 255 centers after the last checkpoint.
-
     n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
     """
     fit, held_out, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)

@@ -346,7 +346,7 @@ class PricedRound:
                 float(yty[output]),
                 self.tau,
                 float(np.abs(found.values[found.errors[:, output] <= 0, output]).max(initial=0.0)),
-                rounding.beside(float(errors[output])),
+                rounding._replace(always=rounding.always + float(errors[output])),  # scores have units of their own
             )
             for output in range(len(yty))
         ]

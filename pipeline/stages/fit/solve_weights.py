@@ -20,7 +20,6 @@ from pipeline.solvers.ridge import (
     CalibrationWeights,
     SplitStatistics,
     Weights,
-    calibration_weights,
     finalise,
     intercept_of,
     refit,
@@ -51,7 +50,12 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     before = intercept_of(statistics, weights, intercept=work.intercept)
     summary = {"selection": None, **solved.summary} | ridge_summary(best)
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
-    tried = calibration_weights(refitted, statistics, best, solved.of_fit)
+    if best is not None:
+        tried = CalibrationWeights(best.of_fit.weights.named(active), fit=best.of_fit)
+    elif solved.of_fit is not None:  # of a path
+        tried = CalibrationWeights(solved.of_fit)
+    else:
+        tried = CalibrationWeights(refitted, everything=statistics)
     return final, replace(tried, weights=tried.weights.named(work.candidates))
 
 
@@ -97,7 +101,7 @@ def _solved_at_once(work: Workspace) -> Solved:
     weights = load_weights(work, ALL, work.n_candidates)
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
-    summary = _summary(penalty, solves, path)
+    summary = {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None}
     return Solved(active, weights[active], everything, of_fit, summary)
 
 
@@ -107,13 +111,10 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
     columns = count_columns(rounds, run.n_candidates)
-    summary = _summary(last.penalty, summaries_over_all(last), [], rounds=rounds, columns=columns)
+    solves: dict[str, Any] = {"penalty": last.penalty, "solves": summaries_over_all(last), "path": None}
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
+    summary = solves | {"rounds": rounds, "columns": columns}
     return Solved(active[ordered], last.weights.weights[ordered], statistics, None, summary)
-
-
-def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
