@@ -90,8 +90,7 @@ class GramStatistics:
         """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
         A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 56). What
-        the columns lose by it is `lost`, for the certificate. Takes one new Gram of memory. Raises InvalidDataError
-        where there are no rows.
+        the columns lose by it is `lost`, for the certificate. Takes one new Gram of memory.
         """
         kty, yty = self.centred_targets()
         constant, of_gram = self._constant(), 0.0

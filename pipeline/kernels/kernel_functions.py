@@ -99,7 +99,7 @@ class Kernel(ABC):
 
         f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 84 and 96). For a METRIC Σ_i s_i
         Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs 2·rows·m·d·(1 + T) operations and
-        8·rows·(2·m + 2·d) bytes. Not for a METRIC where `has_metric` is false.
+        8·rows·(2·m + 2·d) bytes. Raises ValueError for a METRIC of a kernel that has none.
         """
 
     @abstractmethod
@@ -230,6 +230,8 @@ class ProductLaplaceKernel(Kernel):
         self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
         """Do so by a loop (mathematics.md, eq. 96)."""
+        if kind != DIAGONAL:
+            raise ValueError(f"the {self.name} kernel has scales of its features, and no metric")
         total = np.zeros(X.shape[1])
         rows = np.ascontiguousarray(X.astype(self._centers.dtype, copy=False), np.float64)
         add_squared_slopes(

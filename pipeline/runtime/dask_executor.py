@@ -323,8 +323,7 @@ def _key() -> Security:
 def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
 
-    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost, or does not answer within
-    so many seconds; StoppedError.
+    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost or takes too long.
     """
     answer: ThreadFuture[Value] = ThreadFuture()
 
