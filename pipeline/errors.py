@@ -33,17 +33,14 @@ class ExitCode(IntEnum):
 
 
 class PipelineError(Exception):
-    """A failure with one line for the user and an exit code.
-
-    for_runs : further advice, for those who have all settings: an estimator has some of them
-    """
+    """A failure with one line for the user and an exit code."""
 
     exit_code: ExitCode = ExitCode.BUG
 
     def __init_subclass__(cls, exit_code: ExitCode | None = None) -> None:
         cls.exit_code = exit_code or cls.exit_code
 
-    def __init__(self, message: str = "", for_runs: str = "") -> None:
+    def __init__(self, message: str = "", for_runs: str = "") -> None:  # advice for those who have all settings
         super().__init__(message + (for_runs and f", or {for_runs}"))
         self.message = message
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from features.cell_text import counted
-from pipeline.config.command_line import add_data_options, command_parser, data_options
+from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
 
@@ -40,14 +40,14 @@ def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
 
 @stopping.listening()
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what is known of the model on the data; what does not apply is None."""
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.examples import ExampleRequest
     from pipeline.prediction.predictor import load_predictor, open_examples, score_examples, warnings_of
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]
-    asked = ExampleRequest(first, labelled=True, more=tuple(more), **data_options(arguments))
+    of_part = arguments.part, arguments.target, tuple(arguments.set)
+    asked = ExampleRequest(first, True, tuple(more), *of_part)
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

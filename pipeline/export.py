@@ -32,11 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
-    """Write the model of a run, or of a model folder, as an ONNX file; return lines for people.
-
-    Raises UnavailableError where onnx is not installed, ConfigError for a file in the model's folder, CannotWriteError,
-    and the errors of reading the model.
-    """
+    """Write the model of a run, or of a model folder, as an ONNX file; return lines for people."""
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.onnx_graph import to_onnx
     from pipeline.prediction.predictor import load_predictor

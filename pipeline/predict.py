@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from features.cell_text import counted
 from features.errors import UsageError
-from pipeline.config.command_line import add_data_options, command_parser, data_options
+from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
@@ -46,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @stopping.listening()
 def _predict(arguments: argparse.Namespace) -> None:
-    """Write the predictions, and print a line that tells of them unless they go to standard output."""
     # Bring numpy and numba, which --help does without.
     from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.examples import ExampleRequest
@@ -68,7 +67,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
     first, *more = arguments.data
-    asked = ExampleRequest(first, labelled=False, more=tuple(more), **data_options(arguments))
+    of_part = arguments.part, arguments.target, tuple(arguments.set)
+    asked = ExampleRequest(first, False, tuple(more), *of_part)
     examples = open_examples(asked, predictor)
     dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
     n_far = 0

@@ -34,10 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(root: Path, out: Path | None, damaged: list[str] | None = None) -> Path:
-    """Write the page of a run; return its path, and add to `damaged` what is left out for that.
-
-    Raises MissingRunError, CannotWriteError, and ConfigError where `out` is a file of the run or not of this command.
-    """
+    """Write the page of a run; return its path, and add to `damaged` what is left out for that."""
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.page import page
     from storage.files import write_file

@@ -156,7 +156,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
-    """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
     if arguments.print_config and arguments.resume == "never":
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
@@ -236,7 +235,6 @@ def _run(
     quiet: bool,
     callback: "Callback | None",
 ) -> None:
-    """Go through the stages of a run, and commit its report."""
     # Heavy imports wait until here, as above.
     from pipeline.datasets.feature_rows import ScaledFeatures, live
     from pipeline.datasets.table_records import take_cost
@@ -313,7 +311,6 @@ def _run(
 
 
 def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
-    """Print the table and where things are; return the exit code."""
     from pipeline.reporting.result_table import next_steps, remarks, table  # brings numpy and numba
 
     report = run.report

@@ -61,7 +61,6 @@ def program(command: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise ConfigError with argparse's message, and with the nearest flag where one is unrecognized."""
         typed = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
@@ -99,8 +98,7 @@ NAMES_IN_PYTHON = {
 def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the words of the command that stand for a call in Python; None is an option left out.
 
-    `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested. Raises ConfigError for an
-    unknown option, and a dataset that is no name and no path.
+    `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested.
     """
     for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
         if not isinstance(data, str | os.PathLike):
@@ -144,7 +142,6 @@ def in_arguments(message: str) -> str:
 
 
 def _as_typed(value: object) -> str:
-    """Return a value as it is typed: true and false, numbers with all their digits, a list with commas."""
     if isinstance(value, list | tuple):
         return names_text(_as_typed(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -211,12 +208,3 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
     )
-
-
-def data_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what those options say, by the fields of `pipeline.prediction.examples.ExampleRequest`."""
-    return {
-        "part": arguments.part,
-        "target": arguments.target,
-        "settings": tuple(arguments.set),
-    }

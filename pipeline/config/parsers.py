@@ -48,7 +48,6 @@ def real(
 
 
 def _number(value: Any) -> float:
-    """Return a number or the number that a text is, NaN for anything else."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -3,6 +3,7 @@
 Every way in which a TOML file is malformed is one error.
 """
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +43,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return by_key
 
 
-def shown(value: object) -> str:
-    """Return a value as it reads, cut short."""
-    try:
-        return f"{value!r:.80}"
-    except ValueError:  # Python spells out no number of thousands of digits
-        return "a number of thousands of digits"
-
-
-def toml_value(value: object) -> str:
-    """Return a setting's value as TOML has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, tuple):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    return repr(value)
+_toml_value = partial(json.dumps, ensure_ascii=False)  # TOML has the values of settings as JSON has them
 
 
 @dataclass(frozen=True)
@@ -70,7 +56,6 @@ class Setting:
 
 
 def _declared() -> Iterator[tuple[str, Field[Any]]]:
-    """Yield the key of every setting and its field, in the order of the configuration file."""
     for outer in fields(TrainConfig):
         if outer.metadata:
             yield outer.name, outer
@@ -98,10 +83,7 @@ def _option(key: str, value: str | None) -> str:
 
 def get(config: TrainConfig, key: str) -> Any:
     """Return the value of a dotted key."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    return attrgetter(key)(config)
 
 
 def with_value(config: TrainConfig, key: str, value: Any) -> TrainConfig:
@@ -129,7 +111,7 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
         return SETTINGS[key].parse(value)
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
-        raise ConfigError(f"{key} = {shown(value)} ({origin}): {reason}") from None
+        raise ConfigError(f"{key} = {value!r:.80} ({origin}): {reason}") from None
 
 
 def named_run(dataset: str) -> Path | None:
@@ -153,14 +135,12 @@ class Loaded:
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
-    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. Raises ConfigError for
-    an unknown key (naming the nearest), a value out of range, and the address of a scheduler in a file,
-    which may be anybody's.
+    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`.
     """
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
     except ValueError as error:
-        raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
+        raise ConfigError(f"dataset {dataset!r:.80}: {error}") from None
     origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
     usual = [] if named is None else [*_of_file(named).items()]
     typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
@@ -169,7 +149,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
         elif not isinstance(value, str) or absolute_path(value) != config.dataset:
-            raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
+            raise ConfigError(f"dataset = {value!r:.80} ({origin}), but the command names {dataset}; drop one")
     for key in ("data.test", "resources.features_dir"):
         value = get(config, key)
         if value not in (None, "none"):
@@ -182,12 +162,11 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """Return what a file sets, and its name. Raises ConfigError where that is the address of a scheduler."""
     found = {key: (value, path.name) for key, value in read_toml(path).items()}
     address, _ = found.get("resources.scheduler", ("", ""))
     if is_address(address):
         raise ConfigError(
-            f"resources.scheduler = {shown(address)} ({path.name}): a file names no address, since what answers there "
+            f"resources.scheduler = {address!r:.80} ({path.name}): a file names no address, since what answers there "
             f"can run code here; drop it there, and give it with --scheduler if you trust it"
         )
     return found
@@ -200,10 +179,7 @@ def check_no_url(name: str, path: str) -> None:
 
 
 def absolute_path(dataset: str) -> str:
-    """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere.
-
-    Raises ConfigError for a URL.
-    """
+    """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere."""
     check_no_url("the dataset", dataset)
     is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
     return dataset if is_name else str(Path(dataset).absolute())
@@ -221,7 +197,7 @@ def to_toml(config: TrainConfig) -> str:
     config = with_value(config, "resources.time_limit", usual.time_limit)
     if is_address(config.resources.scheduler):
         config = with_value(config, "resources.scheduler", usual.scheduler)
-    lines = [f"dataset = {toml_value(config.dataset)}"]
+    lines = [f"dataset = {_toml_value(config.dataset)}"]
     section = ""
     for key in SETTINGS:
         head, _, name = key.rpartition(".")
@@ -229,7 +205,7 @@ def to_toml(config: TrainConfig) -> str:
             lines += ["", f"[{head}]"]
             section = head
         if get(config, key) is not None:
-            lines.append(f"{name} = {toml_value(get(config, key))}")
+            lines.append(f"{name} = {_toml_value(get(config, key))}")
     return "\n".join(lines) + "\n"
 
 

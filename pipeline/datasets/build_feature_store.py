@@ -40,7 +40,7 @@ BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build a
 
 
 def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None = None) -> int:
-    """Compute and store the features of one row block; return its number of rows. Raises as `computed_block`."""
+    """Compute and store the features of one row block; return its number of rows."""
     (layout, features), part, block = task, item.part, item.block
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
     for name, values in computed_block(features, part, block.start, block.stop, inputs).items():
@@ -123,7 +123,6 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
 
 
 def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
-    """Return the digests of the chunk files that markers record."""
     files = (file for marker in markers for file in marker["files"].items())
     return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
 

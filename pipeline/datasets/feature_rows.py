@@ -133,10 +133,7 @@ _opened_store = lru_cache(maxsize=4)(_Store)
 
 
 def open_store(layout: FeatureLayout) -> FeatureRows:
-    """Return an opened store, kept open for the tasks of this process until its manifest is another file.
-
-    Raises CorruptDataError naming what is damaged, as do its reads, MissingDataError where it is not there.
-    """
+    """Return an opened store, kept open for the tasks of this process until its manifest is another file."""
     try:
         status = layout.manifest.stat()
         version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -164,8 +161,6 @@ def _fault(layout: FeatureLayout, problems: list[str]) -> str:
 
 
 class _LiveRows:
-    """Features computed when they are read."""
-
     dtype: type = np.float32
 
     def __init__(self, access: LiveFeatures) -> None:
@@ -223,7 +218,7 @@ def computed_block(
 ) -> dict[str, NDArray[Any]]:
     """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups.
 
-    inputs : of these rows; None: they are read. Raises InvalidDataError naming a row whose features are not finite.
+    inputs : of these rows; None: they are read.
     """
     rows = _LiveRows(access)
     inputs = rows.source.read(part, start, stop)[0] if inputs is None else inputs
@@ -257,7 +252,7 @@ class _ScaledRows:
 def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None) -> LiveFeatures:
     """Return the access to features that are computed on the fly; `place`: see `open_data.planned`.
 
-    Z-scoring is fitted to the first training inputs in one pass, if asked for. Raises StoppedError where it shall stop.
+    Z-scoring is fitted to the first training inputs in one pass, if asked for.
     """
     data = planned(request.source, shape.description["source"], place)
     if not request.standardise:

@@ -55,11 +55,7 @@ def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = 
 
 
 def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
-    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
-
-    Raises DataError where they are not the planned `data`, CorruptDataError where they are damaged, or where rows of
-    zarr data that are read later are others.
-    """
+    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes."""
     if _is_zarr(spec):
         digests = (data and data.zarr) or _digests_of(spec)
         with _opening:  # threads that come together must not each keep chunks of their own
@@ -76,10 +72,7 @@ def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Open zarr stores and npz files without reading their inputs, for a plan: shapes, labels, memory, but no digests.
-
-    None for other data.
-    """
+    """Open zarr stores and npz files without reading their inputs, for a plan; return None for other data."""
     path = Path(spec.dataset)
     if not _is_zarr(spec):
         is_npz = path.suffix == ".npz" and path.is_file()

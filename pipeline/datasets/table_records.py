@@ -125,7 +125,6 @@ class TableRecords:
 
 
 def _known(file: Path, form: Any) -> Any:
-    """Return what was found, None where nothing is kept, or it is damaged."""
     try:
         return form.from_arrays(read_arrays(file))
     except (MissingDataError, StorageError, DataError, KeyError, IndexError, TypeError, ValueError):
@@ -133,6 +132,5 @@ def _known(file: Path, form: Any) -> Any:
 
 
 def _stamps(path: Path) -> list[list[Any]]:
-    """Return the stamp of each file of a table, or picture of a folder."""
     files = [path / name for name in pictures_below(path).names] if is_picture_folder(path) else table_files(path)
     return [list(stamp(file)) for file in files if file.exists()]

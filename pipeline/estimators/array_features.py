@@ -47,10 +47,7 @@ class Rows:
         return rows
 
     def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
-        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row.
-
-        Raises ValueError naming the first row that holds NaN or infinity.
-        """
+        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row."""
         per_row = 24 * self.shape[1] + 20 * n_columns  # features as read, standardised and scaled
         block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
         for start in range(0, len(self), block):
@@ -186,7 +183,6 @@ class ArrayFeatures:
 
 
 def _keys_of_groups(groups: ArrayLike, n_rows: int) -> RowKeys:
-    """Return the keys (n,) of groups, numbers or text. Raises ValueError where a row has none, or they are not n."""
     names = np.asarray(unmasked(groups))
     if names.shape not in ((n_rows,), (n_rows, 1)):
         raise ValueError(f"groups has the shape {names.shape}; ({n_rows},), one for each row, is needed")

@@ -6,7 +6,7 @@ It brings numba, which takes as long to import as scikit-learn does.
 import math
 from bisect import bisect
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
 from types import SimpleNamespace
@@ -92,14 +92,6 @@ class Listeners(TaskCheckpoints):
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
 
 
-def _ignore(*_: object, **facts: object) -> None:
-    pass
-
-
-def _stage(name: str) -> AbstractContextManager[Any]:
-    return nullcontext(SimpleNamespace(items=0))
-
-
 def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
     """Fit an estimator in memory and set its attributes. Where that fails, it stays as it was: its last model, too."""
     before = dict(vars(machine))
@@ -140,7 +132,13 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         features.standardise(shape, balanced=config.data.class_weight is not None)
     listeners = Listeners(machine)
     compile_told(config, shape, listeners.log if machine.verbose else None)
-    told = SimpleNamespace(log=listeners.log, warn=parameters.warn, metric=_ignore, record=_ignore, stage=_stage)
+    told = SimpleNamespace(
+        log=listeners.log,
+        warn=parameters.warn,
+        metric=lambda **facts: None,
+        record=lambda event, **facts: None,
+        stage=lambda name: nullcontext(SimpleNamespace(items=0)),
+    )
     work = Workspace(config, shape, features, told, listeners)
     work.given_factors = factors
     if learns_scales(config.kernel.scale):
@@ -149,7 +147,6 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
 
 
 def _images(X: Any) -> NDArray[Any] | None:
-    """Return images (n, H, W) or (n, H, W, 3), None for rows. Raises DataError for images of other shapes."""
     if len((X if hasattr(X, "shape") else np.asarray(numeric(X, "X"))).shape) < 3:
         return None
     images = np.asarray(numeric(X, "X"))
@@ -157,7 +154,6 @@ def _images(X: Any) -> NDArray[Any] | None:
 
 
 def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
-    """Return X and y (n,), checked as scikit-learn does."""
     X, y = _numbers(
         machine,
         X,
@@ -220,7 +216,6 @@ def _targets_and_weights(
 def _filled_in(
     machine: Any, config: TrainConfig, explicit: frozenset[str], features: ArrayFeatures, shape: FeatureShape
 ) -> TrainConfig:
-    """Return the settings of a fit, with all that the data decide. Raises ConfigError, and MemoryError."""
     count, limit = config.centers.count, limit_bytes(config.resources)
     n_different = len(np.unique(features.keys(0, shape.n_train)[0]))
     if isinstance(count, int) and count > n_different:
@@ -254,7 +249,6 @@ def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
 
 
 def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:
-    """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config
     names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
     model = assemble_model(
@@ -268,15 +262,23 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
         table_columns=Columns(names) if names else None,
     )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
-    _set_attributes(machine, model)
-    if final.points is None:
-        machine.centers_ = features.take(work.candidates[final.active], as_given=True)
+    single, scales = model.task == "regression", model.feature_scales
+    of_rows = final.points is None
+    machine.centers_ = features.take(work.candidates[final.active], as_given=True) if of_rows else model.centers.copy()
+    machine.center_index_ = model.center_index.copy()
+    machine.feature_scales_ = None if scales is None else scales.copy()
+    machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
+    machine.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
+    machine.kernel_, machine.sigma2_ = model.kernel.name, model.sigma2
+    if not single:
+        machine.calibration_ = model.calibration
+        machine.temperature_ = model.calibration and model.calibration.temperature
     machine.mu_, machine.dual_gap_, machine.penalty_ = None, math.nan, summary["penalty"]
     machine.n_iter_ = len(final.active) if config.solver.selects else 1
     if machine.penalty_ is None:
         return
     mu = np.abs(final.penalised_weights) / np.sqrt(machine.penalty_)
-    machine.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
+    machine.mu_ = mu[:, 0] if single else mu.T.copy()
     machine.dual_gap_ = max(solve["relative_gap"] for solve in summary["solves"])
     machine.n_iter_ = max(solve["sweeps"] for solve in summary["solves"])
     if not all(solve["converged"] for solve in summary["solves"]):
@@ -284,21 +286,6 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
         numbers = f"relative duality gap {machine.dual_gap_:.2e}, tol={tolerance:g}, {machine.n_iter_} iterations"
         words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
         parameters.warn(words, ConvergenceWarning)
-
-
-def _set_attributes(machine: Any, model: SparseKernelModel) -> None:
-    """Set the attributes that every model has."""
-    single = model.task == "regression"
-    scales = model.feature_scales
-    machine.centers_, machine.center_index_ = model.centers.copy(), model.center_index.copy()
-    machine.feature_scales_ = None if scales is None else scales.copy()
-    machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
-    machine.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
-    machine.kernel_ = model.kernel.name
-    machine.sigma2_ = model.sigma2
-    if not single:
-        machine.calibration_ = model.calibration
-        machine.temperature_ = model.calibration and model.calibration.temperature
 
 
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:

@@ -47,7 +47,7 @@ _OF_ARRAYS = {"resources.features_dir": "none"}
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
     """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults.
 
-    A `class_weight` of factors is none of them. Raises ValueError naming a parameter.
+    A `class_weight` of factors is none of them.
     """
     if not (machine.callback is None or callable(machine.callback)):
         raise ValueError(f"callback must be a function or None; found {machine.callback!r}")
@@ -67,7 +67,6 @@ def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
 
 
 def _parsed(name: str, value: Any, default: Any) -> Any:
-    """Return the value of a setting that a parameter stands for. Raises ValueError."""
     plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     try:
         if isinstance(default, bool) and not isinstance(plain, bool):
@@ -86,7 +85,6 @@ def in_parameters(message: str) -> str:
 
 
 def _parameter(key: str, value: str | None) -> str:
-    """Return a parameter, with its value as Python has it."""
     name = _NAMES.get(key, key)
     if value is None:
         return name

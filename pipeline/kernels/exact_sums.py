@@ -146,17 +146,13 @@ class ExactGram:
         for start in range(0, len(values), 64):  # no second Gram
             stripe = slice(start, start + 64)
             values[stripe] = self.units[stripe] * self._unit
-        mirror_lower(values[:, self._kept :])
+        new = values[:, self._kept :]
+        for start in range(0, len(new), 256):  # the lower triangle becomes the upper one, too
+            stop = min(start + 256, len(new))
+            new[:start, start:stop] = new[start:stop, :start].T
+            corner = new[start:stop, start:stop]
+            corner[:] = np.tril(corner) + np.tril(corner, -1).T
         return values
-
-
-def mirror_lower(matrix: NDArray[np.float64], stripe: int = 256) -> None:
-    """Copy the lower triangle onto the upper one, a stripe at a time (no M×M temporary)."""
-    for start in range(0, len(matrix), stripe):
-        stop = min(start + stripe, len(matrix))
-        matrix[:start, start:stop] = matrix[start:stop, :start].T
-        corner = matrix[start:stop, start:stop]
-        corner[:] = np.tril(corner) + np.tril(corner, -1).T
 
 
 def _out_of_range() -> InvalidDataError:

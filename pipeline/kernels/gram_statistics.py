@@ -90,8 +90,7 @@ class GramStatistics:
         """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
         A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 56). What
-        the columns lose by it is `lost`, for the certificate. Takes one new Gram of memory. Raises InvalidDataError
-        where there are no rows.
+        the columns lose by it is `lost`, for the certificate. Takes one new Gram of memory.
         """
         kty, yty = self.centred_targets()
         constant, of_gram = self._constant(), 0.0
@@ -107,10 +106,7 @@ class GramStatistics:
         return replace(self, gram=gram, kty=kty, yty=yty, lost=np.array([of_kty, of_gram]))
 
     def centred_targets(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return kty (M, T) and yty (T,) about the means; kty of constant columns is zero where it is but rounding.
-
-        Raises InvalidDataError where there are no rows.
-        """
+        """Return kty (M, T) and yty (T,) about the means; kty of constant columns is zero where it is but rounding."""
         if not self.weight_sum > 0:
             raise InvalidDataError(
                 "an intercept needs rows to be fitted on, these statistics have none; leave `solver.intercept` out",
@@ -188,10 +184,6 @@ class Rounding(NamedTuple):
     def of_squares(cls, largest: float) -> "Rounding":
         """Return the rounding of float64 for the largest squared norm of a column, before it was centred."""
         return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
-
-    def beside(self, error: float) -> "Rounding":
-        """Return the rounding of streamed scores, whose own units change them by `error`."""
-        return self._replace(always=self.always + error)
 
 
 class RowBounds(NamedTuple):

@@ -209,10 +209,7 @@ class GaussianKernel(Kernel):
 
 
 class ProductLaplaceKernel(Kernel):
-    """exp(-Σ_j |x_j - z_j| / σ), of distances from differences, which do not cancel (mathematics.md, eq. 5).
-
-    It is the product of one Laplace kernel for each feature.
-    """
+    """exp(-Σ_j |x_j - z_j| / σ), of distances from differences, which do not cancel (mathematics.md, eq. 5)."""
 
     name = "product-laplace"
     has_metric = False

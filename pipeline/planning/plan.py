@@ -130,9 +130,7 @@ class Prepared:
 def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. Raises ConfigError for
-    settings that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the
-    data.
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:
@@ -178,7 +176,6 @@ def _prepared(
 
 
 def _rounds_note(run: RunSize) -> str:
-    """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = run.n_columns
     if run.config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
@@ -244,7 +241,6 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
 
 
 def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
-    """Return the plan of the most workers that fit, or of one where none does."""
     plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
     return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
 
@@ -333,13 +329,11 @@ def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
 
 
 def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
-    """Bytes of all threads that read the data."""
     threads = run.workers.threads
     return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
 
 
 def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
-    """Return the stage that reads a table or pictures; none for other data."""
     needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
@@ -347,7 +341,6 @@ def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
 
 
 def _table_bytes(spec: SourceSpec) -> int:
-    """Return what a process needs that reads a table, beside what it knows of each row; 0 for other data."""
     if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
     from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
@@ -356,7 +349,6 @@ def _table_bytes(spec: SourceSpec) -> int:
 
 
 def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
-    """Return what building the feature store needs: opening the data, and blocks of inputs and features."""
     config, shape, n_rows = run.config, run.shape, run.shape.n_train + run.shape.n_test
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3

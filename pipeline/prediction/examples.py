@@ -80,14 +80,11 @@ class Examples:
 
 @dataclass(frozen=True)
 class ExampleRequest:
-    """Which data a command was asked for; settings (`KEY=VALUE`) go with named data sets only.
-
-    more : files beside `data`, which are pictures then
-    """
+    """Which data a command was asked for; settings (`KEY=VALUE`) go with named data sets only."""
 
     data: str | None
     labelled: bool
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # files beside `data`, which are pictures then
     part: str | None = None
     target: str | None = None
     settings: tuple[str, ...] = ()
@@ -99,7 +96,7 @@ def parts_asked(part: str) -> tuple[Part, ...]:
 
 
 def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
-    """Open arrays, images or a table of a file or folder. Raises as `predictor.open_examples`."""
+    """Open arrays, images or a table of a file or folder."""
     of_pictures = is_picture_folder(path) or (is_picture(path.name) and path.exists())
     skips = [one.partition("=")[2] for one in asked.settings if of_pictures and one.startswith("data.skip_bad=")]
     if len(skips) < len(asked.settings):
@@ -120,7 +117,10 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if is_folder or not is_file:
         raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, pictures")
     if path.suffix == ".npz":
-        return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
+        with array_sources.npz_archive(path) as archive:
+            wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
+            read = {name: array_sources.read_array(archive, name) for name in wanted}
+        return _open_arrays(path, asked, read, NPZ_NAME)
     _refuse_part(path, asked)
     from features.tables.readers import Table  # as above
 
@@ -137,7 +137,6 @@ def _refuse_part(path: Path, asked: ExampleRequest) -> None:
 
 
 def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -> list[tuple[str, str]]:
-    """Return the names of inputs and labels: those of X, else those of the parts, spelt like `part_name`."""
     if "X" in known:
         return [("X", asked.target or "y")]
     parts = parts_asked(asked.part or "test")
@@ -145,19 +144,10 @@ def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -
 
 
 def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> list[str]:
-    """Return the names of the arrays that are needed, whether they are there or not."""
     return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
 
 
-def _read_npz(path: Path, asked: ExampleRequest) -> dict[str, NDArray[Any]]:
-    """Return those arrays of an npz file that are needed."""
-    with array_sources.npz_archive(path) as archive:
-        wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
-        return {name: array_sources.read_array(archive, name) for name in wanted}
-
-
 def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
-    """Return the rows of X, or those of the parts."""
     if "X" in arrays:
         _refuse_part(path, asked)
     pieces = []
@@ -261,10 +251,7 @@ def _table_examples(
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
-    """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns.
-
-    Raises DataError for another shape, and where the model is of a table with words or missing cells.
-    """
+    """Return rows of numbers in memory: an array of the model's shape, or a DataFrame with its columns."""
     columns = model.table_columns
     if columns is not None and columns.encoding is not None:
         remedy = "write the rows to a .parquet or .csv file and predict that"

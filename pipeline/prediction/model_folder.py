@@ -46,11 +46,7 @@ def _is_replaced(folder: Path) -> bool:
 
 
 def load_model(folder: Path) -> SparseKernelModel:
-    """Return the model in a folder after checking every byte against its manifest.
-
-    Raises CorruptDataError naming the damaged file, MissingDataError, ModelFormatError where the parts do not fit
-    together.
-    """
+    """Return the model in a folder after checking every byte against its manifest."""
     layout = ModelLayout(folder)
     problems = verify(folder, contents=True)  # before anything else is read
     if not problems:

@@ -21,13 +21,10 @@ OPSET, IR_VERSION = 18, 8
 
 @dataclass
 class _Graph:
-    """Nodes and constants so far."""
-
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
     def constant(self, value: Any) -> str:
-        """Add a constant, and return its name."""
         from onnx import helper, numpy_helper  # not installed with the rest: see `to_onnx`
 
         name, array = f"c{len(self.constants)}", np.asarray(value)
@@ -39,7 +36,6 @@ class _Graph:
         return name
 
     def add(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        """Add a node, and return the name of its output."""
         from onnx import helper  # not installed with the rest: see `to_onnx`
 
         output = name or f"v{len(self.nodes)}"
@@ -108,7 +104,6 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
-    """Add the output label, and return its type."""
     from onnx import TensorProto, helper  # as above
 
     if model.task == "regression":

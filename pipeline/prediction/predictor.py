@@ -79,10 +79,7 @@ class Predictor:
 
 
 def load_predictor(path: Path) -> Predictor:
-    """Return the model of a run folder, or of a model folder.
-
-    Raises MissingRunError, CorruptDataError, ModelFormatError.
-    """
+    """Return the model of a run folder, or of a model folder."""
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
     if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():
@@ -100,8 +97,6 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     """Open the data that were asked for, and check that the model fits their inputs.
 
     Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
-    Raises ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the
-    own data of a run have changed.
     """
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
@@ -134,7 +129,6 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
 
 
 def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
-    """Return the data of a run, after checking that they are those it was trained on."""
     assert predictor.layout is not None
     spec = source_spec(config)
     source = open_data(spec)
@@ -148,7 +142,6 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
 
 
 def _named_source(name: str, asked: ExampleRequest) -> Source:
-    """Return a named data set, with the settings that training would take."""
     if asked.target:
         raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
     assignments = dict[str, tuple[str, str]]()
@@ -185,10 +178,7 @@ def block_rows_for(model: SparseKernelModel) -> int:
 
 
 def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
-    """Yield the predictions of all rows in order.
-
-    Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError between blocks.
-    """
+    """Yield the predictions of all rows in order."""
     for piece in examples.pieces:
         for block in row_blocks(piece.n_rows, block_rows_for(model)):
             stopping.check()
@@ -241,10 +231,7 @@ def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> lis
 
 
 def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[str, Any], int]:
-    """Return the `score_numbers` of a model on labelled rows, and how many rows are far from all centers.
-
-    Raises DataError naming a row whose label is unknown, or whose value is not finite, and what `predictions` raises.
-    """
+    """Return the `score_numbers` of a model on labelled rows, and how many rows are far from all centers."""
     n_far, n_classes = 0, len(model.labels)
 
     def scored() -> Iterator[Sums]:

@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.prediction.scores import Calibration, probabilities
-from pipeline.solvers.prediction_limits import Limits, clipped
+from pipeline.solvers.held_out_losses import Limits, clipped
 
 FORMAT_VERSION = 1
 SCALES = "feature_scales"  # an array that only models with learned scales have
@@ -113,8 +113,7 @@ class SparseKernelModel:
     def features_of(self, inputs: NDArray[Any], first_row: int = 0, *, are_bytes: bool = False) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
-        are_bytes: whether images became bytes before. Raises ModelFormatError for another shape, DataError, with rows
-        counted from `first_row`, for images on another scale.
+        are_bytes: whether images became bytes before.
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
@@ -213,11 +212,7 @@ class SparseKernelModel:
 
     @classmethod
     def from_parts(cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "SparseKernelModel":
-        """Return the model that `description` and `arrays` describe.
-
-        Raises ModelFormatError where a part is missing, has another format version, does not fit the others, or where
-        another version of the algorithm computed the features.
-        """
+        """Return the model that `description` and `arrays` describe."""
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
@@ -262,10 +257,6 @@ class SparseKernelModel:
             finite = np.where(np.isposinf(moments.scale), 1, moments.scale)  # inf: of a column that counts for nothing
             for name, values in (("mean", moments.mean), ("scale", finite)):
                 _check_array(f"standardisation_{name}", values, np.float64, (math.prod(self.input_shape),))
-        self._check_decisions()
-
-    def _check_decisions(self) -> None:
-        """Raise ModelFormatError where a decision value could overflow."""
         with np.errstate(over="ignore"):
             most = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
         if not most.max() <= LARGEST_DECISION:
@@ -276,7 +267,6 @@ class SparseKernelModel:
 
 
 def _check_array(name: str, array: Any, dtype: type, *shapes: tuple[int, ...]) -> None:
-    """Raise ModelFormatError unless an array has a dtype, one of some shapes, and no number that is not finite."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape not in shapes:
         found = f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', type(array).__name__)}"
         raise ModelFormatError(f"{name} is {found}, expected {' or '.join(map(str, shapes))} {dtype.__name__}")

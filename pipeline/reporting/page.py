@@ -44,10 +44,7 @@ IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 
 
 def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
-    """Return the whole page; add to `damaged` what it leaves out for that.
-
-    Raises MissingRunError where there is no run.
-    """
+    """Return the whole page; add to `damaged` what it leaves out for that."""
     return environment().get_template("page.html.j2").render(gather(layout, [] if damaged is None else damaged))
 
 
@@ -105,7 +102,6 @@ def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
 
 
 def _pictures(predictor: Predictor | None, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    """Return the examples that the model is wrong about, and its centers as pictures."""
     shown: dict[str, Any] = {"mistakes": None, "scatter": None, "centers": None}
     if predictor is None or predictor.config is None:
         return shown
@@ -130,7 +126,7 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
     Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
-    predicted. Raises what `open_examples` and `predictions` raise.
+    predicted.
     """
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
@@ -164,7 +160,6 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
-    """Return a plot of predictions against truth, of evenly spread rows."""
     some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DRAWN)).round().astype(int))
     dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
@@ -221,7 +216,6 @@ def _told(piece: ExamplePart, row: int) -> dict[str, Any]:
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the confusion matrix with the shade of each cell; of many classes only the commonest confusions."""
     labels, matrix = [one["label"] for one in report["by_class"]], report["confusion"]
     wrong = [(count, j, k) for j, row in enumerate(matrix) for k, count in enumerate(row) if j != k and count]
     commonest = sorted(wrong, reverse=True)[:MOST_CONFUSIONS]
@@ -234,7 +228,6 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    """Return the frozen settings as text, the command of the first start, and what it ran with."""
     stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
     settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
     if settings is not None:

@@ -104,7 +104,6 @@ def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | No
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most MOST_POINTS points, the first and the last among them."""
     if len(points) <= MOST_POINTS:
         return points
     return [points[round(k * (len(points) - 1) / (MOST_POINTS - 1))] for k in range(MOST_POINTS)]
@@ -161,7 +160,6 @@ def last_solves(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _solves(records: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
-    """Return objective, gap and active candidates of the last solves, of MOST_LINES outputs."""
     latest = last_solves(records)
     outputs, sweeps = sorted({record["output"] for record in latest}), Axis("sweeps and Newton rounds", log=False)
     drawn = {}
@@ -180,12 +178,10 @@ def _lines(groups: dict[str, list[dict[str, Any]]], y: str) -> Lines:
 
 
 def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
-    """Return the points (x, y) of the records that have both."""
     return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
 
 
 def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
-    """Return the path, the selection, moved centers, and how sure probabilities are."""
     values, held_out = report["task"] == "regression", Axis("held-out mean squared error")
     drawn = dict[str, list[Figure | None]]()
     if path := report["path"]:
@@ -214,7 +210,6 @@ def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
 
 
 def _moves(moves: dict[str, Any]) -> Lines:
-    """Return the held-out errors of moved centers by step, a line for each share of the rows that they are of."""
     errors = list(enumerate(moves["held_out_errors"]))
     levels = moves["levels"]
     if len(levels) == 1:

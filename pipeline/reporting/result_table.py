@@ -119,7 +119,6 @@ def _path_table(report: dict[str, Any]) -> list[str]:
 
 
 def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[str]:
-    """Return the curve of errors against sizes, at a dozen of its sizes."""
     curve = selection["curve"]
     places = sorted({round(k * (len(curve) - 1) / 11) for k in range(12)})
     values = task == "regression"
@@ -193,7 +192,6 @@ def by_recall(by_class: list[dict[str, Any]]) -> list[int]:
 
 
 def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, width: int) -> str:
-    """Return a line of the class of a place, with the class that its rows are most often taken for."""
     start, others = f"class {one['label']!s}:".ljust(7 + width), numbers["confusion"][k]
     if one["recall"] is None:
         return f"{start}no rows"
@@ -257,7 +255,6 @@ def chosen_words(report: dict[str, Any]) -> list[str]:
 
 
 def _scale_lines(report: dict[str, Any]) -> list[str]:
-    """Return which scales were taken, from which round, and the inputs that matter most."""
     scales = report["feature_scales"]
     errors, chosen = scales["hold_out_errors"], scales["chosen_round"]
     rounds = counted(len(errors) - 1, "round")

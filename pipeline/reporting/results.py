@@ -10,7 +10,7 @@ from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.solvers.kernel_trials import SCALE_KINDS, importances, kind_of
+from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import is_by_folds, key_blocks
@@ -82,7 +82,6 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
 
 
 def _weighting(run: Run) -> dict[str, Any] | None:
-    """Return where row weights are from, the factors of the classes, and whether test errors are weighted."""
     data, facts = run.config.data, run.facts
     if data.weights is None and data.class_weight is None:
         return None
@@ -129,7 +128,7 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
     stored, columns = read_arrays(run.layout.feature_scales), model.table_columns
     errors = [error if np.isfinite(error) else None for error in stored["hold_out_errors"].tolist()]
     return {
-        "kind": SCALE_KINDS[int(run.choices["kind"])] if "kind" in run.choices else kind_of(model.feature_scales),
+        "kind": SCALE_KINDS[int(run.choices["kind"])],
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,
@@ -139,7 +138,6 @@ def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None
 
 
 def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:
-    """Return a line for a model no better on the test part than the best constant: what it is, and what to try."""
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
     untried = [] if config.kernel.sigma2 == "auto" else ["--sigma2 auto"]
@@ -155,7 +153,6 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
 
 
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
         return None
     limit = np.inf if is_by_folds(run) else run.facts.held_out_limit

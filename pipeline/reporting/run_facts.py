@@ -126,7 +126,6 @@ def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]
 
 
 def _age(layout: RunLayout) -> float | None:
-    """Return the seconds since the run saved something that a kill does not take; None where there is none."""
     written = []
     for path in (path for pattern in (*SAVED, layout.report.name) for path in layout.root.glob(pattern)):
         with suppress(OSError):  # removed meanwhile

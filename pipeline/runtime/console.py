@@ -15,14 +15,11 @@ _GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe, and a terminal
 
 
 class Console:
-    """A stream of text whose reader may leave: what is written after that goes nowhere.
-
-    lost : whether the reader has left
-    """
+    """A stream of text whose reader may leave: what is written after that goes nowhere."""
 
     def __init__(self, stream: "TextIO | Console") -> None:
         self._stream: Any = stream
-        self.lost = False
+        self.lost = False  # whether the reader has left
 
     def write(self, text: str) -> int:
         """Write text; letters that the encoding of the stream lacks are written as Python escapes them."""

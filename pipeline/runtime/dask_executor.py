@@ -70,10 +70,7 @@ _LOOPBACK = "127.0.0.1:0"
 
 
 class DaskExecutor(Executor):
-    """Items as dask tasks, at most two for each worker thread on their way at once.
-
-    patience : seconds to wait for a worker, or for an answer of the scheduler
-    """
+    """Items as dask tasks, at most two for each worker thread on their way at once; see `open_executor`."""
 
     def __init__(self, client: Client, workers: int, patience: float) -> None:
         self.workers, self._patience = workers, patience
@@ -138,18 +135,13 @@ class DaskExecutor(Executor):
         return ask(question, self._patience)
 
     def _look(self) -> None:
-        """Look now and again who works, and whether the run shall stop."""
         stopping.check()
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._check_workers()
             self._looked = time.monotonic()
 
     def _check_workers(self) -> dict[str, int]:
-        """Return the threads of each worker that there is; check those that came meanwhile.
-
-        Raises SchedulerError where one of them has other code or does not see the paths, or where there has been none
-        for too long, of which it tells earlier.
-        """
+        """Return the threads of each worker that there is; check those that came meanwhile."""
         there: dict[str, int] = self._ask(self._client.nthreads)
         new = sorted(there.keys() - self._known)
         if new:
@@ -178,7 +170,6 @@ class DaskExecutor(Executor):
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
     def _result_of(self, future: Future) -> ItemResult[Item, Value]:
-        """Return a future's result, or raise its error in words a user can act on."""
         error: BaseException | None = self._ask(future.exception)
         if error is None:
             # What a worker held that died is computed again, by the next one: it may take long.
@@ -244,8 +235,6 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
 
     workers : threads of all processes together
     memory_bytes : a process that takes more is ended, and started again
-
-    Raises SchedulerError where a process does not start.
     """
     _silence_dask()
     # What a worker writes, nobody else of this machine may exchange: a temporary folder is its owner's alone.
@@ -293,10 +282,7 @@ def _silence_dask() -> None:
 
 @contextmanager
 def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address, which proves itself by the authority named.
-
-    Raises ConfigError where no readable key is named, SchedulerError where nobody answers.
-    """
+    """Give a client of the cluster at an address, which proves itself by the authority named."""
     _silence_dask()
     security = _key()
 
@@ -319,7 +305,6 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
 
 def _key() -> Security:
-    """Return the key that the environment names, for peers of its authority. Raises ConfigError without one."""
     variables = ", ".join(_KEY_VARIABLES)
     files: list[str] = []
     try:
@@ -338,8 +323,7 @@ def _key() -> Security:
 def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
 
-    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost, or does not answer within
-    so many seconds; StoppedError.
+    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost or takes too long.
     """
     answer: ThreadFuture[Value] = ThreadFuture()
 

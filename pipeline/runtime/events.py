@@ -100,8 +100,6 @@ class StageLine:
 
 
 class _Above:
-    """A stream whose text goes above the line of a stage."""
-
     def __init__(self, stream: TextIO | Console, line: StageLine) -> None:
         self._stream, self._line = stream, line
 

@@ -45,7 +45,6 @@ def processor_limit(root: Path = ROOT) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the groups that this process is in, for each hierarchy of the controller."""
     member_of: dict[str, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         with suppress(ValueError):

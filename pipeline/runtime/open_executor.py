@@ -19,9 +19,6 @@ def open_executor(
     workers, processes : tasks at once on this machine, and the processes that share them
     memory_bytes : what each of these processes may take
     patience : seconds to wait for a worker, or for an answer of the scheduler
-
-    Raises SchedulerError where a cluster does not answer or has another version of this package, ConfigError where it
-    needs a key and none is named.
     """
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
 

@@ -66,8 +66,6 @@ _watched: dict[Path, Reports] = {}
 
 
 class _Task:
-    """One item under way, in the thread that runs it and in those that help it."""
-
     def __init__(self, reports_to: Path, index: int) -> None:
         self._reports_to, self._index = reports_to, index
         self._done, self._words = 0.0, ""

@@ -90,7 +90,7 @@ class BlockValues:
 
     def in_order(self, name: str) -> NDArray[Any]:
         """Return the values of one name of all blocks, one after the other in the order of the rows."""
-        return np.concatenate([values[name] for _, values in sorted(self._of_block.items())])
+        return np.concatenate([values[name] for values in self.by_block()])
 
     def by_block(self) -> list[Arrays]:
         """Return the values of all blocks, in the order of the rows."""
@@ -293,10 +293,7 @@ def assign_pieces(
     every: float,
     together: int,
 ) -> list[Assignment]:
-    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads.
-
-    together : least threads that share one set of sums
-    """
+    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads."""
     waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
     threads = np.cumsum([0, *(process.threads for process in processes)])
     edges = -(-threads * len(waiting) // threads[-1])
@@ -323,10 +320,7 @@ def session_name() -> str:
 
 
 def compute_assignment(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
-    """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process.
-
-    Raises StoppedError on request, when the sums are committed; what the pieces raise.
-    """
+    """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process."""
     while not _one_at_a_time.acquire(timeout=_WAIT_SECONDS):
         stopping.check()
     try:
@@ -374,7 +368,6 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
 
 
 def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], tuple[Path, ...]]:
-    """Return committed sums, and their files: of a lost attempt, or else of the earlier files."""
     total = Committed(task.empty())
     attempts = {path: pieces_in(path, task.grid) for path in assignment.files()}
     if any(attempts.values()):
@@ -402,8 +395,6 @@ def combine(task: RowPass[S], folder: Path, results: Sequence[AssignmentResult[S
 
 
 class _Waiting:
-    """The pieces of an assignment that no thread has taken yet."""
-
     def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
         self._pieces, self._lock = pieces, threading.Lock()
         self._run_length, self._n_groups = run_length, n_groups
@@ -424,11 +415,9 @@ class _Waiting:
             return range(first, first + count)
 
     def close(self) -> None:
-        """Give nothing out any more: one of the threads has failed."""
         self._closed = True
 
     def give_back(self, pieces: Sequence[int]) -> None:
-        """Take pieces back that were not added."""
         with self._lock:
             self._pieces = sorted([*self._pieces, *pieces])
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -46,11 +46,7 @@ def default_run_dir(dataset: str) -> Path:
 
 
 def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig | None:
-    """Return the configuration of the run that is to be resumed, None where a new run starts.
-
-    Raises FolderInUseError for a used folder without `resume`, or with anything else in it, MissingRunError where
-    `resume` requires a run.
-    """
+    """Return the configuration of the run that is to be resumed, None where a new run starts."""
     if root is None:
         if resume == "require":
             raise MissingRunError("--resume require needs --run-dir: which run?")
@@ -103,10 +99,7 @@ def check_apart(root: Path, features_dir: Path) -> None:
 
 
 def frozen_config(layout: RunLayout) -> TrainConfig:
-    """Return the frozen configuration of a run, checked by its digest.
-
-    Raises CorruptDataError, MissingDataError, ConfigMismatchError for a run of another version.
-    """
+    """Return the frozen configuration of a run, checked by its digest."""
     record = read_environment(layout)
     if digest_file(layout.config).sha256 != record["config"]:
         raise CorruptDataError(
@@ -145,12 +138,13 @@ def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
 def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
     """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed.
 
-    `stored` is the configuration read before the lock, None for a new run. Raises LockedError naming the process that
-    holds the folder, FolderInUseError where another run came between, CannotWriteError.
+    `stored` is the configuration read before the lock, None for a new run.
     """
     layout = RunLayout(root.absolute())
     made = [folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]
-    with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=_warn):
+    # The log cannot be written to before the lock is held.
+    warn = partial(print, "warning:", file=Console(sys.stderr), flush=True)
+    with hold_lock(layout.lock, "training", on_wait=stopping.check, warn=warn):
         try:
             frozen = frozen_config(layout) if layout.config.exists() else None
             if frozen != stored:
@@ -170,8 +164,7 @@ def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, wor
     """Keep configuration, environment, digest of the data and name of the feature store at the first start.
 
     Later the digest is compared. The lock is held. The time limit and the address of a scheduler hold for one start and
-    are not kept; `words` of the command are, in env.json. Raises ConfigMismatchError where the data have changed,
-    CannotWriteError.
+    are not kept; `words` of the command are, in env.json.
     """
     remove_stale(layout.root, recursive=True)
     if not layout.config.exists():
@@ -190,26 +183,15 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
         raise ConfigMismatchError(f"the run in {layout.root} {event} before, on other data; start a new run for these")
 
 
-def _warn(message: str) -> None:
-    """Print a warning: the log cannot be written to before the lock is held."""
-    print(f"warning: {message}", file=Console(sys.stderr), flush=True)
-
-
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
-    """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more.
-
-    Raises CannotWriteError.
-    """
+    """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more."""
     remove_stale(layout.root, recursive=True)
     write_record(layout.report, report)
     remove_folder(layout.statistics)
 
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
-    """Return the report of a finished run, None where there is something left to do; remove statistics a kill has left.
-
-    Raises CorruptDataError where its model or its report is damaged, LockedError, CannotWriteError.
-    """
+    """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
     if not layout.report.exists():
         return None
     problems = verify(layout.model, contents=True)
@@ -233,10 +215,7 @@ def read_report(layout: RunLayout) -> dict[str, Any]:
 
 
 def read_environment(layout: RunLayout) -> dict[str, Any]:
-    """Return what a run was started with.
-
-    Raises MissingDataError, CorruptDataError, ConfigMismatchError for a run of another version.
-    """
+    """Return what a run was started with."""
     record = read_record(layout.environment, remedy=_REMEDY)
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
@@ -253,18 +232,13 @@ def environment() -> dict[str, Any]:
     return {
         "slkl": own_version(),
         "python": platform.python_version(),
-        **_versions(),
+        **{name: version(name) for name in LIBRARIES},
         "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
         "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
         "the kind of processor": platform.machine(),
         "system": platform.system(),
         "processors": os.cpu_count(),
     }
-
-
-@cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES}
 
 
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,6 @@ from pipeline.solvers.problem import Problem
 RIDGE = 1e-12
 _RIDGE_RISE, _RIDGE_MOST = 100.0, 1e-5
 _SMALLEST_BATCH = 20
-
-
-class FaceReport(NamedTuple):
-    """How a face minimisation went: whether its minimiser was reached, and scores evaluated."""
-
-    settled: bool
-    evaluations: int
 
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
@@ -51,8 +43,10 @@ def minimise(
     scores: np.ndarray,
     *,
     drop_all: bool,
-) -> tuple[np.ndarray, np.ndarray, FaceReport]:
-    """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
+) -> tuple[np.ndarray, np.ndarray, bool, int]:
+    """Return weights and support at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
+
+    And whether it was reached, and how many scores were evaluated.
 
     weights (M,) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
     added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step, or end each
@@ -61,9 +55,9 @@ def minimise(
     active = np.concatenate([support, admitted])
     face = _Face(weights.copy(), np.sign(weights), active, active.size)
     face.signs[admitted] = np.sign(scores[admitted])
-    report = _settle(problem, face, drop_all=drop_all)
+    settled, evaluated = _settle(problem, face, drop_all=drop_all)
     kept = face.active[: face.n]
-    return face.weights, kept[face.weights[kept] != 0.0], report
+    return face.weights, kept[face.weights[kept] != 0.0], settled, evaluated
 
 
 @dataclass
@@ -76,7 +70,7 @@ class _Face:
     n: int
 
 
-def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
+def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> tuple[bool, int]:
     """Take Newton steps until the face is the one they end on.
 
     ``drop_all`` is several times faster and lowers the objective of a settled face almost always; without it the
@@ -88,7 +82,7 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
     for _ in range(limit):
         if face.n == 0:
-            return FaceReport(True, evaluated)
+            return True, evaluated
         lists = face.weights, face.signs, face.active
         try:
             loop.face_system(gram, kty, tau, ridge, *lists, face.n, system, target)
@@ -96,7 +90,7 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
             if ridge > _RIDGE_MOST * largest:
-                return FaceReport(False, 0)
+                return False, 0
             continue
         loop.substitute(system, target, face.n)
         n, face.n = face.n, loop.drop_blocked(target, *lists, face.n)
@@ -107,11 +101,11 @@ def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
         if drop_all or not ((w + (target[:n] - w)) * face.signs[active] <= 0.0).any():  # no weight crosses zero
             face.n, still = loop.move_to(target, *lists, n, ridge, 1e-9 * tau)
             if still and face.n == n:
-                return FaceReport(True, evaluated)
+                return True, evaluated
         else:
             evaluated += n
             _move_to_minimum(problem, face, target[:n])
-    return FaceReport(False, evaluated)
+    return False, evaluated
 
 
 def _move_to_minimum(problem: Problem, face: _Face, target: np.ndarray) -> None:

@@ -112,7 +112,6 @@ class Fit:
         return operations + finalists * WIDTHS_TRIED * self._trial(rows, more)
 
     def _trial(self, n_fit: int, m: int) -> float:
-        """Return the operations of one fit to so many rows, with half as many held-out ones."""
         n, d = 1.5 * n_fit, self.n_features
         metric = 2.0 * n * d**2 if self.scaled and d <= MOST_OF_METRIC else 0.0
         columns = n * m * (2.0 * d + 2 * self.n_outputs + VALUE_OPERATIONS)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,25 +66,14 @@ class Selection:
     reductions: NDArray[np.float64]
 
 
-def select(
-    statistics: GramStatistics,
-    size: int,
-    *,
-    intercept: bool,
-    first: NDArray[np.int64] | None = None,
-    after: Callable[[list[int]], None] = lambda chosen: None,
-    n_threads: int = 1,
-) -> Selection:
+def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on: Any) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
     Parameters as in `forward`. Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations,
-    no pass over the rows. Raises ValueError where `size` is not between 1 and the number of candidates.
+    no pass over the rows.
     """
-    if not 1 <= size <= statistics.n_centers:
-        raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
     n_back = forward_size(statistics.n_centers)
-    most = max(size, n_back)
-    found = forward(statistics, most, intercept=intercept, first=first, after=after, n_threads=n_threads)
+    found = forward(statistics, max(size, n_back), intercept=intercept, **going_on)
     back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
     return Selection(found.chosen[back.chosen], back.reductions)
 
@@ -277,7 +267,6 @@ class _Factor:
         return row
 
     def rows(self) -> list[NDArray[np.float64]]:
-        """Return V as slabs of rows."""
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
@@ -367,7 +356,6 @@ class _Factor:
         return rows
 
     def mark_copies(self, m: int) -> None:
-        """Refuse the candidates whose columns are copies of that of m."""
         row = self.row(m)
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
@@ -418,7 +406,6 @@ class _Factor:
             self.q -= slab.T @ beta[index * SLAB_ROWS : (index + 1) * SLAB_ROWS]
 
     def _beta(self) -> NDArray[np.float64]:
-        """Return L⁻¹ kty of the chosen, (j, T)."""
         chosen = np.array(self.chosen, np.int64)
         L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
         return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]

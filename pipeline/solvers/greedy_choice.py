@@ -91,8 +91,8 @@ def prefix_weights(
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
     """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
 
-    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md,
-    eq. 59). Raises LinAlgError where the Gram with this ridge is not definite.
+    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md, eq.
+    59).
     """
     used = statistics.centred() if intercept else statistics
     L = cholesky(used.damped(ridge), lower=True, overwrite_a=True)

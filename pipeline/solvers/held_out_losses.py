@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from pipeline.solvers.ridge import search_exponents
 
 Values = NDArray[np.float64]
+WIDENED = 0.1  # of the range of the targets, on both sides: far from all rows weights of both signs need not cancel
+Limits = tuple[float, ...]  # the least and the largest prediction; () for none
 FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
 CUT = 0.99  # the quantile of the differences at which larger ones count
 LEAST_GAIN, DOUBTS = 0.002, 1.0  # of a loss, and standard errors of its fall, that a better fit gains at least
@@ -64,3 +66,14 @@ def lowest_point(errors: dict[int, float]) -> float:
     left, middle, right = np.log(three)
     bend = left - 2 * middle + right
     return best + (float((left - right) / (2 * bend)) if bend > 0 else 0.0)
+
+
+def limits_of(least: float, largest: float) -> Limits:
+    """Return the limits of predictions where training targets go from `least` to `largest`."""
+    wider = WIDENED * (largest - least)
+    return least - wider, largest + wider
+
+
+def clipped(predictions: NDArray[np.float64], limits: Limits) -> NDArray[np.float64]:
+    """Return predictions, those beyond the limits at them."""
+    return np.clip(predictions, limits[0], limits[1]) if limits else predictions

@@ -24,8 +24,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.solvers.held_out_losses import log_losses
-from pipeline.solvers.prediction_limits import clipped
+from pipeline.solvers.held_out_losses import clipped, log_losses
 from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
@@ -169,11 +168,6 @@ def kinds_of(scale: str | None, kernel: type[Kernel], n_features: int, n_rows: f
     has_metric = kernel.has_metric and n_features <= MOST_OF_METRIC and free <= n_rows
     possible = (DIAGONAL, METRIC) if has_metric else (DIAGONAL,)
     return possible if scale == LEARNED else tuple(kind for kind in (DIAGONAL, METRIC) if kind == scale)
-
-
-def kind_of(scales: NDArray[np.float32]) -> str:
-    """Return the kind of scales (d,), DIAGONAL, or (d, d), METRIC."""
-    return DIAGONAL if scales.ndim == 1 else METRIC
 
 
 def least_gain(n_rows: float) -> float:
@@ -321,7 +315,6 @@ def search_from(
 
 
 def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
-    """Return the trial at the best width of scales without one."""
     typical = trial.kernel.default_sigma2(scaled(sample.points, trial.scales))
     sigma2 = search.sigma2 or FIRST_WIDTH * typical
     best = best_width(sample, replace(trial, sigma2=sigma2, typical=typical), search)[0]
@@ -367,7 +360,6 @@ def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 
 def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search, power: float = 1.0) -> list[Trial]:
-    """Return the trials of a line of rounds, with more rounds while the last one gains."""
     line = list(line)
     while len(line) <= MOST_ROUNDS and line[-1].error < (1 - LEAST_GAIN) * min(trial.error for trial in line[:-1]):
         line += _rounds(sample, line[-1], kind, 1, search, power)
@@ -375,7 +367,6 @@ def _while_gaining(sample: Sample, line: list[Trial], kind: str, search: Search,
 
 
 def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search, power: float = 1.0) -> list[Trial]:
-    """Return the trials of some rounds, each at its best width."""
     trials = [trial]
     for _ in range(count):
         last = trials[-1]

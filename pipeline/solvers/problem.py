@@ -9,12 +9,9 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 
 from pipeline.kernels.gram_statistics import GramStatistics, Rounding
-from pipeline.kernels.scaled_rows import first_non_finite_row
 
 # A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
 PSD_FLOOR = 1e-8
-SYMMETRY_TOLERANCE = 1e-10
-_ROWS_PER_CHECK = 512
 
 
 class InvalidProblemError(ValueError):
@@ -55,57 +52,24 @@ class Problem:
 
     def validate(self) -> Problem:
         """Return self, or raise InvalidProblemError; the Gram, which the classes share, is for `check_gram`."""
-        gram, kty, yty = self.gram, self.kty, self.yty
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")
-        if kty.shape != gram.shape[:1] or kty.dtype != np.float64:
-            shape = f"({gram.shape[0]},)"
-            raise InvalidProblemError(f"kty must be float64 of shape {shape}, found {kty.dtype} {kty.shape}")
-        if self.rounding.lost > self.tau and not np.diagonal(gram).any():
+        if self.rounding.lost > self.tau and not np.diagonal(self.gram).any():
             raise InvalidProblemError(
                 "all kernel columns are constant to rounding; use a smaller `kernel.sigma2`, or weights of one size"
             )
-        row = first_non_finite_row(kty)
-        if row is not None:
-            raise InvalidProblemError(f"kty holds NaN or infinity in row {row}; check the targets and columns")
-        if not (np.isfinite(yty) and yty >= 0):
-            raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
-        # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
-        # for which the primal objective would be negative; a zero column must have a zero score too.
-        excess = kty**2 - np.diagonal(gram) * yty * (1 + 1e-6)
-        worst = int(np.argmax(excess))
-        if excess[worst] > 1e-12 * max(1.0, yty):
-            words = f"kty is too large for gram and yty at candidate {worst}"
-            raise InvalidProblemError(f"{words}; the statistics are not of the same data")
         return self
 
 
 def check_gram(gram: np.ndarray, rounding: float = 0.0) -> None:
-    """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
+    """Raise InvalidProblemError unless the Gram, which is symmetric, is positive semi-definite.
 
     That is one Cholesky factorisation of gram + 1e-8 trace I: M^3 / 3 operations and M^2 float64, once for all classes.
     rounding : what its entries may be wrong by, which the certificate counts: of columns nearly all of which centring
         took away it may be more than is left of the trace
     """
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
-        raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")
-    if gram.dtype != np.float64 or not gram.flags.c_contiguous:
-        raise InvalidProblemError(f"the Gram must be C-contiguous float64, found {gram.dtype}")
-    diagonal = np.diagonal(gram)
-    for start in range(0, gram.shape[0], _ROWS_PER_CHECK):
-        rows = gram[start : start + _ROWS_PER_CHECK]
-        row = first_non_finite_row(rows)
-        if row is not None:
-            raise InvalidProblemError(f"the Gram holds NaN or infinity in row {start + row}; check the columns")
-        skew = np.abs(rows - gram[:, start : start + _ROWS_PER_CHECK].T).max()
-        if skew > SYMMETRY_TOLERANCE * max(float(np.abs(diagonal).max()), 1e-300):
-            raise InvalidProblemError(f"the Gram is not symmetric: entries differ by {skew:.3g}; rebuild it")
-    if diagonal.min() < 0:
-        raise InvalidProblemError(f"the Gram has a negative diagonal entry at {int(np.argmin(diagonal))}")
-    trace = float(diagonal.sum())
+    trace = float(np.trace(gram))
     if trace == 0.0:
-        if np.any(gram):
-            raise InvalidProblemError("the Gram has a zero diagonal but non-zero entries; rebuild it")
         return
     shifted = np.array(gram, order="F")
     shifted[np.diag_indices_from(shifted)] += PSD_FLOOR * trace + len(gram) * rounding

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
-
-from pipeline.kernels.gram_statistics import GramStatistics
 
 # Two penalties a decade, from the one at which all weights are zero downwards.
 STEP = 10.0**-0.5
@@ -19,14 +16,6 @@ GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
 
 
-class PenaltyTrial(NamedTuple):
-    """A penalty that was tried: its held-out error, and whether its solves converged."""
-
-    penalty: float
-    error: float
-    converged: bool
-
-
 def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, str | None]:
     """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number and a warning.
 
@@ -35,37 +24,28 @@ def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) 
     returns the held-out error, and whether the solves converged; the best is among those that did, if any but the first
     did, at which all weights are zero. The warning is for a best at an edge of what was tried and converged.
     """
-    trials: list[PenaltyTrial] = []
+    trials = list[tuple[float, bool]]()  # held-out errors, and whether the solves converged
     lowest, idle = math.inf, 0
     for number in range(MOST_POINTS):
-        penalty = largest * STEP**number
-        trials.append(PenaltyTrial(penalty, *attempt(number, penalty)))
-        gained = trials[-1].error < (1.0 - GAIN) * lowest
-        idle, lowest = (0, trials[-1].error) if gained else (idle + 1, lowest)
-        if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not trials[-1].converged:
+        error, converged = attempt(number, largest * STEP**number)
+        trials.append((error, converged))
+        idle, lowest = (0, error) if error < (1.0 - GAIN) * lowest else (idle + 1, lowest)
+        if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not converged:
             break
-    some_converged = any(trial.converged for trial in trials[1:])  # at the first all weights are zero: no solve at all
-    order = [(some_converged and not trial.converged, trial.error, number) for number, trial in enumerate(trials)]
-    best = min(order)[2]
-    return best, _edge(best, trials, idle)
-
-
-def _edge(best: int, trials: Sequence[PenaltyTrial], idle: int) -> str | None:
+    some_converged = any(converged for _, converged in trials[1:])  # at the first all weights are zero: no solve at all
+    order = [(some_converged and not converged, error, number) for number, (error, converged) in enumerate(trials)]
+    best, warning = min(order)[2], None
     if best == 0:
-        return "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
-    if not idle and not any(trial.converged for trial in trials[best + 1 :]):
+        warning = (
+            "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
+        )
+    elif not idle and not any(converged for _, converged in trials[best + 1 :]):
         which = "tried" if best == len(trials) - 1 else "whose solve converged"
-        return (
-            f"the held-out error still falls at the last and smallest penalty {which}, {trials[best].penalty:.3g}; "
+        warning = (
+            f"the held-out error still falls at the last and smallest penalty {which}, {largest * STEP**best:.3g}; "
             "more candidates, another kernel width, or a least-squares refit may lower it further"
         )
-    return None
-
-
-def largest_penalty(statistics: GramStatistics, *, intercept: bool) -> float:
-    """Return the penalty at which all weights on some statistics are zero; 1 where they are at any."""
-    kty = statistics.centred_targets()[0] if intercept else statistics.kty
-    return penalty_max(kty) or 1.0
+    return best, warning
 
 
 def penalty_max(kty: np.ndarray) -> float:

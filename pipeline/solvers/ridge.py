@@ -123,15 +123,13 @@ def refit(
     *,
     intercept: bool,
     fractions: Sequence[float] = RIDGES,
-    start: int | None = None,
 ) -> Refit:
     """Choose the ridge by the held-out error of a fit on `fit`, then fit `final` with it.
 
     `fit` and `final` are statistics of the same columns; `final` may be `fit` (while penalties are compared) or all
-    rows, and the ridge grows with their number. start: the exponent of a fraction from which the error is followed
-    downhill, in place of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
+    rows, and the ridge grows with their number. Raises LinAlgError where no ridge makes the Gram definite.
     """
-    errors, tried = try_ridges([(fit, held_out)], fractions, start, intercept=intercept)
+    errors, tried = try_ridges([(fit, held_out)], fractions, intercept=intercept)
     of_fractions = {fraction: weights for fraction, (weights,) in tried.items()}
     return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
 
@@ -145,7 +143,8 @@ def try_ridges(
 ) -> tuple[list[tuple[float, float]], dict[float, list[Weights]]]:
     """Return fractions with their held-out errors, over all folds, and the weights of each fold; see `refit`.
 
-    folds: the statistics of the rows that are fitted, and what judges them. Keeps no centred Gram.
+    folds: the statistics of the rows that are fitted, and what judges them. start: the exponent of a fraction from
+    which the error is followed downhill, in place of all fractions. Keeps no centred Gram.
     """
     of_fractions, weight_sum = dict[float, list[Weights]](), sum(held_out.weight_sum for _, held_out in folds)
     centred = [fit.centred() if intercept else None for fit, _ in folds]
@@ -187,8 +186,7 @@ def with_ridge(
 ) -> Refit:
     """Return the fit to `final` with the ridge of the lowest of held-out errors, by fractions of the diagonal.
 
-    of_fractions: weights on the rows of `fit` that are known already. Raises LinAlgError where no such ridge makes the
-    Gram definite.
+    of_fractions: weights on the rows of `fit` that are known already.
     """
     scale, final_scale = mean_diagonal(fit), mean_diagonal(final)
     for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):
@@ -258,15 +256,6 @@ def finalise(
         return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
     best = refit(*parts, statistics, intercept=intercept)
     return best.weights.named(columns), best
-
-
-def calibration_weights(
-    final: Weights, everything: GramStatistics, best: Refit | None, of_fit: Weights | None
-) -> CalibrationWeights:
-    """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
-    if best is not None:
-        return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
-    return CalibrationWeights(of_fit or final, everything=None if of_fit else everything)
 
 
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:

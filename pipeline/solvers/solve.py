@@ -210,7 +210,6 @@ def _begin(
 
 
 def _generator_of(state: SolverState) -> np.random.Generator:
-    """Return a generator that goes on where the state's left off."""
     bits = getattr(np.random, state.generator_state["bit_generator"])()
     bits.state = dict(state.generator_state)
     return np.random.Generator(bits)
@@ -228,7 +227,6 @@ def _sweep(
     inverse: ActiveInverse | None,
     generator: np.random.Generator,
 ) -> tuple[SolverState, ActiveInverse, Record]:
-    """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
     order, counts = draw_visits(problem, options, state, generator)
@@ -253,7 +251,6 @@ def _sweep(
 
 
 def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:
-    """Admit the worst violators, minimise on the faces met, certify."""
     new, certificate, visited = _newton_steps(problem, state, drop_all=True)
     if new.objective > new.previous_objective:
         # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
@@ -279,7 +276,6 @@ def _record(phase: str, state: SolverState, certificate: Certificate | None, cou
 
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:
-    """Return the state with the zero coordinates screened that the Gap Safe test excludes."""
     rounding = problem.rounding.each + problem.rounding.units  # centring may have cancelled more
     norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + rounding)
     safe = gap_safe_screen(state.scores, norms, certificate, problem.tau)
@@ -301,10 +297,11 @@ def _newton_steps(
         if settled:
             admitted = newton.admit(scores, support, problem.tau, state.screened)
         visited[admitted] = True
-        weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
-        settled = report.settled
+        weights, support, settled, evaluated = newton.minimise(
+            problem, weights, support, admitted, scores, drop_all=drop_all
+        )
         scores = scores_of_support(problem, weights, support)
-        evaluations += report.evaluations + problem.n_candidates
+        evaluations += evaluated + problem.n_candidates
         certificate = certify(problem, weights, scores)
         if certificate.primal <= start.primal and settled:
             break

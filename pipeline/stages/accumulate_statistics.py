@@ -10,7 +10,7 @@ from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import AnyTile, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
-from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
@@ -106,8 +106,6 @@ def statistics_pass(
 ) -> RowPass[ExactSums]:
     """Return a pass that adds up the statistics of some columns, by part.
 
-    Parameters
-    ----------
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
     n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
@@ -152,14 +150,6 @@ def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: 
     return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
 
 
-def _kernel(rows: RowTask, n_columns: int, members: Stored | None) -> Kernel:
-    """Read the centers of the columns."""
-    if members is None:
-        return rows.kernel_of_stored(range(n_columns))
-    arrays = members.read()
-    return rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])
-
-
 def _block_of_columns(
     rows: RowTask, blocks: RowGrid, parts: tuple[str, ...], n_columns: int, members: Stored | None
 ) -> AddPiece[ExactSums]:
@@ -167,7 +157,11 @@ def _block_of_columns(
 
     Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
     """
-    kernel = _kernel(rows, n_columns, members)
+    if members is None:
+        kernel = rows.kernel_of_stored(range(n_columns))
+    else:
+        arrays = members.read()
+        kernel = rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])
     of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:

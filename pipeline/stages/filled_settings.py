@@ -84,10 +84,7 @@ class MemoryBudget:
 def fill_in(
     asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user.
-
-    Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
-    """
+    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
     config, raw = asked, asked.features.name == "raw"
     if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
         learns = "learned" if config.kernel.sigma2 is None and raw else "none"
@@ -112,7 +109,6 @@ def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainCon
 
 
 def _image_width(config: TrainConfig) -> float | str:
-    """Return the default width for image features: of the Gaussian kernel a number, of other distances the median."""
     if config.kernel.name not in (None, "gaussian"):
         return "median"
     if config.features.name == "soft-hog":
@@ -145,7 +141,6 @@ def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: in
 def _with_count(
     config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in the number of candidates: as many as the budget pays for, or the default."""
     centers, n = config.centers, room.n_different
     if explicit >= {"centers.count", "centers.budget"}:
         raise ConfigError("`centers.count` and `centers.budget` both say how many candidates there are; leave one out")
@@ -312,7 +307,6 @@ def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[st
 
 
 def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
-    """Yield what is said of settings, filled in, that make no sense together or for the data."""
     solver, kernel, needs_rows = config.solver, config.kernel, what_needs_held_out_rows(config)
     n_candidates, n_features = count_candidates(config, shape.n_train), shape.n_features
     asked = f"`kernel.scale={kernel.scale}`"
@@ -337,7 +331,6 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
 
 
 def _without_moves(config: TrainConfig) -> Iterator[str]:
-    """Yield what is said where centers cannot be moved."""
     solver, asked = config.solver, f"`solver.move_centers={config.solver.move_centers}`"
     if solver.is_least_squares:  # of a table, unless something asks for another
         yield (

@@ -51,7 +51,6 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    """Return what is committed with the candidates: `Workspace.choices`, and `X` (m, d) where a Gram of all fits."""
     index, facts = _rows_of_candidates(work), find_target_facts(work)
     arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
@@ -84,10 +83,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
 
 
 def fit(work: Workspace) -> FinalWeights:
-    """Return the weights of a fit, committed. Steps whose results are committed already are skipped.
-
-    Raises InvalidDataError for data that cannot be fitted, StoppedError on request.
-    """
+    """Return the weights of a fit, committed. Steps whose results are committed already are skipped."""
     draw_candidates(work)
     if grows(work.config):
         grow_candidates(work)
@@ -105,8 +101,13 @@ def find_weights(work: Workspace) -> FinalWeights:
         final, tried = select_centers(work) if work.config.solver.selects else solve_weights(work)
         if work.config.solver.move_centers and len(final.active):
             final, tried = move_centers(work, final, tried)
-        final = final.moved_up(work.facts.mean)
-        final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
+        mean = work.facts.mean  # which was taken off the targets
+        final = replace(
+            final,
+            intercept=final.intercept + mean,
+            penalised_intercept=final.penalised_intercept + mean,
+            summary=final.summary | {"temperature": find_temperature(work, tried)},
+        )
         work.commit(FINAL, final.arrays())
         work.drop(f"checkpoints/{MOVES}")
         work.drop("passes")  # the one over the held-out rows

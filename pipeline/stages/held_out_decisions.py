@@ -22,10 +22,7 @@ Rows = tuple[Values, NDArray[np.int64], Values]  # decision values (n, T), true 
 def held_out_decisions(
     work: Workspace, task: RowTask, tried: CalibrationWeights, stage: str, name: str, words: str
 ) -> Rows:
-    """Return decision values (n, T) of the held-out rows, their targets as stored and weights (n,); of many rows some.
-
-    stage, name, words: as of `Workspace.add_up`.
-    """
+    """Return decision values (n, T) of the held-out rows, of many some, their targets as stored and weights (n,)."""
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{name}/weights.npz", arrays)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))

@@ -64,7 +64,6 @@ def compile_told(config: TrainConfig, shape: FeatureShape, log: Callable[[str], 
 
 
 def _steps_of(run: Run, check: Callable[[], None]) -> Iterator[Callable[[], object]]:
-    """Yield the steps that run the loops of a run, with those of features that are not stored yet."""
     config = run.config
     if not (config.resources.stores_features and run.feature_layout.manifest.exists()):
         images = np.zeros((2, *IMAGE_SHAPE))
@@ -101,7 +100,7 @@ def warming_steps(
 def build_features(run: Run, *, contents: bool = False) -> bool:
     """Build the feature store of a run unless a whole one is there, each byte of which is checked with `contents`.
 
-    Returns whether there was none, or a damaged one. Raises LockedError where another run builds it for too long.
+    Returns whether there was none, or a damaged one.
     """
     layout, shape = run.feature_layout, run.shape
     with run.stage(FEATURES):

@@ -108,14 +108,11 @@ def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block.
-
-    every : seconds between checkpoints
-    """
+    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block."""
 
     folder: Path
     records: Path
-    every: float
+    every: float  # seconds between checkpoints
     warnings: tuple[str, ...] = ()
     _saved: float = field(default_factory=time.monotonic, init=False)
     _file: LineFile | None = field(default=None, init=False)
@@ -394,7 +391,6 @@ class Run(Workspace):
 
     @contextmanager
     def _shown(self, name: str, watch: Watch) -> Iterator[None]:
-        """Show progress on the terminal, and commit it from time to time for `pipeline.status`."""
 
         def save() -> None:
             self._told[name] = asdict(watch.now())

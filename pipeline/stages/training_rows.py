@@ -25,7 +25,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.candidate_budget import LEAST_FOLDED_ROWS
-from pipeline.solvers.prediction_limits import Limits, limits_of
+from pipeline.solvers.held_out_losses import Limits, limits_of
 from pipeline.stages.filled_settings import value_dtype
 
 FOLDED_ROWS = 1000  # different ones; fewer are all held out, in folds: a part of them tells too little
@@ -81,11 +81,7 @@ class TargetFacts:
 
 
 def find_target_facts(run: RowData) -> TargetFacts:
-    """Return the facts of a run: passes over its targets and weights, where there is something to find.
-
-    Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
-    rows are to be held out that are all equal, or of one group, or whose groups leave no label to choose by.
-    """
+    """Return the facts of a run: passes over its targets and weights, where there is something to find."""
     least, most = _range_of_targets(run)
     weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
     counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
@@ -217,10 +213,7 @@ def _mean(run: RowData) -> float:
 
 
 def _range_of_targets(run: RowData) -> tuple[float, float]:
-    """Return the least and the largest target of a regression, 0 and 0 of classes.
-
-    Raises InvalidDataError where the squares of the targets leave float64, upwards or downwards.
-    """
+    """Return the least and the largest target of a regression, 0 and 0 of classes."""
     if run.shape.task != "regression":
         return 0.0, 0.0
     squares = weight = 0.0
@@ -333,8 +326,6 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 
 @dataclass(frozen=True)
 class _SampledRows:
-    """Training rows that were gathered, as far as passes read them: see `datasets.feature_rows.FeatureRows`."""
-
     rows: Stored  # X, y, keys and groups, weights where there are any
     dtype: type
 
@@ -443,8 +434,6 @@ def block_pass_bytes(
 ) -> int:
     """Return the memory of a pass over the rows: centers of each process; sums, blocks and features of each group.
 
-    Parameters
-    ----------
     sums_bytes : of the sums of a group of threads; 0: each block gives values of its own
     blocks, center_bytes : None: those of `row_grid`; of the centers as they are read, and as they are computed with
     n_rows, share : None: all training rows; of the fit rows that are sampled as they are read, as of `row_grid`

@@ -10,7 +10,7 @@ below the run's folder.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -71,10 +71,6 @@ class FinalWeights:
         """Return weights of least squares, which are no refit of others."""
         of_all, intercept = weights.weights, weights.intercept
         return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
-
-    def moved_up(self, by: float) -> "FinalWeights":
-        """Return the weights with intercepts larger by the mean that was taken off the targets."""
-        return replace(self, intercept=self.intercept + by, penalised_intercept=self.penalised_intercept + by)
 
     def arrays(self) -> Arrays:
         """Return all of it as arrays."""

@@ -184,7 +184,9 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
         largest_score, rounding = float(np.abs(scores[:, output]).max()), sums.rounding()
         assert found == certify_support(*problem, largest_score, rounding)
-        assert with_one_more == certify_support(*problem, largest_score, rounding.beside(float(errors[output])))
+        assert with_one_more == certify_support(
+            *problem, largest_score, rounding._replace(always=rounding.always + float(errors[output]))
+        )
 
 
 def one_chunk(path: Path) -> None:

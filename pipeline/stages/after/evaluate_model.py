@@ -15,7 +15,7 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.solvers.prediction_limits import clipped
+from pipeline.solvers.held_out_losses import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.choose.greedy_selection import load_prefixes
@@ -51,7 +51,6 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
-    """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
     solver, n_centers, rows = run.config.solver, len(load_final(run.layout).active), run.row_task
     opened = partial(
         _block_of_scores,

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 
@@ -160,8 +160,6 @@ def move_centers(
 
 
 class _Mover:
-    """The steps, as passes over the rows."""
-
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = work.row_task
@@ -183,7 +181,6 @@ class _Mover:
         return n_rows <= most and n_fit + n_held_out >= least and n_held_out >= (1 - ODD) * LEAST_HELD_OUT
 
     def _rows(self, level: int) -> RowTask:
-        """Return the rows of a level: a sample, which is gathered once, or all."""
         share = self.shares[level]
         if share == 1.0:
             return self._task
@@ -246,13 +243,11 @@ class _Mover:
         return self._on_more_rows(state) if moved is None and not is_last else moved
 
     def _on_more_rows(self, state: Moving) -> Moving:
-        """Return the state at the beginning of the next level."""
         new = self._started(state.best.astype(np.float64), state)
         self._work.drop(_sample_name(state.level))
         return new
 
     def _with_gradient(self, state: Moving) -> Moving:
-        """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
         name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/input.npz", arrays)
@@ -268,7 +263,6 @@ class _Mover:
         return replace(state, gradient=gradient, last_step=none, last_gradient=none, **vars(curvature))
 
     def _moved(self, state: Moving) -> Moving | None:
-        """Return the state after a step; None where none lowers the objective."""
         shape, number = state.points.shape, state.step + 1
         unit = self._of_gradients * self._of_points
         last: list[Solution] = []
@@ -327,8 +321,7 @@ class _Mover:
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
         arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
-        fit = as_dataclass({field.name: arrays[field.name] for field in fields(Solution)}, Solution)
-        return fit, float(arrays["so_far"])
+        return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
@@ -340,7 +333,6 @@ class _Mover:
         return parts
 
     def fitted(self, parts: dict[str, GramStatistics], before: Solution) -> Solution:
-        """Return the solution with the ridge of an earlier one."""
         try:
             solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
         except LinAlgError:
@@ -371,7 +363,6 @@ class _Mover:
             raise InvalidDataError(f"`solver.move_centers`: {error}; leave it out, or choose fewer centers") from None
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return the points as the model has them."""
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:

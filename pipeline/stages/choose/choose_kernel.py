@@ -69,14 +69,6 @@ class KernelTask:
     scale: str | None
     sigma2: float | str | None  # the width, "median", KEPT: that of each trial, or None where it is chosen as well
 
-    def search(
-        self, kernel: type[Kernel], sample: Sample, on_round: Callable[[Trial], None], steps: "_Steps"
-    ) -> Search:
-        """Return the search of a kernel on few candidates."""
-        n_rows = float(np.count_nonzero(sample.fitted))
-        kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
-        return Search(self.few, kinds, self.given, on_round, steps.once)
-
     @property
     def given(self) -> float | None:
         """The width that trials have, where it is a number: rounds find theirs where the median is asked for."""
@@ -96,8 +88,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     """Return what is committed with candidates at training rows `index`: the `kernel` () and its width `sigma2` () f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
-    chosen: also `tried` (trials, 8) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
-    where no kernel can be fitted.
+    chosen: also `tried` (trials, 8) f8, see RECORD.
     """
     asked = work.config.kernel
     if is_chosen(asked) or is_by_folds(work):
@@ -190,7 +181,6 @@ def trials_bytes(run: RunSize) -> int:
 def _tried_again(
     work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]
 ) -> tuple[list[Trial], list[Arrays]]:
-    """Return the best trials that `try_again` finds on so many candidates, and its arrays."""
     items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
     words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
     found = work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
@@ -204,7 +194,6 @@ def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: st
 
 
 def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:
-    """Commit the scales that were chosen; return the kernel, the width, and the trials."""
     records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
     kernel = KERNELS.index(best.kernel)
     if learns_scales(work.config.kernel.scale):
@@ -250,8 +239,7 @@ def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
 def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
     """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
 
-    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds. Raises
-    InvalidDataError where all rows are held out at once, or none.
+    Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
     """
     n, seed, features = work.shape.n_train, work.config.seed, work.features
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
@@ -339,13 +327,14 @@ class _Steps:
 
 def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
-    sample, rounds, steps = as_dataclass(task.sample.read(), Sample), list[Trial](), _Steps(checkpoints)
+    sample, rounds = as_dataclass(task.sample.read(), Sample), list[Trial]()
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    search = task.search(start.kernel, sample, on_round, steps)
+    kinds = kinds_of(task.scale, start.kernel, sample.X.shape[1], float(np.count_nonzero(sample.fitted)))
+    search = Search(task.few, kinds, task.given, on_round, _Steps(checkpoints).once)
     if start.scales is None:
         kept = search_kernel(sample, start.kernel, search)
     else:
@@ -364,7 +353,6 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
 
 
 def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:
-    """Return a row of RECORD for each trial; final: it is one of those that decide."""
     rows = [
         (
             KERNELS.index(one.kernel),
@@ -382,7 +370,6 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
 
 
 def _as_arrays(trials: list[Trial]) -> Arrays:
-    """Return trials without their weights as arrays."""
     return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
 
 

@@ -55,11 +55,7 @@ BatchRecord = dict[str, Any]  # of a batch
 
 
 def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'.
-
-    Raises InvalidDataError where no candidate lowers the error, or no ridge makes the Gram definite; CorruptDataError
-    for damaged statistics.
-    """
+    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'."""
     asked, columns, names, records = work.preselection, work.candidates, AT_ONCE, list[BatchRecord]()
     if asked is None:
         chosen, seconds = _chosen(work, names, None)
@@ -89,7 +85,6 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
-    """Choose on the statistics of these names, or take what was chosen before; also return the seconds that it took."""
     with work.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
     size = selection_size(work.config.solver.select)
@@ -108,15 +103,12 @@ def choose(
 ) -> Arrays:
     """Choose `size` centers on the statistics of fit rows, held-out rows and all rows.
 
-    May raise StoppedError, up to 255 centers after the last checkpoint.
-
     n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
     """
     fit, held_out, everything = (as_dataclass(one.read(mapped=True), GramStatistics) for one in stored)
     started = time.perf_counter()
 
     def select_part(part: RowSet, statistics: GramStatistics) -> Selection:
-        """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
         most = forward_most(size, statistics.n_centers)
         if n_back is not None:
             progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
@@ -227,7 +219,6 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
 
 
 def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None:
-    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
     name = FINALISTS[2]
     if work.committed(name_of(name), mapped=True) is None:
         with work.timed_as(STATISTICS):

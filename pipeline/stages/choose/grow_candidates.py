@@ -14,8 +14,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
-from pipeline.solvers.held_out_losses import is_better, log_losses, lowest_point
-from pipeline.solvers.prediction_limits import clipped
+from pipeline.solvers.held_out_losses import clipped, is_better, log_losses, lowest_point
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, commit_parts, name_of, statistics_pass
 from pipeline.stages.held_out_decisions import held_out_decisions
@@ -148,7 +147,6 @@ class _Growth:
         return found[best], sigma2 * 2.0 ** lowest_point(losses)
 
     def _judged(self, size: int, sigma2: float) -> Judged:
-        """Return a fit, judged once."""
         self._fits.append((size, sigma2))
         name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
         arrays = self._work.once(name, lambda: self._judge(size, sigma2))

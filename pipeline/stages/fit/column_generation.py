@@ -70,8 +70,7 @@ class Limits(NamedTuple):
 def generate_columns(run: Run) -> tuple[PricedRound, list[RoundRecord]]:
     """Solve over all candidates; return the last round, and the records of all.
 
-    Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes. Raises
-    CorruptDataError where earlier rounds are incomplete.
+    Every round is committed (round-000, …): a resumed run continues from the last, to the same bytes.
     """
     penalty, current = penalty_of(run), latest(run)
     records = earlier_records(run, current.index) if current else []
@@ -122,7 +121,8 @@ def price(solved: PricedRound) -> PricedRound:
     run, current, block_size = solved.run, solved.working_set, Limits.of(solved.run).block
 
     def make() -> Arrays:
-        found, size, of_gram = known_before(solved).with_made(solved.inside), block_size, solved.of_gram()
+        found, size, of_gram = known_before(solved), block_size, solved.of_gram()
+        found = replace(found, made=found.made | np.isin(np.arange(len(found.made)), solved.inside))
         while True:
             priced = replace(solved, correlations=found.with_values(solved.inside, of_gram))
             waiting, found = priced.waiting(), priced.correlations
@@ -278,7 +278,7 @@ def commit_record(priced: PricedRound, stay: NDArray[np.int64], admitted: NDArra
         "skipped_by_bound": int(np.count_nonzero(found.bounded(priced.tau) & ~priced.known)),
         "skipped_as_screened": int(np.count_nonzero(found.screened)),
         "columns_never_made": int(np.count_nonzero(~found.made)),
-        "kernel_entries": found.kernel_entries + run.shape.n_train * len(current.columns.last_group),
+        "kernel_entries": found.kernel_entries + run.shape.n_train * current.columns.last_size,
     }
     write_marker(run.layout.markers(ROUNDS), current.name, record)
     run.events.metric(stage=SOLVE, **record)

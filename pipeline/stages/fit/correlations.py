@@ -38,14 +38,11 @@ CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when it
 
 @dataclass(frozen=True)
 class Tiles:
-    """How rows and candidates, in the order of their rows, are cut into tiles.
-
-    symmetric : every training row is a candidate, in order: tile (i, j) serves (j, i) as well
-    """
+    """How rows and candidates, in the order of their rows, are cut into tiles."""
 
     n_rows: int
     n_candidates: int
-    symmetric: bool
+    symmetric: bool  # every training row is a candidate, in order: tile (i, j) serves (j, i) as well
 
     @property
     def n_of_rows(self) -> int:
@@ -122,7 +119,6 @@ class Tile(NamedTuple):
 
 
 def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
-    """Yield the number of each tile and the tile; tiles of the same candidates share their kernel."""
     members, tile = given.read(mapped=True)["candidates"], None
     for piece in pieces:
         candidates, rows = tiles.tile(piece)
@@ -235,10 +231,6 @@ class Correlations:
         with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
             errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
         return replace(self, residuals=residuals, errors=errors)
-
-    def with_made(self, which: NDArray[np.int64]) -> "Correlations":
-        """Return the correlations, some candidates counted as made: their columns were materialised."""
-        return replace(self, made=self.made | np.isin(np.arange(len(self.made)), which))
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
         """Return the correlations with those of some candidates replaced by exact ones."""
@@ -354,7 +346,7 @@ class PricedRound:
                 float(yty[output]),
                 self.tau,
                 float(np.abs(found.values[found.errors[:, output] <= 0, output]).max(initial=0.0)),
-                rounding.beside(float(errors[output])),
+                rounding._replace(always=rounding.always + float(errors[output])),  # scores have units of their own
             )
             for output in range(len(yty))
         ]

@@ -6,7 +6,7 @@ the test part is never looked at.
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -22,7 +21,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import largest_penalty, search
+from pipeline.solvers.regularization_path import penalty_max, search
 from pipeline.solvers.ridge import Weights, finalise
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
@@ -55,15 +54,6 @@ class SolveTask:
     number: int | None
 
 
-def solver_options(solver: SolverConfig) -> SolverOptions:
-    """Return the solver's options that the configuration asks for."""
-    return SolverOptions(
-        tolerance=solver.tolerance or TO_ROUNDING,
-        max_sweeps=solver.max_sweeps,
-        schedule=solver.schedule,
-    )
-
-
 def solve_outputs(
     work: Workspace,
     part: str,
@@ -76,18 +66,17 @@ def solve_outputs(
     """Solve on the statistics of a part (all, fit) at a penalty; return the committed summaries of the outputs.
 
     `tolerance` replaces the configured one; `start` names the "weights" (candidates, outputs) to start from; `number`
-    counts the penalties that are tried. Raises InvalidDataError for statistics that are not positive semi-definite,
-    CorruptDataError.
+    counts the penalties that are tried.
     """
     name = _prepare_statistics(work, part) if not number else _name(work, part)
-    asked = work.config.solver.tolerance if tolerance is None else tolerance
+    solver = work.config.solver
+    asked = solver.tolerance if tolerance is None else tolerance
     asked = asked or REACHED if number is not None else asked  # penalties that are compared need no more
-    options = solver_options(replace(work.config.solver, tolerance=asked))
     task = SolveTask(
         statistics=work.stored(name_of(name)),
         name=name,
         penalty=penalty,
-        options=options,
+        options=SolverOptions(asked or TO_ROUNDING, solver.max_sweeps, solver.schedule),
         seed=work.config.seed,
         start=None if start is None else work.stored(start),
         to_rounding=not asked,
@@ -127,10 +116,7 @@ def solution_name(name: str, output: int) -> str:
 
 
 def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> Arrays:
-    """Return weights and summary of an output, from the last checkpoint on.
-
-    Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
-    """
+    """Return weights and summary of an output, from the last checkpoint on."""
     started = time.perf_counter()
     try:
         problem = problem_of(as_dataclass(task.statistics.read(mapped=True), GramStatistics), output, task.penalty)
@@ -176,7 +162,6 @@ def _name(work: Workspace, part: str) -> str:
 
 
 def _prepare_statistics(work: Workspace, part: str) -> str:
-    """Check the statistics of a part, centre them where an intercept is fitted, and return their name."""
     with work.status(SOLVE, "checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
@@ -195,12 +180,7 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
 class SolveProgress:
     """Takes a solve up from its last checkpoint, makes others, and hands on the records of its iterations.
 
-    Attribute: `state` of the solve, None at its begin.
-
-    Parameters
-    ----------
-    checkpoints : where checkpoints and records go
-    penalty : what is solved at; a checkpoint of another is left alone
+    state : of the solve, None at its begin; a checkpoint at another penalty is left alone
     facts, number : written with every record; the number of the penalty, of a solve at one of several
     """
 
@@ -228,11 +208,8 @@ class SolveProgress:
     def is_exhausted(self) -> bool:
         """Return whether the gap of the solve under way has stopped falling: rounding holds it (see `EXHAUSTED`)."""
         assert self.state is not None
-        gaps, least, least_at = (
-            [one.relative_gap for one in self.state.records if one.relative_gap is not None],
-            np.inf,
-            0,
-        )
+        gaps = [one.relative_gap for one in self.state.records if one.relative_gap is not None]
+        least, least_at = np.inf, 0
         for number, gap in enumerate(gaps, 1):
             if gap < 0.5 * least:
                 least, least_at = gap, number
@@ -281,7 +258,8 @@ def path_bytes(run: RunSize) -> int:
 
 def largest_penalty_of(work: Workspace, part: str) -> float:
     """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
-    return largest_penalty(statistics_of(work, name_of(part)), intercept=work.intercept)
+    statistics = statistics_of(work, name_of(part))
+    return penalty_max(statistics.centred_targets()[0] if work.intercept else statistics.kty) or 1.0
 
 
 def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) -> float:

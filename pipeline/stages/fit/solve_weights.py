@@ -20,7 +20,6 @@ from pipeline.solvers.ridge import (
     CalibrationWeights,
     SplitStatistics,
     Weights,
-    calibration_weights,
     finalise,
     intercept_of,
     refit,
@@ -39,7 +38,7 @@ from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Return the penalised weights, refitted where that is asked for, and those for the held-out rows.
 
-    Without a penalty they are least squares on all candidates. Raises InvalidDataError, CorruptDataError.
+    Without a penalty they are least squares on all candidates.
     """
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)
@@ -51,12 +50,16 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     before = intercept_of(statistics, weights, intercept=work.intercept)
     summary = {"selection": None, **solved.summary} | ridge_summary(best)
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
-    tried = calibration_weights(refitted, statistics, best, solved.of_fit)
+    if best is not None:
+        tried = CalibrationWeights(best.of_fit.weights.named(active), fit=best.of_fit)
+    elif solved.of_fit is not None:  # of a path
+        tried = CalibrationWeights(solved.of_fit)
+    else:
+        tried = CalibrationWeights(refitted, everything=statistics)
     return final, replace(tried, weights=tried.weights.named(work.candidates))
 
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
@@ -87,7 +90,6 @@ class Solved:
 
 
 def _solved_at_once(work: Workspace) -> Solved:
-    """Solve with the Gram of all candidates, after a search of the penalty where one is asked for."""
     path, of_fit, penalty = list[dict[str, Any]](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if penalty == "auto":
@@ -99,29 +101,23 @@ def _solved_at_once(work: Workspace) -> Solved:
     weights = load_weights(work, ALL, work.n_candidates)
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
-    summary = _summary(penalty, solves, path)
+    summary = {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None}
     return Solved(active, weights[active], everything, of_fit, summary)
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
-    """Solve on a working set that grows until no candidate is missing."""
     assert isinstance(run, Run)
     last, rounds = generate_columns(run)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
     columns = count_columns(rounds, run.n_candidates)
-    summary = _summary(last.penalty, summaries_over_all(last), [], rounds=rounds, columns=columns)
+    solves: dict[str, Any] = {"penalty": last.penalty, "solves": summaries_over_all(last), "path": None}
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
+    summary = solves | {"rounds": rounds, "columns": columns}
     return Solved(active[ordered], last.weights.weights[ordered], statistics, None, summary)
 
 
-def _summary(penalty: float, solves: list[dict[str, Any]], path: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """Return what the report says of solves at one penalty, and of the path before it."""
-    return {"penalty": penalty, "solves": solves, "path": path or None, "rounds": None, **more}
-
-
 def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
-    """Return the statistics of the active columns on the fit rows and on the held-out rows."""
     if work.in_rounds:
         centers, words = work.candidates[solved.active], "held-out rows at the centers"
         held_out = statistics_at(work, SOLVE, "final-held-out", centers, (HELD_OUT,), words=words)[HELD_OUT]
@@ -132,7 +128,6 @@ def _parts(work: Workspace, solved: Solved) -> SplitStatistics:
 
 @contextmanager
 def _with_advice() -> Iterator[None]:
-    """Say what to do where no ridge makes the Gram of a refit definite."""
     try:
         yield
     except LinAlgError as error:

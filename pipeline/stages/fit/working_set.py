@@ -77,9 +77,9 @@ class KeptColumns:
         return replace(self, members=self.members[columns])
 
     @property
-    def last_group(self) -> NDArray[np.int64]:
-        """The candidates of the last group, in its order."""
-        return self.grouped[self.groups == self.groups.max(initial=0)]
+    def last_size(self) -> int:
+        """How many candidates the last group has."""
+        return int(np.count_nonzero(self.groups == self.groups.max(initial=0)))
 
     def places(self) -> NDArray[np.int64]:
         """Return where each column stands in `grouped`, (W,): in the last group that has it."""
@@ -132,15 +132,12 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 @dataclass(frozen=True)
 class ColumnFiles:
-    """The files of kept columns, and what computes those that are missing. Small and picklable.
-
-    free_bytes : that stay free on the disk
-    """
+    """The files of kept columns, and what computes those that are missing. Small and picklable."""
 
     rows: RowTask
     blocks: RowGrid
     folder: Path
-    free_bytes: int
+    free_bytes: int  # that stay free on the disk
 
     def of_group(self, candidates: NDArray[np.int64]) -> Path:
         """Return the folder of a group, which has a name of its candidates, so that no two groups mix."""
@@ -270,7 +267,6 @@ def add_columns(
 
 
 def _open_columns(files: ColumnFiles, given: Stored) -> AddPiece[ExactSums]:
-    """Open the kept columns; return what adds a block to the statistics."""
     read = open_columns(files, KeptColumns.of(given.read()))
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
@@ -331,7 +327,6 @@ def compute_residuals(
 
 
 def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
-    """Open the kept columns; return what computes the residuals of a block."""
     arrays = given.read()
     read, weights = open_columns(files, KeptColumns.of(arrays)), arrays["weights"]
 

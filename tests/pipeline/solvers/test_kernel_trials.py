@@ -15,7 +15,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers import kernel_trials
-from pipeline.solvers.held_out_losses import TEMPERATURES
+from pipeline.solvers.held_out_losses import TEMPERATURES, limits_of
 from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
@@ -33,7 +33,6 @@ from pipeline.solvers.kernel_trials import (
     try_kernel,
 )
 from pipeline.solvers.lbfgs import PAIRS, Curvature, direction, next_point
-from pipeline.solvers.prediction_limits import limits_of
 
 GAUSSIAN, PRODUCT = KERNELS
 

@@ -173,42 +173,18 @@ def test_exact_duplicates_keep_a_settled_face():
     problem = Problem(gram, kty, 16.0, 1.0).validate()
     nothing, both = np.zeros(0, np.int64), np.arange(2)
     for drop_all in (True, False):
-        weights, support, report = newton.minimise(problem, np.zeros(2), nothing, both, kty.copy(), drop_all=drop_all)
-        assert report.settled
+        weights, support, settled, _ = newton.minimise(
+            problem, np.zeros(2), nothing, both, kty.copy(), drop_all=drop_all
+        )
+        assert settled
         assert support.size
         assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
 
 
-def entry(array, index, value):
-    array = array.copy()
-    array[index] = value
-    return array
-
-
-# For each change of the statistics of one problem, the words that refuse it.
-REFUSED = [
-    *((lambda p, v=value: replace(p, penalty=v), "penalty") for value in (0.0, -1.0, np.nan, np.inf)),
-    *((lambda p, v=value: replace(p, yty=v), "yty") for value in (np.nan, np.inf)),
-    (lambda p: replace(p, gram=entry(p.gram, (3, 4), np.nan)), "Gram holds NaN or infinity in row 3"),
-    (lambda p: replace(p, kty=entry(p.kty, 5, np.inf)), "kty holds NaN or infinity in row 5"),
-    (lambda p: replace(p, gram=entry(p.gram, (3, 4), p.gram[3, 4] * 1.001)), "symmetric"),
-    (lambda p: replace(p, gram=-p.gram @ p.gram), "Gram has a negative diagonal"),
-    (lambda p: replace(p, gram=p.gram[:5]), "Gram"),
-    (lambda p: replace(p, gram=p.gram.astype(np.float32)), "Gram"),
-    (lambda p: replace(p, gram=np.zeros((0, 0))), "Gram"),
-    (lambda p: replace(p, kty=p.kty[:, None]), "kty"),
-    (lambda p: replace(p, kty=p.kty[:5]), "kty"),
-    (lambda p: replace(p, kty=p.kty.astype(np.float32)), "kty"),
-    (lambda p: replace(p, yty=p.yty / 1000), "same data"),
-]
-
-
-@pytest.mark.parametrize(("change", "words"), REFUSED)
-def test_bad_statistics_are_refused(change, words):
-    problem = change(make_columns(0)[2])
-    check = check_gram if words.startswith(("Gram", "symmetric")) else lambda gram: problem.validate()
-    with pytest.raises(InvalidProblemError, match=words):
-        check(problem.gram)
+@pytest.mark.parametrize("penalty", [0.0, -1.0, np.nan, np.inf])
+def test_no_penalty_is_refused(penalty):
+    with pytest.raises(InvalidProblemError, match="penalty"):
+        replace(make_columns(0)[2], penalty=penalty).validate()
 
 
 @pytest.mark.parametrize(("eigenvalue", "legal"), [(-2e-8, False), (-0.5e-8, True), (0.0, True)])
