@@ -288,18 +288,6 @@ def test_fingerprint_follows_content():
     assert identity(X) == identity(X.copy())
 
 
-def test_labels_are_compared_with_the_inputs_before_anything_is_hashed():
-    class Endless:
-        shape, dtype = (2**50,), np.dtype(np.int64)
-
-        def __getitem__(self, rows):
-            raise AssertionError("labels that fit no inputs were read")
-
-    for arrays in ({"X": X, "y": Endless()}, {"train/X": X, "train/y": Y, "test/X": X, "test/y": Endless()}):
-        with pytest.raises(DataError, match="has 40 rows"):
-            open_source(ZARR, arrays)
-
-
 def test_weights_leave_rows_out_and_go_with_the_others():
     """In both layouts, with rows of one's own number, of either part, and in what is drawn."""
     draw = np.random.default_rng(0)

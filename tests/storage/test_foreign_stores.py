@@ -197,22 +197,6 @@ def test_words_are_refused_with_the_numpy_that_numbers_them(dtype: Any, tmp_path
         open_user_arrays(tmp_path / "y.zarr")
 
 
-NOT_OURS = {
-    "zstd": lambda node: node["codecs"].append({"name": "zstd", "configuration": {"level": 0, "checksum": False}}),
-    "no checksum": lambda node: node["codecs"].pop(),
-    "big endian": lambda node: node["codecs"][0]["configuration"].update(endian="big"),
-    "columns cut": lambda node: node["chunk_grid"]["configuration"].update(chunk_shape=[4, 1]),
-    "dotted keys": lambda node: node["chunk_key_encoding"]["configuration"].update(separator="."),
-}
-
-
-@pytest.mark.parametrize("name", NOT_OURS)
-def test_our_stores_have_one_form(store: Path, name: str) -> None:
-    alter(store, NOT_OURS[name])
-    with pytest.raises(CorruptDataError):
-        open_arrays(store)
-
-
 def test_lengths_that_lie_are_refused_before_allocation(store: Path) -> None:
     alter(store, lambda node: node.update(shape=[2**50, 2]))
     with pytest.raises(CorruptDataError, match="missing"):

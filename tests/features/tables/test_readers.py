@@ -371,13 +371,6 @@ def test_no_part_of_a_folder_is_passed_over_in_silence(tmp_path, monkeypatch, ca
         cells_of(Table.in_files(folder))
 
 
-def test_a_link_to_no_folder_is_no_empty_folder(tmp_path):
-    (tmp_path / "a.csv").write_text(WHOLE)
-    (tmp_path / "k").symlink_to("none")
-    with pytest.raises(MissingInputError, match="k: is a link to what is not there"):
-        Table.in_files(tmp_path)
-
-
 DAYS = pyarrow.array([1, 2], pyarrow.int32()).cast("date32")
 OTHERS: dict[str, tuple[Any, str | None]] = {
     "numbers": ([1, 2], r"b\.parquet: column x holds numbers, in a\.parquet dates"),

@@ -330,16 +330,6 @@ def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeyp
     ]
 
 
-def test_numbers_of_a_csv_are_those_of_an_npz_file_and_of_arrays(tmp_path):
-    frame = FRAME[["since", "w", "y"]]
-    X, y = frame[["since", "w"]].to_numpy(np.float64), frame["y"].to_numpy()
-    np.savez(tmp_path / "t.npz", X=X, y=y)
-    expected = everything(opened(written(tmp_path, frame)["t.csv"], seed=3))
-    for source in (opened(tmp_path / "t.npz", seed=3), open_source(SourceSpec("t.zarr", seed=3), {"X": X, "y": y})):
-        for found, wanted in zip(everything(source), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
-
-
 VALUES = {
     "float32": pyarrow.array((np.arange(40) % 5 / 10).astype(np.float32)),
     "decimals": pyarrow.array([Decimal(f"{k % 5}.50") for k in range(40)]),

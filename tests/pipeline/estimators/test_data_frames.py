@@ -62,16 +62,6 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scikit_learn_checks_the_names_of_columns(kind: str) -> None:
-    make = KINDS[kind]
-    machine = SLKLRegressor(50, random_state=0).fit(make(NUMBERS), Y)
-    assert machine.feature_names_in_.tolist() == NAMES
-    assert len(machine.feature_importances_) == len(NAMES)
-    with pytest.raises(ValueError, match="Feature names must be in the same order"):
-        machine.predict(make(NUMBERS[NAMES[::-1]]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("column", "message"),
     [

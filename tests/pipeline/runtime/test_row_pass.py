@@ -174,17 +174,6 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
     assert max(by_thread) - min(by_thread) <= 1 + 1e-9 or n_pieces < sum(threads)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_only_process_takes_up_what_others_left_and_keeps_its_sums_in_memory(tmp_path: Path, threads: int) -> None:
-    for others in (0, 3):
-        if others:
-            stopped(Counting(), tmp_path, places(1, 1, 1))
-        counts, assignments = passed(Counting(), tmp_path, [WorkerProcess(None, threads)])
-        assert whole(counts)
-        assert [len(assignment.earlier) for assignment in assignments] == [others]
-        assert len(files(tmp_path)) == others
-
-
 def damage(first: Path, others: list[Path], how: str) -> None:
     """Damage the first of the files of a pass."""
     data = bytearray(first.read_bytes())

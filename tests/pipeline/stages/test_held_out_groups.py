@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
 
 from cases import SERIAL
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
 from pipeline.datasets.open_data import open_data
-from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators import SLKLClassifier
 from pipeline.train import main
 from runs import keeping_statistics, train
 from sources import write_zarr
@@ -144,21 +143,3 @@ def test_copies_of_rows_change_no_choice() -> None:
     fresh = rng.normal(size=(500, 2))
     np.testing.assert_allclose(copied.predict_proba(fresh), machine.predict_proba(fresh), atol=1e-5)
     assert copied.sigma2_ == pytest.approx(machine.sigma2_)
-
-
-@pytest.mark.ci
-def test_groups_keep_near_copies_from_choosing() -> None:
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(60, 4))
-    y = (X[:, 0] + 0.8 * rng.normal(size=60) > 0).astype(int)
-    groups = np.repeat(np.array([f"patient {k}" for k in range(60)], object), 10)
-    near, labels = np.repeat(X, 10, 0) + 1e-4 * rng.normal(size=(600, 4)), np.repeat(y, 10)
-    fresh = rng.normal(size=(2000, 4))
-    truth = (fresh[:, 0] + 0.8 * rng.normal(size=2000) > 0).astype(int)
-    losses = [
-        log_loss(truth, SLKLClassifier(random_state=0).fit(near, labels, groups=of_rows).predict_proba(fresh))
-        for of_rows in (None, groups)
-    ]
-    assert losses[1] < 0.75 * losses[0]
-    with pytest.raises(ValueError, match="one for each row, is needed"):
-        SLKLRegressor().fit(near, labels, groups=groups[:5])
