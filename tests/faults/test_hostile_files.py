@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import Capture, the_error
+from commands import the_error
 from pipeline import evaluate, predict, train
 from runs import TrainedRuns
 
@@ -26,7 +26,7 @@ def model(finished_run: TrainedRuns, tables: Path) -> Path:
 
 @pytest.mark.parametrize("kind", STRANGE)
 @pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
-def test_data_that_are_no_plain_file(tmp_path: Path, model: Path, kind: str, suffix: str, capsys: Capture) -> None:
+def test_data_that_are_no_plain_file(tmp_path, model, kind, suffix, capsys):
     data = tmp_path / f"data.{suffix}"
     STRANGE[kind](data)
     lines = (
@@ -42,7 +42,7 @@ def test_data_that_are_no_plain_file(tmp_path: Path, model: Path, kind: str, suf
 
 @pytest.mark.parametrize("kind", STRANGE)
 @pytest.mark.parametrize("name", ["model.json", "arrays.npz", "MANIFEST.json"])
-def test_a_model_that_is_no_plain_file(tmp_path: Path, model: Path, kind: str, name: str, capsys: Capture) -> None:
+def test_a_model_that_is_no_plain_file(tmp_path, model, kind, name, capsys):
     np.savez(tmp_path / "data.npz", X=X)
     folder = Path(shutil.copytree(model, tmp_path / "model"))
     (folder / name).unlink()

@@ -77,7 +77,7 @@ def largest_tree_bytes(command: list[str], environment: dict[str, str]) -> int:
 
 @pytest.mark.ci
 @pytest.mark.alone
-def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path, tables: Path, features: Path) -> None:
+def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path, tables, features):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HUNGRY)
     line = [tables / "values.npz", "--centers", "40", "--scheduler", "processes", "--workers", "1", "--memory-limit"]
@@ -130,7 +130,7 @@ CI = ("digits", "few rows in rounds", "one chunk")
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.ci if case in CI else pytest.mark.nightly) for case in FORECASTS]
 )
-def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path: Path, case: str) -> None:
+def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path, case):
     """Peak of the process tree, as the run itself samples it, against the largest stage of `--dry-run`."""
     arguments, limit_mib, variables = FORECASTS[case]
     if arguments[0] == "abalone" and not os.environ.get("SLKL_DATA_DIR"):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from commands import TARGETS, Capture, Patch, Runs, X, flip, the_error
+from commands import TARGETS, Runs, X, flip, the_error
 from pipeline.__main__ import main
 from pipeline.prediction import predictor
 from runs import files_of
@@ -133,9 +133,7 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_line_tells_it_and_nothing_is_left(
-    name: str, places: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_one_line_tells_it_and_nothing_is_left(name, places, tmp_path, capsys, monkeypatch):
     """Predictions are of blocks of few rows, so that some are written by then."""
     monkeypatch.setattr(predictor, "MOST_BLOCK_ROWS", 20)
     case, out, data = CASES[name], tmp_path / "out", tmp_path / "data.csv"

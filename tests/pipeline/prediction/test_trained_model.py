@@ -11,7 +11,7 @@ import pytest
 from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode
-from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
@@ -87,7 +87,7 @@ FAR_WIDTHS = {"gaussian": 1.2, "product-laplace": 0.12}
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("case", ["large weights", "narrow", "far rows"])
-def test_decisions_are_those_of_exact_arithmetic(kernel: type[Kernel], case: str) -> None:
+def test_decisions_are_those_of_exact_arithmetic(kernel, case):
     """Where float32 kernel values would lose digits, and where, without an intercept, its smallest exp would decide.
 
     A Gaussian loses them also where it is narrow: its distances are of products.
@@ -192,7 +192,7 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel: type[Kernel]) -> None:
+def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
     model = make("regression")
     weights = np.full((4, 1), LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)

@@ -57,9 +57,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("error", "code", "words"), CASES, ids=lambda value: type(value).__name__)
-def test_an_error_is_one_line_and_a_code(
-    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_one_line_and_a_code(error, code, words, capsys):
     number, line = describe(error)
     assert number == code
     assert words in line
@@ -71,14 +69,12 @@ def test_an_error_is_one_line_and_a_code(
 @pytest.mark.parametrize(
     ("error", "line"), [(StoppedError("stopped"), "stopped"), (KeyboardInterrupt(), "interrupted")]
 )
-def test_a_stop_is_no_error_of_what_can_go_on(
-    error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_is_no_error_of_what_can_go_on(error, line, capsys):
     assert answered(raising(error), is_run=True) == 75
     assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys):
     bug = RuntimeError("never")
     assert answered(raising(bug)) == 70
     assert capsys.readouterr().err.startswith("Traceback")

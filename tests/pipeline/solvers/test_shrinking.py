@@ -28,7 +28,7 @@ def many_columns(m: int = 600) -> Problem:
 
 
 @pytest.mark.parametrize("options", [SHRINKING, NEWTON, UNIFORM, replace(UNIFORM, schedule="paper")])
-def test_counts_are_those_of_the_visits_that_were_made(options: SolverOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_those_of_the_visits_that_were_made(options, monkeypatch):
     problem = unlike_columns() if options in (NEWTON, UNIFORM) else many_columns()
     orders, states = list[np.ndarray](), list[SolverState]()
     run_sweep = solving.run_sweep
@@ -59,7 +59,7 @@ def test_counts_are_those_of_the_visits_that_were_made(options: SolverOptions, m
 
 
 @given(seed=st.integers(0, 10**6), active=st.floats(0, 1))
-def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed: int, active: float) -> None:
+def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed, active):
     rng = np.random.default_rng(seed)
     mu, scores = rng.random(30) * (rng.random(30) < active), rng.normal(0, 2, 30)
     problem = Problem(np.eye(30), scores, 1e3, 2.0)
@@ -74,7 +74,7 @@ def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed: int, acti
 
 
 @pytest.mark.parametrize("wrongly", ["left out", "shrunk away"])
-def test_coordinates_left_out_by_mistake_come_back(wrongly: str) -> None:
+def test_coordinates_left_out_by_mistake_come_back(wrongly):
     """All but five coordinates are left out; the optimum needs some of them."""
     _, _, problem = make_kernel(3, penalty=0.2)
     begun = solve(problem, replace(SHRINKING, max_sweeps=1), np.random.default_rng(0)).state
@@ -92,7 +92,7 @@ def test_coordinates_left_out_by_mistake_come_back(wrongly: str) -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1, 10.0])
-def test_shrinking_changes_no_optimum_from_warm_weights(penalty: float) -> None:
+def test_shrinking_changes_no_optimum_from_warm_weights(penalty):
     problem = replace(many_columns(200), penalty=penalty)
     warm = solving.warm_state(solve(problem, replace(SHRINKING, tolerance=0.05), np.random.default_rng(0)).weights)
     options = replace(SHRINKING, tolerance=1e-7)
@@ -104,7 +104,7 @@ def test_shrinking_changes_no_optimum_from_warm_weights(penalty: float) -> None:
 
 
 @pytest.mark.parametrize("most", range(2, 40, 4))
-def test_the_last_sweep_is_certified_before_a_solve_gives_up(most: int) -> None:
+def test_the_last_sweep_is_certified_before_a_solve_gives_up(most):
     problem = many_columns(200)
     whole = solve(problem, replace(SHRINKING, tolerance=1e-12, max_sweeps=most), np.random.default_rng(0))
     assert whole.status is Status.SWEEP_LIMIT

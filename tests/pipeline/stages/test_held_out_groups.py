@@ -44,7 +44,7 @@ def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["csv", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("npz", "zarr"))])
-def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
+def test_no_group_is_split(table, tmp_path, kind):
     data = write(tmp_path, table, kind)
     with keeping_statistics():
         report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
@@ -68,7 +68,7 @@ def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])
-def test_identities_of_data_say_which_array_is_which(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
+def test_identities_of_data_say_which_array_is_which(table, tmp_path, kind):
     """With a test part of its own, since a split that heeds groups is another."""
     files = parts_of(table, tmp_path, kind)
     numbers = {"v": table["X"][:, 0] ** 2, "w": table["X"][:, 1] ** 2}
@@ -96,9 +96,7 @@ def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpe
 
 
 @pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])
-def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
-    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str]
-) -> None:
+def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(table, tmp_path, capsys, asked):
     y = np.arange(300) % 3
     X = table["X"][:300] + y[:, None]
     parts = {f"{name}_{part}": of for name, of in (("X", X), ("y", y)) for part in ("train", "test")}
@@ -119,7 +117,7 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
 
 
-def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) -> None:
+def test_estimators_refuse_groups_that_are_none(table):
     X, y = table["X"], table["y"]
     machine = SLKLClassifier(random_state=0)
     for groups, words in (
@@ -131,7 +129,7 @@ def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) ->
             machine.fit(X, y, groups=groups)
 
 
-def test_copies_of_rows_change_no_choice() -> None:
+def test_copies_of_rows_change_no_choice():
     """Neither as rows nor as weights, of all rows or of one class, in whatever order."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(130, 2))
