@@ -1,7 +1,5 @@
 """The certificate against the samples, a second library, and screening that must be safe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

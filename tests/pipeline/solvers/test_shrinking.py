@@ -1,7 +1,5 @@
 """Which coordinates sweeps leave out: by the rule, counted as they happen, and nothing that the optimum needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
