@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,6 @@ from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
-Script = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture(scope="module")

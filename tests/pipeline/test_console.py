@@ -3,7 +3,6 @@
 A folder of the user's that is called as one of our packages is told in one line, by commands and in Python.
 """
 
-import json
 import os
 import re
 import shutil
@@ -46,14 +45,6 @@ def test_a_place_without_a_run_is_told(command, tmp_path, capsys):
         assert main([command, str(place)]) == 66
         assert the_error(capsys) == f"error: {place} holds no run; name the folder of one\n"
     assert sorted(tmp_path.rglob("*")) == [file, folder]
-
-
-def test_a_run_keeps_the_arguments_of_its_command(tables, features, tmp_path, monkeypatch):
-    words = [str(tables / "values.npz"), "--centers", "20", "--sigma2", "1", "-q", "--run-dir", str(tmp_path / "run")]
-    words += ["--features-dir", str(features)]
-    monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
-    assert main() == 0
-    assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
 
 
 def test_a_run_of_another_version_is_refused(trained, tables, capsys):

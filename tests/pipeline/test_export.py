@@ -92,7 +92,7 @@ def test_other_evaluators_agree_on_features_of_images(images, tmp_path):
     check(tmp_path / "model.onnx", load_model(images / "model"), source.read("test", 0, 100)[0])
 
 
-def test_what_is_in_the_way_is_not_replaced(trained, tables, tmp_path, monkeypatch, capsys):
+def test_what_is_in_the_way_is_not_replaced(trained, tables, tmp_path, monkeypatch):
     root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
     monkeypatch.chdir(tmp_path)
     assert main([str(root)]) == 0
@@ -100,8 +100,3 @@ def test_what_is_in_the_way_is_not_replaced(trained, tables, tmp_path, monkeypat
     assert main([str(root)]) == 73
     assert main([str(root), "--force"]) == 0
     assert (tmp_path / "run.onnx").read_bytes() == first, "equal models give equal bytes"
-    assert main([str(root), "--out", str(root / "model" / "model.onnx")]) == 2
-    assert main([str(tmp_path / "nothing")]) == 66
-    capsys.readouterr()
-    assert main([str(root), "--out", str(tmp_path)]) == 73
-    assert capsys.readouterr().err == f"error: {tmp_path}: is a folder; choose another name\n"

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 
 from features.cell_text import names_in
 from features.errors import DataError, UsageError
-from features.open_source import close_files, open_source
 from features.row_draws import draw_sample
-from features.source import Columns, Source, SourceSpec
+from features.source import Columns, Source
 from features.tables import readers, table_source
 from features.tables.columns import model_layout
 from features.tables.readers import Table
 from features.tables.table_source import cell_reader, rows_of
-from sources import all_of, everything, people, same, write_idx_folder
+from sources import all_of, everything, opened, people, same, write_idx_folder
 
 
 class Reading:
@@ -40,11 +39,6 @@ class Reading:
             self.n_rows[-1] += n_rows
 
         return replace(read(tick))
-
-
-def opened(path: Path, keeper: Reading | None = None, **options: Any) -> Source:
-    close_files()
-    return open_source(SourceSpec(str(path), **options), keeper=keeper)
 
 
 def table(folder: Path, text: str, name: str = "table.csv", **options: Any) -> Source:

@@ -99,11 +99,6 @@ def test_labels_of_no_one_kind_are_refused(labels, message):
         SLKLClassifier(50, **PLAIN).fit(NUMBERS, labels)
 
 
-def test_weights_of_other_labels_are_refused():
-    with pytest.raises(ValueError, match="class_weight: give each label a weight; y has 0, 1"):
-        SLKLClassifier(50, class_weight={5: 1}, **PLAIN).fit(NUMBERS, np.arange(ROWS) % 2)
-
-
 def test_tables_of_arrow_are_refused():
     machine, table = SLKLRegressor(50, **PLAIN).fit(X, Y), pyarrow.Table.from_pandas(NUMBERS)
     for call in (machine.predict, partial(machine.fit, y=Y), Predictor(machine.to_model()).predict):

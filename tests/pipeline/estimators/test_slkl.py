@@ -311,9 +311,7 @@ def data() -> Data:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"sigma2": value}, "sigma2 must be") for value in (-1.0, np.nan, "mean", True, (1.0, 2.0))),
-    ({"penalty": np.inf}, "penalty must"),
     ({"n_centers": 2.5}, "n_centers must be"),
-    ({"budget": True}, "budget must be"),
     ({"refit": "lasso"}, "refit must be one of"),
     ({"select": 5}, "select must be"),
     ({"schedule": None}, "schedule must not be None"),
@@ -335,6 +333,8 @@ def test_parameters_that_make_no_sense_are_named(data, parameters, words):
 def test_class_weights_and_labels_that_cannot_be_are_refused(weights, data):
     with pytest.raises(ValueError, match=r"class_weight: row \d+ is .*; a weight must be finite and at least 0"):
         SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
+    with pytest.raises(ValueError, match="class_weight: give each label a weight; y has 0, 1, 2"):
+        SLKLClassifier(20, class_weight={5: 1}).fit(data[0], data[2])
     with pytest.raises(ValueError, match=r"control characters \('b\\x1b'\)"):
         SLKLClassifier(20).fit(data[0], np.array(["a", "b\x1b", "c"])[data[2]])
 
@@ -370,7 +370,6 @@ DAYS = np.arange(120).astype("datetime64[D]")
     ("change", "words"),
     [
         ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); subtract a date"),
-        ({"X": np.tile(DAYS - DAYS[0], (3, 1)).T}, r"X holds times \(timedelta64\[D\]\)"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
         ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported: X has the dtype complex128$"),
@@ -378,7 +377,6 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
         ({"sample_weight": DAYS}, r"sample_weight holds times"),
-        ({"sample_weight": np.ones(120, complex)}, "Complex data not supported: sample_weight"),
     ],
 )
 def test_what_numpy_would_make_numbers_of_is_refused(change, words, data):

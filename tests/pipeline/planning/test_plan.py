@@ -18,8 +18,6 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import PlanError
 from pipeline.planning.plan import Plan, check_disk, make_plan
-from pipeline.stages import fit_model
-from pipeline.train import main
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
 
@@ -104,20 +102,3 @@ def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
     # More than was planned, of logs say, leaves nothing to ask for; and it is no help for the store.
     os.truncate(run / "statistics" / "some", planned_bytes + MIB)
     needs(shape.disk_bytes - MIB)
-
-
-def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(tables, features, tmp_path, monkeypatch):
-    line = [str(tables / "classes.npz"), "-q", "--centers", "all", "--penalty", "10", "--scheduler", "serial"]
-    line += ["--refit", "ridge", "--features-dir", str(features)]
-
-    def full(*_: Any) -> None:
-        raise CannotWriteError("disk full")
-
-    with monkeypatch.context() as during:
-        during.setattr(fit_model, "find_weights", full)
-        assert main([*line, "--run-dir", str(tmp_path / "run")]) == 73
-    written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
-    assert written > 5 * MIB
-    disk_with(monkeypatch, 16 * MIB)
-    assert main([*line, "--run-dir", str(tmp_path / "run"), "--resume", "auto", "--dry-run"]) == 0
-    assert main([*line, "--run-dir", str(tmp_path / "another"), "--dry-run"]) == 73

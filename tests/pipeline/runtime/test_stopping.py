@@ -11,16 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import CASES, SERIAL
+from cases import SERIAL
 from features.standardisation import RunningMoments
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease
-from pipeline.solvers.state import Record, SolverState
-from pipeline.stages.fit.penalised_solves import SolveProgress
 from pipeline.train import main
-from runs import model_bytes
-from stopping_points import until_done
 from storage.lock import hold_lock
 
 
@@ -131,32 +127,6 @@ def test_waiting_for_a_feature_store_ends_on_request(tmp_path, tables, capsys):
     error = capsys.readouterr().err
     assert f"waiting for process {os.getpid()}" in error
     assert re.search("stopped by the time limit; continue with: .* --resume auto", error)
-
-
-def test_a_solve_goes_on_from_its_checkpoint(tables, features, finished_run, tmp_path, capsys, monkeypatch):
-    """Every session is stopped some records further in the same solve, which ends with the same bytes all the same."""
-    case, run, on_record = CASES["plain steps"], tmp_path / "with space", SolveProgress.on_record
-    whole = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
-    steps: list[str] = []
-
-    def asked(progress: SolveProgress, record: Record, state: SolverState) -> None:
-        if len(state.records) == 4 * (len(steps) + 1) and len(steps) < 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        on_record(progress, record, state)
-
-    def look() -> None:
-        steps.append(max((path.name for path in (run / "checkpoints").glob("*/step-*")), default="none is left"))
-        assert len(list((run / "checkpoints").glob("*/step-*"))) <= 2
-
-    monkeypatch.setattr(SolveProgress, "on_record", asked)
-    data = case.dataset(tables)
-    line = [data, "--run-dir", run, "--features-dir", features, *case.arguments, "--checkpoint-every", "1h"]
-    assert until_done(line, after=look) == 4
-    told = f"stopped by SIGTERM; continue with: python -m pipeline.train {data} --run-dir '{run}' --resume auto\n"
-    assert capsys.readouterr().err == 3 * told
-    assert steps[0] < steps[1] < steps[2], "it got further in each session"
-    assert steps[3] == "none is left"
-    assert model_bytes(run) == model_bytes(whole)
 
 
 @pytest.mark.parametrize(("name", "run"), [("with space.npz", "run"), ("-x.npz", "run"), ("-x.npz", "-run")])

@@ -1,7 +1,5 @@
 """Equal rows, and rows of one group, are held out together: by the command and the estimators."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,6 @@ from cases import SERIAL
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
-from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier
 from pipeline.train import main
 from runs import keeping_statistics, train
@@ -65,34 +62,6 @@ def test_no_group_is_split(table, tmp_path, kind):
     n_held_out = report["hold_out"]["n_rows"]
     assert [round(float(part)) for part in parts] == [n_train - n_held_out, n_held_out]
     assert 0 < n_held_out < n_train
-
-
-@pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])
-def test_identities_of_data_say_which_array_is_which(table, tmp_path, kind):
-    """With a test part of its own, since a split that heeds groups is another."""
-    files = parts_of(table, tmp_path, kind)
-    numbers = {"v": table["X"][:, 0] ** 2, "w": table["X"][:, 1] ** 2}
-    np.savez(tmp_path / "numbers.npz", X=table["X"], **numbers)
-    swapped = [SourceSpec(str(tmp_path / "numbers.npz"), target=one, weights=two) for one, two in ("vw", "wv")]
-    specs = [replace(files, **roles) for roles in ({"groups": "g"}, {"weights": "g"})]
-    specs += [replace(files, groups="g", weights="g")] if kind in ("npz", "zarr") else []
-    found = [json.dumps(open_data(spec).identity, sort_keys=True) for spec in (files, *specs, *swapped)]
-    assert len(set(found)) == len(found)
-    assert not any("roles" in found[k] for k in (0, 2)), "data without groups are described without roles"
-
-
-def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpec:
-    """Return data with a test part of its own, and a column g of groups, all above 0."""
-    columns, ends = table | {"g": table["g"] + 1}, {"train": slice(400), "test": slice(400, None)}
-    if kind in ("npz", "zarr"):
-        named = "{0}_{1}" if kind == "npz" else "{1}/{0}"
-        parts = {named.format(name, part): of[rows] for name, of in columns.items() for part, rows in ends.items()}
-        return SourceSpec(str(write(folder, parts, kind)))
-    paths = []
-    for part, rows in ends.items():
-        (folder / part).mkdir()
-        paths.append(write(folder / part, {name: of[rows] for name, of in columns.items()}, kind))
-    return SourceSpec(str(paths[0]), test=str(paths[1]))
 
 
 @pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])

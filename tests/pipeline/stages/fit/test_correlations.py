@@ -82,7 +82,6 @@ MODES = {
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
 ROWS = 400
-Train = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
