@@ -30,7 +30,6 @@ CASES: list[tuple[BaseException, int, str]] = [
     (OSError(errno.EFBIG, "File too large", "/large/file"), 73, "allow larger files (ulimit -f)"),
     (OSError(errno.EMFILE, "Too many open files", "/one/more"), 69, "allow more open files (ulimit -n)"),
     (OSError(errno.EIO, "Input/output error", "/data"), 69, "see whether the disk is whole"),
-    (OSError(errno.ESTALE, "Stale file handle", "/data"), 69, "'/data'; see whether the disk is whole"),
     (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 71, "(ulimit -u, ulimit -v)"),
     (RuntimeError("can't start new thread"), 71, "(ulimit -u, ulimit -v)"),
     (RuntimeError("cannot cache function 'f': no locator available"), 73, "set NUMBA_CACHE_DIR"),
