@@ -13,7 +13,6 @@ import pytest
 from runs import TrainedRuns, save_once
 
 Capture = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 Runs = dict[str, Path]  # by their task
 Trained = Callable[..., Path]  # copies of finished runs by their arguments
 WORDS = ("far", "middle", "near")

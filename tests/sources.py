@@ -9,7 +9,14 @@ import numpy as np
 import pandas
 import zarr
 
-from features.source import Source
+from features.open_source import close_files, open_source
+from features.source import Source, SourceSpec
+
+
+def opened(path: Path, keeper: Any = None, **options: Any) -> Source:
+    """Open data as another process does."""
+    close_files()
+    return open_source(SourceSpec(str(path), **options), keeper=keeper)
 
 
 def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:

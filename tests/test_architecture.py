@@ -86,24 +86,24 @@ def reached(module: str) -> frozenset[str]:
     return frozenset(seen)
 
 
-def test_every_room_has_a_floor() -> None:
+def test_every_room_has_a_floor():
     rooms = {room_of(module) for module in MODULES}
     assert rooms == {room for floor in FLOORS for room in floor}
     assert len(FLOORS) <= 8
 
 
-def test_imports_point_downwards() -> None:
+def test_imports_point_downwards():
     pairs = {(module, name) for module in MODULES for name in imports(module) & MODULES.keys()}
     between = {(module, name) for module, name in pairs if room_of(module) != room_of(name)}
     assert len(between) > 100
     assert not [f"{module} imports {name}" for module, name in between if floor_of(name) >= floor_of(module)]
 
 
-def test_no_circle() -> None:
+def test_no_circle():
     assert not [module for module in MODULES if module in reached(module)]
 
 
-def test_mathematics_sees_arrays_only() -> None:
+def test_mathematics_sees_arrays_only():
     modules = [module for module in MODULES if room_of(module) in MATHEMATICS]
     assert len(modules) > 20
     for module in modules:
@@ -112,7 +112,7 @@ def test_mathematics_sees_arrays_only() -> None:
         assert module == "pipeline.kernels.jit" or not imports(module) & PATHS_AND_LOGS, module
 
 
-def test_outside_libraries_have_their_place() -> None:
+def test_outside_libraries_have_their_place():
     for module, path in MODULES.items():
         roots = {name.split(".")[0] for name in imports(module)}
         for library, places in OWN_PLACE.items():
@@ -121,7 +121,7 @@ def test_outside_libraries_have_their_place() -> None:
         assert not roots & FORBIDDEN, f"{module} imports {roots & FORBIDDEN}"
 
 
-def test_no_name_at_two_levels() -> None:
+def test_no_name_at_two_levels():
     stems: dict[str, str] = {}
     for module in MODULES:
         stem = module.rpartition(".")[2]
@@ -129,12 +129,12 @@ def test_no_name_at_two_levels() -> None:
         stems[stem] = module
 
 
-def test_no_file_is_long() -> None:
+def test_no_file_is_long():
     lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
     assert not {module: n for module, n in lengths.items() if n > 700}
 
 
-def test_the_help_of_every_command_imports_no_library_of_numbers() -> None:
+def test_the_help_of_every_command_imports_no_library_of_numbers():
     code = """
 import runpy, sys
 for command in sys.argv[1:]:
@@ -157,7 +157,7 @@ for command in sys.argv[1:]:
     assert done.stdout.count("Exit codes: ") == len(COMMANDS) - 1
 
 
-def test_the_estimators_import_what_computes_with_the_first_fit() -> None:
+def test_the_estimators_import_what_computes_with_the_first_fit():
     code = """
 import sys
 import pipeline.estimators
@@ -196,12 +196,12 @@ def numbered() -> list[int]:
     return [int(number) for block in formulas for number in re.findall(r" \((\d+)\)$", block, flags=re.MULTILINE)]
 
 
-def test_every_equation_has_a_number_of_its_own_and_references_within_the_page_exist() -> None:
+def test_every_equation_has_a_number_of_its_own_and_references_within_the_page_exist():
     assert len(set(numbered())) == len(numbered())
     referred = {int(number) for number in re.findall(r"\((\d+)\)", EQUATIONS.read_text(encoding="utf-8"))}
     assert referred <= set(numbered())
 
 
-def test_every_equation_is_cited_where_it_is_computed() -> None:
+def test_every_equation_is_cited_where_it_is_computed():
     found = set[int]().union(*(cited(text) for source in MODULES.values() for text in docstrings(source)))
     assert found == set(numbered()) - STEPS

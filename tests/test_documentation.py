@@ -117,7 +117,7 @@ def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command", [one for one in commands("README.md") if re.match(r"python -m pipeline\.\w+ ", one)]
 )
-def test_a_command_of_the_readme_works(command: str) -> None:
+def test_a_command_of_the_readme_works(command):
     """The settings of a training are read, it is not started."""
     _, _, module, *arguments = filled_in(command)
     assert code_of(module, [*arguments, "--print-config"] if module == "pipeline.train" else arguments) == 0
@@ -131,7 +131,7 @@ def of_benchmarks(command: str) -> bool:
     "command",
     [pytest.param(one, marks=[pytest.mark.ci] * of_benchmarks(one)) for one in commands(*DOCUMENTS)],
 )
-def test_a_command_has_its_program_options_and_files(command: str) -> None:
+def test_a_command_has_its_program_options_and_files(command):
     match shlex.split(command):
         case ["python", "-m", module, *words] if module.startswith(("pipeline.", "jobs.")):
             assert options_in(" ".join(words)) <= options_of(f"-m {module}")
@@ -148,7 +148,7 @@ def test_a_command_has_its_program_options_and_files(command: str) -> None:
 
 
 @pytest.mark.parametrize("options", sorted({one for page in DOCUMENTS for one in spans(page) if one.startswith("--")}))
-def test_an_option_that_is_mentioned_is_one(options: str) -> None:
+def test_an_option_that_is_mentioned_is_one(options):
     """With a value it is a setting of some data set; without one, or of another command, a known option."""
     words = filled_in(options)
     if options_in(options) <= options_of("-m pipeline.train") and len(words) > 1:
@@ -159,7 +159,7 @@ def test_an_option_that_is_mentioned_is_one(options: str) -> None:
 
 
 @pytest.mark.ci
-def test_python_in_the_documentation_runs() -> None:
+def test_python_in_the_documentation_runs():
     """Each block prints something, and may use what those before it in its document have made."""
     n_blocks = 0
     for document in DOCUMENTS:
@@ -172,7 +172,7 @@ def test_python_in_the_documentation_runs() -> None:
     assert n_blocks
 
 
-def test_files_that_the_documentation_names_exist() -> None:
+def test_files_that_the_documentation_names_exist():
     for document in DOCUMENTS:
         for span in spans(document):
             if re.fullmatch(r"(jobs|tests|pipeline|features|storage)/[\w./-]*", span) and "DATASET" not in span:
@@ -183,7 +183,7 @@ def test_files_that_the_documentation_names_exist() -> None:
     assert not [span for span in files if not (ROOT / "pipeline" / span).exists()]
 
 
-def test_the_house_that_is_described_is_the_one_that_stands() -> None:
+def test_the_house_that_is_described_is_the_one_that_stands():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     house = text.split("## Packages", 1)[1].split("\n\n", 2)[1]
     described = set(re.findall(r"(?:^ +|  )(\w+)/ ", house, re.MULTILINE))
@@ -193,7 +193,7 @@ def test_the_house_that_is_described_is_the_one_that_stands() -> None:
 
 
 @pytest.mark.ci
-def test_the_pages_make_a_site_with_every_setting_and_the_public_classes(tmp_path: Path) -> None:
+def test_the_pages_make_a_site_with_every_setting_and_the_public_classes(tmp_path):
     """Warnings are errors: of links to no page, file or heading, and of docstrings among them."""
     pytest.importorskip("sphinx", reason="sphinx is not installed (requirements-dev.lock has it)")
     options = ("-W", "--keep-going", "-q", "-b", "html", "-d", tmp_path / "trees")

@@ -15,7 +15,7 @@ import yaml
 
 from commands import IMAGES
 from pipeline import __version__
-from runs import ROOT, TrainedRuns
+from runs import ROOT
 
 NAMED_RUNS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
 RUN = "runs/digits"
@@ -64,7 +64,7 @@ def installed(wheel: Path, folder: Path, *options: str) -> Path:
     return python
 
 
-def test_every_file_that_names_the_version_names_the_same() -> None:
+def test_every_file_that_names_the_version_names_the_same():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version == __version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -77,7 +77,7 @@ def test_every_file_that_names_the_version_names_the_same() -> None:
 
 
 @pytest.mark.ci
-def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, finished_run: TrainedRuns, tmp_path: Path) -> None:
+def test_the_wheel_works_where_there_is_no_checkout(wheel, finished_run, tmp_path):
     """With the libraries of these tests, beside which it is installed."""
     files = [path for package in ("pipeline", "features", "storage") for path in (ROOT / package).rglob("*.*")]
     expected = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
@@ -101,7 +101,7 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, finished_run: T
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_every_command_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_every_command_works_where_there_is_no_checkout(wheel, tmp_path):
     python = installed(wheel, tmp_path)
     slkl = python.with_name("slkl")
     for command in COMMANDS:

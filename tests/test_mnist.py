@@ -36,7 +36,7 @@ def report(folder: Path, data_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_error_gaps_memory_and_optimum_at_the_papers_setting(folder: Path, report: dict[str, Any]) -> None:
+def test_error_gaps_memory_and_optimum_at_the_papers_setting(folder, report):
     assert report["n_features"] == 2172
     assert report["error_rate"] <= 0.022
     assert max(solve["relative_gap"] for solve in report["solves"]) <= 1e-3
@@ -48,7 +48,7 @@ def test_error_gaps_memory_and_optimum_at_the_papers_setting(folder: Path, repor
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_the_defaults_halve_the_errors_of_the_paper(folder: Path, data_dir: Path, report: dict[str, Any]) -> None:
+def test_the_defaults_halve_the_errors_of_the_paper(folder, data_dir, report):
     ours = train(folder / "ours" / "defaults", data_dir)
     assert ours["error_rate"] <= report["error_rate"] / 2
     assert max(solve["relative_gap"] for solve in ours["solves"]) <= 1e-3
@@ -78,7 +78,7 @@ def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -
 
 
 @pytest.mark.ci
-def test_a_tenth_of_the_images_at_the_papers_setting(data_dir: Path, tmp_path: Path) -> None:
+def test_a_tenth_of_the_images_at_the_papers_setting(data_dir, tmp_path):
     sizes = ("--set", "data.n_train=6000")
     report = runs.train(tmp_path / "run", tmp_path / "features", *PAPER, "--centers", "300", *sizes, dataset="mnist")
     assert (report["n_train"], report["n_test"], report["n_features"]) == (6000, 10_000, 2172)
@@ -90,7 +90,7 @@ def test_a_tenth_of_the_images_at_the_papers_setting(data_dir: Path, tmp_path: P
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_memory_does_not_grow_with_the_rows(folder: Path, data_dir: Path) -> None:
+def test_memory_does_not_grow_with_the_rows(folder, data_dir):
     """Deformed copies: five times the rows, the same memory within 10 %."""
     peaks = []
     for copies in ("45", "225"):

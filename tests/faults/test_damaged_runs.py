@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cases import ROUNDS, SERIAL
-from commands import Capture
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
@@ -98,9 +97,7 @@ MADE_AGAIN += [("rounds", f"markers/rounds/{LAST}.json"), ("rounds", f"correlati
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
-def test_what_can_be_made_again_is_and_the_damage_is_told(
-    cut_off: CutOff, tables: Path, capsys: Capture, kind: str, name: str
-) -> None:
+def test_what_can_be_made_again_is_and_the_damage_is_told(cut_off, tables, capsys, kind, name):
     """Also where nothing is damaged, but not there yet."""
     run, finished = cut_off(kind, *filter(None, [name]))
     if name:
@@ -138,8 +135,8 @@ REFUSED = [
     ],
 )
 def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_the_same_bytes(
-    cut_off: CutOff, tables: Path, capsys: Capture, kind: str, name: str, damage: str
-) -> None:
+    cut_off, tables, capsys, kind, name, damage
+):
     run, finished = cut_off(kind, name)
     DAMAGE[damage](run / name)
     assert resume(run, tables) == 65

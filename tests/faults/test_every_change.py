@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 
 from cases import CASES, SERIAL
-from commands import Capture
-from faults.spied_runs import Command, Whole
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, model_bytes, python
 from storage import files as disk
@@ -35,7 +33,7 @@ WAYS = [f"kill,{error}" for error in ("ENOSPC", "EIO")]
         *(pytest.param(kind, "kill,ENOSPC,EIO", marks=pytest.mark.nightly) for kind in CASES if kind not in KINDS),
     ],
 )
-def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables: Path, kind: str, ways: str) -> None:
+def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path, tables, kind, ways):
     count = 12
     if kind in KINDS:
         ways, count = ("kill,ENOSPC,EIO", 0) if NIGHTLY else (ways, 2)
@@ -62,9 +60,7 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
         for call, fault in itertools.product(("fsync", "rename"), ("signal=SIGKILL", "error=ENOSPC", "error=EIO"))
     ],
 )
-def test_strace_is_the_independent_witness(
-    tmp_path: Path, command: Command, whole: Whole, call: str, fault: str
-) -> None:
+def test_strace_is_the_independent_witness(tmp_path, command, whole, call, fault):
     """The kernel's own view: no call of ours is wrapped, and no function that forgets the wrappers escapes."""
     run, log, expected = tmp_path / "run", tmp_path / "calls", whole("one for each class")  # its features are stored
 
@@ -89,7 +85,7 @@ def test_strace_is_the_independent_witness(
 
 @pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_a_disk_that_is_really_full(tmp_path: Path, command: Command, whole: Whole, capsys: Capture) -> None:
+def test_a_disk_that_is_really_full(tmp_path, command, whole, capsys):
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""
     small, expected = tmp_path / "small", whole("one for each class")  # its features are stored
     small.mkdir()
@@ -133,7 +129,7 @@ def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["gram.npy", "index.npy", "final.npz"])
-def test_the_first_file_that_found_no_room_is_the_one_that_is_told(tmp_path: Path, name: str, capsys: Capture) -> None:
+def test_the_first_file_that_found_no_room_is_the_one_that_is_told(tmp_path, name, capsys):
     """Whatever else finds none while the run ends."""
     arguments = ["sinc", "--set", "data.n_train=60", "--centers", "20", "--scheduler=serial", "-q", "--resume=auto"]
     arguments += ["--features-dir", str(tmp_path / "features"), "--run-dir", str(tmp_path / "run")]

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from cases import CASES, SERIAL
-from commands import Capture
-from faults.spied_runs import EVERY, PIECE, Command, Note, Whole, first_pass, notes_in, spying, started, wait_for_notes
+from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, started, wait_for_notes
 from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
@@ -71,9 +70,7 @@ def spied_cluster(tmp_path_factory: pytest.TempPathFactory, cluster_key: Key) ->
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.ci if case == "rounds" else pytest.mark.nightly) for case in CASES]
 )
-def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
-    command: Command, tmp_path: Path, case: str, spied_cluster: tuple[str, Path], cluster_key: Key
-) -> None:
+def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(command, tmp_path, case, spied_cluster, cluster_key):
     """Killed in processes, on a cluster whose workers live on, and in threads; ended one item after the other."""
     (address, of_cluster), run, moments = spied_cluster, tmp_path / "run", random.Random(case)
     with started(command(tmp_path / "whole", case, *SERIAL), spying(tmp_path / "notes", 0)) as process:
@@ -118,7 +115,7 @@ def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, piece
 
 @pytest.mark.ci
 @pytest.mark.alone
-def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(command: Command, whole: Whole, tmp_path: Path) -> None:
+def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(command, whole, tmp_path):
     """Twice: what the lost worker had committed is not added again, and what it had not is little."""
     notes, run = tmp_path / "notes", tmp_path / "run"
     line = command(run, "one for each class", "--scheduler", "processes", "--workers", "2")
@@ -140,9 +137,7 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(command: Command, 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("case", "pieces"), [("rounds", 10), ("a selection", 5), ("on demand", 10)])
-def test_workers_killed_in_a_loop_cost_no_byte(
-    command: Command, whole: Whole, tmp_path: Path, case: str, pieces: int
-) -> None:
+def test_workers_killed_in_a_loop_cost_no_byte(command, whole, tmp_path, case, pieces):
     run = tmp_path / "run"
     line = command(run, case, "--scheduler", "processes", "--workers", "2")
     with started(line, spying(tmp_path / "notes")) as driver:
@@ -162,7 +157,7 @@ def die_once(folder: Path, number: int) -> int:
 @pytest.mark.parametrize(
     "processes", [pytest.param(1, marks=pytest.mark.ci), pytest.param(2, marks=pytest.mark.nightly)]
 )
-def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp_path: Path, processes: int) -> None:
+def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp_path, processes):
     """Also where all of them died at once, and nobody was there to take it."""
     with open_executor("processes", processes, processes, 2**30) as executor:
         items = range(processes)
@@ -172,9 +167,7 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
 
 
 @pytest.mark.ci
-def test_a_scheduler_that_dies_ends_the_run_resumably(
-    command: Command, whole: Whole, tmp_path: Path, cluster_key: Key, capsys: Capture
-) -> None:
+def test_a_scheduler_that_dies_ends_the_run_resumably(command, whole, tmp_path, cluster_key, capsys):
     run, notes, variables = tmp_path / "run", tmp_path / "notes", cluster_key[1]
     settings = {name.removeprefix("DASK_").lower().replace("__", "."): value for name, value in variables.items()}
 
@@ -212,7 +205,7 @@ def session(line: list[str], killed_after: float | None = None) -> tuple[int, fl
 @pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.skipif(not NIGHTLY, reason="takes an hour: set SLKL_NIGHTLY=1")
-def test_kills_of_the_long_run_cost_little_and_change_nothing(data_dir: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_kills_of_the_long_run_cost_little_and_change_nothing(data_dir, tmp_path, capsys):
     """On real MNIST, at random until it ends: all 60 000 candidates, far beyond the memory limit."""
 
     def command(place: Path, *data: str) -> list[str]:

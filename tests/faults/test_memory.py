@@ -14,30 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
-from commands import Patch
 from features.open_source import open_source
 from features.source import SourceSpec
-from pipeline.config.settings import with_value
-from pipeline.config.train_config import TrainConfig
-from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.planning.plan import prepare
-from pipeline.runtime.events import Events
-from pipeline.runtime.memory_limits import MemoryMeter
-from pipeline.runtime.open_executor import open_executor
-from pipeline.solvers.duality_gap import certify_support
-from pipeline.stages import fit_model as centers
-from pipeline.stages import preparation as features
-from pipeline.stages import training_rows
-from pipeline.stages.fit.correlations import Correlations, PricedRound, correlation_errors
-from pipeline.stages.fit.penalised_solves import solution_name
-from pipeline.stages.fit.working_set import NO_COLUMNS, WorkingSet, active_weights, grow
-from pipeline.stages.run_workspace import Run, StageCost
-from pipeline.stages.workspace import STAGES
 from pipeline.train import main
-from runs import ROOT, largest_bytes, python, report_of
+from runs import ROOT, python, report_of
 from sources import write_zarr
-from storage.files import make_folder
-from storage.folder_layouts import RunLayout
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
@@ -96,7 +77,7 @@ def largest_tree_bytes(command: list[str], environment: dict[str, str]) -> int:
 
 @pytest.mark.ci
 @pytest.mark.alone
-def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path, tables: Path, features: Path) -> None:
+def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path, tables, features):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HUNGRY)
     line = [tables / "values.npz", "--centers", "40", "--scheduler", "processes", "--workers", "1", "--memory-limit"]
@@ -107,86 +88,6 @@ def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path, table
     assert "memory" in done.stderr
     assert "--memory-limit" in done.stderr
     assert main([*map(str, line[:3]), *map(str, line[7:]), "--scheduler", "serial", "--resume", "auto", "-q"]) == 0
-
-
-@pytest.fixture(scope="module")
-def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run in rounds whose features are there and whose solves fit an intercept: 3000 training rows, 2000 features."""
-    folder, rng = tmp_path_factory.mktemp("rounds"), np.random.default_rng(0)
-    np.savez(folder / "wide.npz", X=rng.random((4000, 2000), np.float32), y=np.arange(4000) % 10)
-    settings = {
-        "centers.count": "all",
-        "centers.working_set": 2000,
-        "resources.features_dir": str(folder / "features"),
-        "solver.intercept": True,
-    }
-    config = TrainConfig(dataset=str(folder / "wide.npz"))
-    for key, value in settings.items():
-        config = with_value(config, key, value)
-    prepared = prepare(config, frozenset(settings), frozen=False)
-    layout, costs = RunLayout(folder / "run"), {name: StageCost() for name in STAGES}
-    shape, store = prepared.shape, prepared.store
-    make_folder(layout.root)
-    make_folder(store.root)
-    with (
-        MemoryMeter() as meter,
-        Events(layout.log, layout.metrics, meter, quiet=True) as events,
-        open_executor("serial", 1, 1, 2**30) as executor,
-    ):
-        run = Run(layout, store, store, prepared.request, shape, prepared.config, events, executor, costs)
-        features.build_features(run)
-        centers.draw_candidates(run)
-        yield run
-
-
-def test_growing_a_gram_of_few_columns_reads_few_features_at_once(in_rounds: Run, monkeypatch: Patch) -> None:
-    """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
-    monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
-    grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
-    with largest_bytes() as largest:
-        found = grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
-    assert 2**21 < largest[0] < 2.5 * 2**22
-    assert found.statistics.weight_sum == 3000
-
-
-def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds: Run) -> None:
-    """Where nearly all columns are active it would be as large as the mapped one, and its centred copies too."""
-    rng, m = np.random.default_rng(0), 1500
-    K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
-    sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
-    columns = NO_COLUMNS.grown(np.empty(0, np.int64), np.arange(m))
-    current = WorkingSet("round-007", columns, sums)
-    table = rng.normal(size=(m, Y.shape[1]))
-    make_folder(in_rounds.layout.solutions)
-    for output in range(Y.shape[1]):
-        arrays = {"active": np.arange(m), "weights": table[None, :, output]}
-        in_rounds.commit(solution_name(f"{current.name}-centred", output), arrays)
-    scores = K.T @ (Y - K @ table)
-    zeros = np.zeros_like(scores)
-    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, *np.zeros((2, m), bool), m, 0)
-    with largest_bytes() as largest:
-        weights = active_weights(in_rounds, current)
-        certificates = PricedRound(in_rounds, np.arange(m), 1.0, current, weights, (), scored).certificates
-    assert largest[0] < 0.2 * sums.gram.nbytes
-    # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
-    wider = (
-        np.vstack([scores, zeros[:1]]),
-        np.ones(m + 1),
-        Y,
-        np.vstack([zeros, zeros[:1]]),
-        *np.zeros((2, m + 1), bool),
-    )
-    of_all = PricedRound(in_rounds, np.arange(m + 1), 1.0, current, weights, (), Correlations(*wider, m + 1, 0))
-    centred, errors = sums.centred(), correlation_errors(in_rounds, Y)
-    np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
-    assert (errors > 0).all()
-    for output, (found, with_one_more) in enumerate(zip(certificates, of_all.certificates, strict=True)):
-        problem = table[:, output], scores[:, output], centred.kty[:, output], centred.yty[output], 1.0
-        largest_score, rounding = float(np.abs(scores[:, output]).max()), sums.rounding()
-        assert found == certify_support(*problem, largest_score, rounding)
-        assert with_one_more == certify_support(
-            *problem, largest_score, rounding._replace(always=rounding.always + float(errors[output]))
-        )
 
 
 def one_chunk(path: Path) -> None:
@@ -229,7 +130,7 @@ CI = ("digits", "few rows in rounds", "one chunk")
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.ci if case in CI else pytest.mark.nightly) for case in FORECASTS]
 )
-def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path: Path, case: str) -> None:
+def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path, case):
     """Peak of the process tree, as the run itself samples it, against the largest stage of `--dry-run`."""
     arguments, limit_mib, variables = FORECASTS[case]
     if arguments[0] == "abalone" and not os.environ.get("SLKL_DATA_DIR"):

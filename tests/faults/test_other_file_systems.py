@@ -19,8 +19,6 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from commands import Capture, Patch
-from faults.spied_runs import Command, Whole
 from pipeline import status
 from pipeline.train import main
 from runs import model_bytes
@@ -49,7 +47,7 @@ def keeping(tmp_path: Path) -> Iterator[Path]:
     pytest.fail(f"{shown} is still in use")
 
 
-def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
+def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
     for name in ("a", "b"):
         write_arrays(keeping / name, {"x": np.ones(100), "y": np.ones(3)})
     with (keeping / "a" / "x.npy").open("rb") as stream:
@@ -73,9 +71,7 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     "case",
     ["rounds", *(pytest.param(case, marks=pytest.mark.ci) for case in ("a selection", "on demand", "by a budget"))],
 )
-def test_nothing_is_removed_while_this_process_maps_it(
-    tmp_path: Path, command: Command, monkeypatch: Patch, case: str
-) -> None:
+def test_nothing_is_removed_while_this_process_maps_it(tmp_path, command, monkeypatch, case):
     mapped, removed = [], []
     remove_tree = disk.low_remove_tree
 
@@ -93,9 +89,7 @@ def test_nothing_is_removed_while_this_process_maps_it(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
-def test_a_file_that_somebody_else_holds_open_costs_nothing(
-    keeping: Path, command: Command, whole: Whole, case: str, capsys: Capture
-) -> None:
+def test_a_file_that_somebody_else_holds_open_costs_nothing(keeping, command, whole, case, capsys):
     """A backup, or another host, has a file of the first round open until the run is over."""
     run, ended, held = keeping / "run", threading.Event(), list[int]()
 
@@ -118,9 +112,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
 @pytest.mark.parametrize(
     "number", [errno.ENOLCK, *(pytest.param(number, marks=pytest.mark.ci) for number in (errno.ENOTSUP, errno.ENOSYS))]
 )
-def test_without_locks_a_run_warns_and_can_be_looked_at(
-    tmp_path: Path, tables: Path, monkeypatch: Patch, capsys: Capture, number: int
-) -> None:
+def test_without_locks_a_run_warns_and_can_be_looked_at(tmp_path, tables, monkeypatch, capsys, number):
     def no_flock(descriptor: object, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 

@@ -47,9 +47,7 @@ def twin(image: np.ndarray, drawn: np.ndarray, of: Copies) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [(28, 28), (16, 40), (9, 8, 3), (1, 5)])
 @pytest.mark.parametrize(("dtype", "error"), [(np.uint8, 0.5 + 1e-9), (np.float32, 1e-4), (np.float64, 1e-9)])
-def test_copies_are_those_of_the_twin_and_copy_0_is_the_image(
-    shape: tuple[int, ...], dtype: type, error: float
-) -> None:
+def test_copies_are_those_of_the_twin_and_copy_0_is_the_image(shape, dtype, error):
     images = (np.random.default_rng(0).random((N, *shape)) * 255).astype(dtype)
     rows, drawn = copies_of(images, STRONG), draw_numbers(3, pair_keys(*np.divmod(np.arange(4 * N), 4)), DRAWN)
     assert rows.dtype == dtype
@@ -60,7 +58,7 @@ def test_copies_are_those_of_the_twin_and_copy_0_is_the_image(
         np.testing.assert_allclose(np.atleast_3d(rows[r]), np.stack(made, axis=-1), rtol=0.0, atol=error)
 
 
-def test_a_copy_depends_on_seed_image_and_number_alone() -> None:
+def test_a_copy_depends_on_seed_image_and_number_alone():
     images = np.random.default_rng(0).integers(0, 256, (200, 12, 12), np.uint8)
     rows = copies_of(images, STRONG)
     pieces = [copies_of(images, STRONG, at, min(at + 7, 800)) for at in range(0, 800, 7)]
@@ -71,7 +69,7 @@ def test_a_copy_depends_on_seed_image_and_number_alone() -> None:
     assert [np.array_equal(*pair) for pair in zip(other[:8], rows[:8], strict=True)] == [True, False, False, False] * 2
 
 
-def test_images_of_any_size_deform_alike() -> None:
+def test_images_of_any_size_deform_alike():
     small = gaussian_filter(np.random.default_rng(0).random((N, 32, 32)), (0, 4, 4), mode="nearest")
     large = copies_of(zoom(small, (1, 4, 4), order=1, grid_mode=True, mode="nearest"), STRONG)
     apart = large.reshape(-1, 32, 4, 32, 4).mean(axis=(2, 4)) - copies_of(small, STRONG)
@@ -87,7 +85,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-def test_training_rows_are_copied_and_test_rows_are_not(data: Path) -> None:
+def test_training_rows_are_copied_and_test_rows_are_not(data):
     spec = SourceSpec(str(data), weights="w")
     plain, copied = open_source(spec), open_source(replace(spec, copies=4, deform="rotation:20"))
     assert (copied.n_train, copied.n_test) == (4 * 59, 9)
@@ -106,9 +104,7 @@ def test_training_rows_are_copied_and_test_rows_are_not(data: Path) -> None:
     assert all(one != other for k, one in enumerate(identities) for other in identities[:k])
 
 
-def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(data, tmp_path, monkeypatch):
     """Stored or computed on the fly: the same rows, keys and model."""
     found: list[FeatureRows] = []
     for store in ("none", "zarr"):

@@ -3,7 +3,6 @@
 import errno
 import gzip
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 
 
-def test_an_error_of_reading_names_the_file(tmp_path: Path) -> None:
+def test_an_error_of_reading_names_the_file(tmp_path):
     path = tmp_path / "data.npz"
     path.symlink_to("/proc/self/mem")  # of which nobody can read the first byte
     for n_bytes in (1, 10**6, -1):
@@ -29,7 +28,7 @@ def test_an_error_of_reading_names_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.npz"])
-def test_no_reader_takes_it_for_damage(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_reader_takes_it_for_damage(tmp_path, name, monkeypatch):
     class Failing(input_files._File):
         def readinto(self, buffer: Any) -> int:
             if self.tell() >= 8192:

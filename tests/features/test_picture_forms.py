@@ -133,7 +133,7 @@ def decoded(content: bytes, path: Path, **options: Any) -> Pixels:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=" ".join)
-def test_pixels_are_those_that_were_written(tmp_path: Path, form: tuple[str, str, str]) -> None:
+def test_pixels_are_those_that_were_written(tmp_path, form):
     content, truth = FILES[form]
     opened = Image.open(io.BytesIO(content))
     assert (opened.format, opened.mode, _stored(opened)) == form
@@ -153,13 +153,10 @@ def test_pixels_are_those_that_were_written(tmp_path: Path, form: tuple[str, str
 MORE: dict[str, Any] = {"save_all": True, "append_images": [Image.fromarray(RGB[..., ::-1])]}
 REFUSED = [
     ("colour or alpha of 16 bits", png(2, 16, RGB * np.uint16(257))),
-    ("colour or alpha of 16 bits", png(4, 16, ALPHA * np.uint16(257))),
     ("colour or alpha of 16 bits", tif(RGB * np.uint16(257), "rgb")),
     ("colour or alpha of 16 bits", pnm("P6", RGB.astype(">u2"), 4095)),
     ("one transparent grey", png(0, 16, DEEP, (b"tRNS", struct.pack(">H", 0)))),
-    ("one transparent grey", png(0, 2, GREY >> 6, (b"tRNS", struct.pack(">H", 1)))),
     ("signed pixels", tif(GREY.astype(np.int16))),
-    ("signed pixels", tif(GREY.astype(np.int8))),
     ("whole numbers of 32 bits", tif(GREY.astype(np.uint32))),
     ("fractions", tif(GREY.astype(np.float32))),
     ("0 as white", tif(DEEP, "miniswhite")),
@@ -174,14 +171,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("told", "content"), REFUSED)
-def test_other_forms_are_refused_by_what_they_are(tmp_path: Path, told: str, content: bytes) -> None:
+def test_other_forms_are_refused_by_what_they_are(tmp_path, told, content):
     (tmp_path / "file").write_bytes(content)
     (said,) = _each(Decoder((40, 60), scale=65535.0).read, [tmp_path / "file"])
     assert told in said
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
-def test_pictures_are_turned_as_the_camera_says(tmp_path: Path, kind: str) -> None:
+def test_pictures_are_turned_as_the_camera_says(tmp_path, kind):
     (exif := Image.Exif())[274] = 6  # a quarter to the right
     path = tmp_path / "file"
     path.write_bytes(saved(GREY, kind, exif=exif, quality=100))
@@ -191,7 +188,7 @@ def test_pictures_are_turned_as_the_camera_says(tmp_path: Path, kind: str) -> No
     np.testing.assert_allclose(small, resize(np.rot90(GREY, -1) * 1.0, (10, 7), anti_aliasing=True), atol=9)
 
 
-def test_one_transparent_colour_is_white(tmp_path: Path) -> None:
+def test_one_transparent_colour_is_white(tmp_path):
     of_palette = png(3, 8, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", b"\xff" * 9 + b"\0"))
     of_colour = png(2, 8, PALETTE[GREY], (b"tRNS", PALETTE[9].astype(">u2").tobytes()))
     of_grey = png(0, 8, GREY, (b"tRNS", struct.pack(">H", 9)))
@@ -200,7 +197,7 @@ def test_one_transparent_colour_is_white(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, np.where(GREY[..., None] == 9, 255, values))
 
 
-def test_the_page_of_pictures_has_the_lists() -> None:
+def test_the_page_of_pictures_has_the_lists():
     docs = Path(__file__).parents[2] / "docs"
     made = runpy.run_path(str(docs / "picture_lists.py"))
     for table in ("table_of_pictures", "table_of_arrays"):

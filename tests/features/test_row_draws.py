@@ -12,7 +12,7 @@ KEYS = row_keys(np.arange(20_000.0)[:, None])
 
 
 @given(seed=st.integers(0, 2**70), fraction=st.floats(0.001, 0.9))
-def test_hold_out_and_sample_are_shares_of_the_rows_drawn_apart(seed: int, fraction: float) -> None:
+def test_hold_out_and_sample_are_shares_of_the_rows_drawn_apart(seed, fraction):
     limit = held_out_limit(seed, fraction, [KEYS[:7], KEYS[7:]])
     held_out, sampled = draw_held_out(seed, limit, KEYS), draw_sample(seed, fraction, KEYS)
     assert limit == fraction
@@ -23,7 +23,7 @@ def test_hold_out_and_sample_are_shares_of_the_rows_drawn_apart(seed: int, fract
 
 
 @given(seed=st.integers(0, 9), copies=st.lists(st.integers(1, 4), min_size=5, max_size=60))
-def test_each_fold_has_its_share_of_the_keys_of_each_class(seed: int, copies: list[int]) -> None:
+def test_each_fold_has_its_share_of_the_keys_of_each_class(seed, copies):
     one, classes = KEYS[: len(copies)], np.arange(len(copies)) % 3
     order = np.random.default_rng(seed).permutation(sum(copies))
     folds = draw_folds(seed, 5, np.repeat(one, copies)[order], np.repeat(classes, copies)[order])
@@ -35,7 +35,7 @@ def test_each_fold_has_its_share_of_the_keys_of_each_class(seed: int, copies: li
 
 
 @given(st.lists(st.sampled_from([-0.0, 0.0, 1.0, -1.5, 2.0**-1074, 1e308]), min_size=4, max_size=16), st.integers(0, 9))
-def test_equal_rows_have_one_coin_wherever_they_stand(values: list[float], seed: int) -> None:
+def test_equal_rows_have_one_coin_wherever_they_stand(values, seed):
     rows = np.array(values[: len(values) // 2 * 2]).reshape(-1, 2)
     keys = row_keys(rows)
     for i in range(len(rows)):
@@ -44,7 +44,7 @@ def test_equal_rows_have_one_coin_wherever_they_stand(values: list[float], seed:
     assert np.array_equal(held_out[::-1], draw_held_out(seed, 0.5, row_keys(rows[::-1])))
 
 
-def test_keys_are_those_of_the_numbers_in_any_dtype_and_shape() -> None:
+def test_keys_are_those_of_the_numbers_in_any_dtype_and_shape():
     images = np.random.default_rng(0).integers(0, 256, (1500, 4, 3)).astype(np.uint8)
     images[1400] = images[3]
     keys = row_keys(images)
@@ -55,7 +55,7 @@ def test_keys_are_those_of_the_numbers_in_any_dtype_and_shape() -> None:
 
 
 @given(n_keys=st.integers(2, 12), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 99))
-def test_some_rows_are_held_out_and_some_are_not_where_two_differ(n_keys: int, fraction: float, seed: int) -> None:
+def test_some_rows_are_held_out_and_some_are_not_where_two_differ(n_keys, fraction, seed):
     keys = row_keys(np.arange(float(n_keys))[:, None])
     assert draw_held_out(seed, held_out_limit(seed, fraction, [keys, keys]), keys).any()
     assert not draw_held_out(seed, held_out_limit(seed, fraction, [keys]), keys).all()
@@ -63,7 +63,7 @@ def test_some_rows_are_held_out_and_some_are_not_where_two_differ(n_keys: int, f
     assert not draw_held_out(seed, 0.0, keys).any()
 
 
-def test_groups_have_the_keys_of_what_they_read_as() -> None:
+def test_groups_have_the_keys_of_what_they_read_as():
     words = group_keys(np.array(["a", "b", "a", "12"]))
     assert words[0] == words[2] != words[1]
     assert group_keys(np.array([12, 7]))[0] == words[3]
@@ -82,14 +82,14 @@ def test_groups_have_the_keys_of_what_they_read_as() -> None:
 @pytest.mark.parametrize(
     "missing", [[1.0, np.nan], ["a", "NaN"], ["a", ""], [b"a", b""], [7, None], ["a", None], ["a", "N/A"]]
 )
-def test_a_row_without_a_group_is_told(missing: list[object]) -> None:
+def test_a_row_without_a_group_is_told(missing):
     groups = np.array(missing)
     with pytest.raises(DataError, match="row 1 has no group"):
         group_keys(groups.astype(str) if groups.dtype.kind == "O" else groups)
 
 
 @given(st.lists(st.integers(0, 30), max_size=40))
-def test_equal_rows_are_a_unit_that_the_first_of_them_begins(values: list[int]) -> None:
+def test_equal_rows_are_a_unit_that_the_first_of_them_begins(values):
     firsts, of_rows = units_of(row_keys(np.array([[value, np.nan] for value in values], float).reshape(-1, 2)))
     assert firsts.tolist() == [row for row, value in enumerate(values) if value not in values[:row]]
     assert [values[row] for row in firsts[of_rows]] == values

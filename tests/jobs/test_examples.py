@@ -37,7 +37,7 @@ def found(pattern: str, text: str) -> list[float]:
 
 
 @pytest.mark.ci
-def test_multiclass_digits(tmp_path: Path) -> None:
+def test_multiclass_digits(tmp_path):
     text = output_of("multiclass_digits", tmp_path)
     run = tmp_path / "out" / "runs" / "digits"
     wrong, n_test, _, gap = found(r"N of N wrong, N centers, largest gap N", text)
@@ -51,7 +51,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("kernel", ["gaussian", "product-laplace"])
-def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
+def test_predict_with_numpy(tmp_path, kernel):
     text = output_of("predict_with_numpy", tmp_path, "--kernel", kernel)
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
     for point in points:
@@ -61,7 +61,7 @@ def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
 
 
 @pytest.mark.ci
-def test_regression_sinc(tmp_path: Path) -> None:
+def test_regression_sinc(tmp_path):
     text = output_of("regression_sinc", tmp_path)
     kept, mse = found(r"N of 500 candidates have a weight; test mse N\n", text)
     assert 20 < kept < 120, "sparse"
@@ -74,7 +74,7 @@ def test_regression_sinc(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_track_metrics(tmp_path: Path) -> None:
+def test_track_metrics(tmp_path):
     """Read back as TensorBoard reads: records of a length, its checksum, an event, and the checksum of that."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     (n_forwarded,) = found(r"N iterations forwarded", output_of("track_metrics", tmp_path))
@@ -93,7 +93,7 @@ def test_track_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_binary_own_arrays(tmp_path: Path) -> None:
+def test_binary_own_arrays(tmp_path):
     text = output_of("binary_own_arrays", tmp_path)
     (right,) = found(r"N of 100 right", text)
     assert right >= 85
@@ -105,7 +105,7 @@ def test_binary_own_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_compact_model(tmp_path: Path) -> None:
+def test_compact_model(tmp_path):
     text = output_of("compact_model", tmp_path)
     curve = {int(size): float(error) for size, error in re.findall(r"(\d+) centers +([0-9.]+) %  ▪", text)}
     sizes = sorted(curve)
@@ -116,7 +116,7 @@ def test_compact_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
+def test_estimator_in_a_pipeline(tmp_path):
     text = output_of("estimator_in_a_pipeline", tmp_path)
     assert found(r"test accuracy N\n", text)[0] > 0.95
     gaps = [float(gap) for gap in re.findall(r"gap (\S+)  active", text)]
@@ -124,7 +124,7 @@ def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_resume_after_a_stop(tmp_path: Path) -> None:
+def test_resume_after_a_stop(tmp_path):
     text = output_of("resume_after_a_stop", tmp_path)
     assert "exit code 75" in text
     assert "continue with: python -m pipeline.train digits --run-dir runs/stopped --resume auto" in text

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ sys.path.insert(0, str(ROOT / "jobs" / "benchmarks"))
 import measurements
 
 
-def test_every_table_is_what_its_entry_gives() -> None:
+def test_every_table_is_what_its_entry_gives():
     """Write them with: python jobs/benchmarks/measurements.py --pages."""
     found, quoted = measurements.entries(), []
     for page in measurements.pages():
@@ -26,7 +25,7 @@ def test_every_table_is_what_its_entry_gives() -> None:
     assert set(quoted) == set(found), "each entry is quoted, and each table measured"
 
 
-def test_every_entry_has_its_command_machine_date_and_commit() -> None:
+def test_every_entry_has_its_command_machine_date_and_commit():
     kept = json.loads(measurements.KEPT.read_text(encoding="utf-8"))
     assert kept == measurements.entries(), "an entry that no command makes"
     for name, entry in kept.items():
@@ -38,7 +37,7 @@ def test_every_entry_has_its_command_machine_date_and_commit() -> None:
         assert "`python " in measurements.table_of(name, entry)
 
 
-def test_errors_and_core_seconds_stand_in_tables_alone() -> None:
+def test_errors_and_core_seconds_stand_in_tables_alone():
     """In prose, as "12 CPU s", "0.8 % error", "error of 0.8 %" or "(12 CPU", they would stay when the code changes."""
     for page in measurements.pages():
         prose = measurements.BLOCK.sub("", page.read_text(encoding="utf-8"))
@@ -46,7 +45,7 @@ def test_errors_and_core_seconds_stand_in_tables_alone() -> None:
 
 
 @pytest.mark.ci
-def test_a_measurement_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_is_made_anew(tmp_path, monkeypatch):
     """In a copy of the pages: the entry is replaced, the others stay, and README quotes it."""
     (tmp_path / "docs").mkdir()
     shutil.copy(measurements.KEPT, tmp_path / "docs")

@@ -21,7 +21,7 @@ def table(script: Callable[..., tuple[Any, str]], data_dir: Path) -> Callable[..
     return run
 
 
-def test_sinc_chooses_as_many_centers_as_the_paper(table: Callable[..., Rows]) -> None:
+def test_sinc_chooses_as_many_centers_as_the_paper(table):
     rows = table("table_regression", "--runs", "4", "--datasets", "sinc", "--sizes", "256,512")
     for size, m0 in ((256, 83), (512, 108)):
         slkl, unif = rows["sinc", "SLKL", size], rows["sinc", "Unif", size]
@@ -33,7 +33,7 @@ def test_sinc_chooses_as_many_centers_as_the_paper(table: Callable[..., Rows]) -
     assert quiet["mean"] < rows["sinc", "SLKL", 256]["mean"] / 4
 
 
-def test_abalone_errors_are_the_papers(table: Callable[..., Rows]) -> None:
+def test_abalone_errors_are_the_papers(table):
     rows = table("table_regression", "--runs", "4", "--datasets", "abalone", "--sizes", "512,1024")
     for size in (512, 1024):
         for method, margin in (("SLKL", 0.25), ("Unif", 0.6)):
@@ -44,7 +44,7 @@ def test_abalone_errors_are_the_papers(table: Callable[..., Rows]) -> None:
     assert same_splits, "the baseline sees the same splits at every M"
 
 
-def test_boston_has_its_order_of_methods(table: Callable[..., Rows]) -> None:
+def test_boston_has_its_order_of_methods(table):
     """Random splits do not reach the paper's boston; what holds is the order of the methods, and the centers."""
     found = table("table_regression", "--runs", "4", "--datasets", "boston", "--sizes", "128")
     rows = {method: row for (_, method, _), row in found.items()}
@@ -52,7 +52,7 @@ def test_boston_has_its_order_of_methods(table: Callable[..., Rows]) -> None:
     assert rows["SLKL"]["m0_mean"] == pytest.approx(108, rel=0.15)
 
 
-def test_usps_errors_are_the_papers(table: Callable[..., Rows]) -> None:
+def test_usps_errors_are_the_papers(table):
     rows = table("table_usps", "--runs", "3", "--sizes", "64,256")
     for size, m0 in ((64, 61), (256, 210)):
         row = rows["usps", "SLKL", size]

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,6 @@ from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
-Script = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def written(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
+def test_paper_tables_and_page(script, tmp_path):
     table = ("table_regression", "--runs", "1", "--datasets", "sinc", "--sizes", "64")
     rows, text = script(*table)
     error = {(row["dataset"], row["method"]): row["mean"] for row in rows}
@@ -113,7 +111,7 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     assert "src=" not in page.replace('src="data:', "")
 
 
-def test_speed(script: Script) -> None:
+def test_speed(script):
     facts, text = script("speed", "--runs", "paper", "--rows", "180", "--repeats", "1", CENTERS=20, subprocess=HERE)
     assert [turn["who"] for turn in facts["turns"]] == 2 * ["floor", "threads", "processes"]
     for turn in facts["turns"]:
@@ -122,7 +120,7 @@ def test_speed(script: Script) -> None:
     assert all(line in text for line in facts["summary"])
 
 
-def test_tables(script: Script) -> None:
+def test_tables(script):
     small = ("--rows", "2000", "--rounds", "1")
     rows, text = script("tables", *small)
     assert len({(row["what"], row["form"]) for row in rows}) == len(rows) == 9
@@ -132,7 +130,7 @@ def test_tables(script: Script) -> None:
     assert "round 0: train parts: " in text
 
 
-def test_peers(script: Script, tmp_path: Path) -> None:
+def test_peers(script, tmp_path):
     common = ("--dataset", "digits", "--n-train", "300", "--threads", "1", "--methods")
     found, text = script("peers", *common, "svc,greedy-100-200")
     rows = {row["name"]: row for row in found}
@@ -149,7 +147,7 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     assert "> 0.001" in next(line for line in text.splitlines() if line.startswith("ridge-20"))
 
 
-def test_descriptors(script: Script) -> None:
+def test_descriptors(script):
     settings = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
     small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")
     rows, _ = script("descriptors", *small, SETTINGS=settings)
@@ -160,7 +158,7 @@ def test_descriptors(script: Script) -> None:
 
 
 @pytest.mark.parametrize("n_train", [1200, pytest.param(None, marks=pytest.mark.nightly)])
-def test_feature_scales(script: Script, n_train: int | None) -> None:
+def test_feature_scales(script, n_train):
     small = ("--draws", "1", "--centers", "100", "--size", "40") if n_train else ("--draws", "1", "--size", "80")
     tables = ["noise"] if n_train else ["noise", "arm"]
     fewer = {"N_TRAIN": n_train, "N_TEST": 100} if n_train else {}
@@ -172,7 +170,7 @@ def test_feature_scales(script: Script, n_train: int | None) -> None:
     assert [line.split()[0] for line in text.splitlines()] == ["table", *tables]
 
 
-def test_table_peers(script: Script) -> None:
+def test_table_peers(script):
     tables = importlib.import_module("generated_tables")
     generated = {"letters": lambda: tables.letters(300, 100), "steps": tables.steps}
     smaller: dict[str, Any] = {"SEEDS": 2, "GENERATED": generated, "find_spec": lambda package: None}
@@ -190,7 +188,7 @@ def test_table_peers(script: Script) -> None:
     assert (error, worst) == (f"{(low + high) / 2:.4f}", f"+{200 * high / (low + high) - 100:.0f}")
 
 
-def test_all_candidates(script: Script, tmp_path: Path) -> None:
+def test_all_candidates(script, tmp_path):
     script("all_candidates", "--seeds", "0")
     facts = written(tmp_path / "all-candidates-1.json")
     assert facts["converged"]
@@ -198,7 +196,7 @@ def test_all_candidates(script: Script, tmp_path: Path) -> None:
     assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
 
 
-def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> None:
+def test_materialised_columns(script, tmp_path, digits):
     small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
     script("materialised_columns", *small, subprocess=HERE)
     rows = written(tmp_path / "materialised-columns.json")
@@ -207,7 +205,7 @@ def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> N
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
 
 
-def test_solvers(script: Script) -> None:
+def test_solvers(script):
     few = ("--problems", "paper", "--centers", "300", "--penalties", "100", "--solvers", "newton,shrinking,all visited")
     rows, text = script("solvers", *few)
     assert [row["ended"] for row in rows] == ["done"] * 3
@@ -219,7 +217,7 @@ def test_solvers(script: Script) -> None:
     assert text.count("done") == 3
 
 
-def test_model_bytes(script: Script, tmp_path: Path) -> None:
+def test_model_bytes(script, tmp_path):
     file = tmp_path / "model_bytes.json"
     few = ("--only", "refit,greedy,classifier-uniform", "--out", file)
     facts, text = script("model_bytes", *few)

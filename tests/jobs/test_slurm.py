@@ -92,9 +92,7 @@ STOP = ("scancel", "--batch", "--signal=USR1")  # as SLURM warns of the end of t
 
 @pytest.mark.ci
 @pytest.mark.parametrize("stop", [STOP, pytest.param(("scontrol", "requeue"), marks=nightly)])
-def test_a_stopped_run_puts_its_job_back(
-    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes], stop: tuple[str, ...]
-) -> None:
+def test_a_stopped_run_puts_its_job_back(queue, short, uninterrupted, stop):
     job = queue.submit(*short)
     queue.wait_until_solving(job)
     queue.slurm.run(*stop, job)
@@ -106,7 +104,7 @@ def test_a_stopped_run_puts_its_job_back(
 
 
 @nightly
-def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
+def test_the_walltime_stops_and_requeues(queue, tmp_path):
     line = ("digits", "--copies", "3", "--features", "soft-hog", "--sigma2", "0.25", *LONG)
     with subprocess.Popen(command(tmp_path / "run", line), cwd=ROOT) as uninterrupted:
         job = queue.submit(*line, options=("--time=1", "--signal=B:USR1@48"))
@@ -130,9 +128,7 @@ def answers_without_key(port: int) -> bool:
 
 
 @nightly
-def test_dask_workers_as_jobs_of_their_own(
-    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes]
-) -> None:
+def test_dask_workers_as_jobs_of_their_own(queue, short, uninterrupted):
     pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue here: pip install 'slkl[slurm]'")
     state = queue.folder / "dask"
     workers = f"--jobs 1 --job-cores 1 --job-memory 1GiB --job-time 00:10:00 --interface lo --state {state}"
@@ -169,7 +165,7 @@ sys.exit(requests.run([sys.executable, "-m", "pipeline.train", *sys.argv[2:]], o
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "0.02", pytest.param("0.1", marks=pytest.mark.ci)])
-def test_a_signal_while_the_training_starts_stops_it(tmp_path: Path, moment: str) -> None:
+def test_a_signal_while_the_training_starts_stops_it(tmp_path, moment):
     run = tmp_path / "run"
     line = [sys.executable, "-c", STARTER, moment, *command(run, ["digits", "--centers", "40"])[3:]]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
@@ -207,9 +203,7 @@ def batch_shell(
 
 @pytest.mark.parametrize("config", ["", "RequeueExit             = 75"])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_the_script_requeues_what_a_signal_ends_before_it_listens(
-    tmp_path: Path, number: signal.Signals, config: str
-) -> None:
+def test_the_script_requeues_what_a_signal_ends_before_it_listens(tmp_path, number, config):
     done = batch_shell(tmp_path, STARTING.format(signal=number.name.removeprefix("SIG")), config=config)
     assert done.returncode == 75, done.stderr
     told = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
@@ -217,13 +211,13 @@ def test_the_script_requeues_what_a_signal_ends_before_it_listens(
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "RUNNING"), (2, "RUNNING"), (139, "RUNNING"), (75, "CANCELLED")])
-def test_other_codes_and_cancelled_jobs_are_not_requeued(tmp_path: Path, code: int, state: str) -> None:
+def test_other_codes_and_cancelled_jobs_are_not_requeued(tmp_path, code, state):
     done = batch_shell(tmp_path, f"exit {code}", state=state)
     assert done.returncode == code
     assert not (tmp_path / "told").exists()
 
 
-def test_requeues_have_an_end(tmp_path: Path) -> None:
+def test_requeues_have_an_end(tmp_path):
     codes = [batch_shell(tmp_path, "exit 75", restarts=restarts).returncode for restarts in (100, 101)]
     assert (codes, (tmp_path / "told").read_text()) == ([75, 2], "requeue 7\n")
     done = batch_shell(tmp_path, "exit 75", restarts=1, SLKL_MAX_REQUEUES="0")
@@ -241,7 +235,7 @@ with key_of_start(Path(sys.argv[1])):
 """
 
 
-def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) -> None:
+def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path):
     with held_python(KEEP, tmp_path) as killed:
         assert killed.stdout.readline() == "made\n"
         (left,) = tmp_path.glob(".tls-*")

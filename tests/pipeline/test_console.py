@@ -3,7 +3,6 @@
 A folder of the user's that is called as one of our packages is told in one line, by commands and in Python.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,15 +13,14 @@ from pathlib import Path
 import pytest
 
 import runs
-from commands import Capture, Patch, Trained, the_error
+from commands import the_error
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
-from runs import TrainedRuns
 from storage.records import read_record, write_record
 
 
-def test_every_command_is_there(capsys: Capture) -> None:
+def test_every_command_is_there(capsys):
     files = {path.stem for path in (runs.ROOT / "pipeline").glob("*.py")}
     assert {name for name in files if not name.startswith("_")} - {"errors"} == set(COMMANDS)
     assert main(["--help"]) == 0
@@ -33,13 +31,13 @@ def test_every_command_is_there(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["trian"], ["train.py"], ["stages"]])
-def test_what_is_no_command_is_refused(words: list[str], capsys: Capture) -> None:
+def test_what_is_no_command_is_refused(words, capsys):
     assert main(words) == 2
     assert "slkl COMMAND" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["status", "report"])
-def test_a_place_without_a_run_is_told(command: str, tmp_path: Path, capsys: Capture) -> None:
+def test_a_place_without_a_run_is_told(command, tmp_path, capsys):
     file, folder = tmp_path / "data.npz", tmp_path / "folder"
     file.touch()
     folder.mkdir()
@@ -49,17 +47,7 @@ def test_a_place_without_a_run_is_told(command: str, tmp_path: Path, capsys: Cap
     assert sorted(tmp_path.rglob("*")) == [file, folder]
 
 
-def test_a_run_keeps_the_arguments_of_its_command(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    words = [str(tables / "values.npz"), "--centers", "20", "--sigma2", "1", "-q", "--run-dir", str(tmp_path / "run")]
-    words += ["--features-dir", str(features)]
-    monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
-    assert main() == 0
-    assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
-
-
-def test_a_run_of_another_version_is_refused(trained: Trained, tables: Path, capsys: Capture) -> None:
+def test_a_run_of_another_version_is_refused(trained, tables, capsys):
     data = tables / "values.npz"
     run = trained("--centers", "20", dataset=data)
     environment = read_record(run / "env.json")
@@ -70,7 +58,7 @@ def test_a_run_of_another_version_is_refused(trained: Trained, tables: Path, cap
         assert "is of another version of this software" in capsys.readouterr().err
 
 
-def test_a_python_without_libraries_says_what_to_type(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> None:
+def test_a_python_without_libraries_says_what_to_type(finished_run, tables, tmp_path):
     run = finished_run("--centers", "20", dataset=tables / "values.npz")
     words = {"train": ["digits"], "predict": [run, tables / "values.npz", "--out", tmp_path / "out.csv"]}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -84,7 +72,7 @@ def test_a_python_without_libraries_says_what_to_type(finished_run: TrainedRuns,
         assert re.fullmatch(rf"error: \w+{re.escape(advice)}\n", done.stderr), done.stderr
 
 
-def test_messages_name_the_command_as_it_was_called(monkeypatch: Patch) -> None:
+def test_messages_name_the_command_as_it_was_called(monkeypatch):
     assert program("status") == "python -m pipeline.status"
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/slkl", "train"])
     assert program("status") == "slkl status"
@@ -113,7 +101,7 @@ def python_in(site: Path | str, folder: Path, *arguments: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize("theirs", ["features/__init__.py", "storage.py"])
-def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Path, theirs: str) -> None:
+def test_a_package_that_is_shadowed_is_told_in_one_line(site, tmp_path, theirs):
     file = tmp_path / theirs
     file.parent.mkdir(exist_ok=True)
     file.touch()
@@ -136,7 +124,7 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Pa
 
 
 @pytest.mark.ci
-def test_the_command_works_beside_packages_of_these_names(site: Path, tmp_path: Path) -> None:
+def test_the_command_works_beside_packages_of_these_names(site, tmp_path):
     """Also of one called pipeline, of which nothing of ours can tell where it is imported."""
     slkl, here = tmp_path / "bin" / "slkl", tmp_path / "notebooks"
     slkl.parent.mkdir()
@@ -153,7 +141,7 @@ def test_the_command_works_beside_packages_of_these_names(site: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("started", ["-m", "/bin/slkl", "script.py"])
-def test_windows_is_refused_in_one_line(site: Path, tmp_path: Path, started: str) -> None:
+def test_windows_is_refused_in_one_line(site, tmp_path, started):
     """As `sys.platform` tells of it: the first thing that is looked at."""
     done = python_in(
         site, tmp_path, "-c", f"import sys; sys.argv, sys.platform = [{started!r}], 'win32'; import pipeline"
@@ -165,7 +153,7 @@ def test_windows_is_refused_in_one_line(site: Path, tmp_path: Path, started: str
     assert (done.returncode, len(done.stderr.splitlines()) == 1) == ((2, True) if command else (1, False))
 
 
-def test_a_folder_without_python_in_it_is_none_of_ours(site: Path, tmp_path: Path) -> None:
+def test_a_folder_without_python_in_it_is_none_of_ours(site, tmp_path):
     """As a folder of feature stores, or of data."""
     for name in ("features", "storage"):
         (tmp_path / name).mkdir()

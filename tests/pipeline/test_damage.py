@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import Capture, flip
+from commands import flip
 from pipeline.train import main as train
 from runs import keeping_statistics, model_bytes, train_beside
 
@@ -60,9 +60,7 @@ CASES = list(product(DAMAGE, (True, False)))
     ("damage", "ended"),
     [CASES[0], *(pytest.param(*case, marks=pytest.mark.ci) for case in CASES[1:])],
 )
-def test_resuming_a_damaged_run_never_gives_other_numbers(
-    finished: Path, damage: str, ended: bool, capsys: Capture
-) -> None:
+def test_resuming_a_damaged_run_never_gives_other_numbers(finished, damage, ended, capsys):
     """Of one that has not ended, without report and model, everything that they are made of is read."""
     model, report = model_bytes(finished), numbers(finished)
     wrong, run = [], finished.parent / "copy"
@@ -84,7 +82,7 @@ def test_resuming_a_damaged_run_never_gives_other_numbers(
 
 
 @pytest.mark.parametrize("finished", [ARGUMENTS], indirect=True)
-def test_a_run_killed_before_its_settings_were_frozen_starts_again(finished: Path, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_settings_were_frozen_starts_again(finished, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("run.lock", ".tmp-config.toml-0123456789abcdef", ".tmp-env.json-0123456789abcdef"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, mean_squared_error
 
-from commands import FEWER, TARGETS, WORDS, Capture, Patch, Runs, X, the_error
+from commands import FEWER, TARGETS, WORDS, Capture, X, the_error
 from pipeline.evaluate import main
 from pipeline.prediction import predictor as prediction
 from pipeline.prediction.model_folder import load_model
@@ -30,7 +30,7 @@ def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_agrees_with_its_report(digits: Path, rings: Runs, capsys: Capture) -> None:
+def test_a_run_agrees_with_its_report(digits, rings, capsys):
     for run in (digits, *rings.values()):
         found, report = evaluated(capsys, run), report_of(run)
         assert (found["part"], found["n_rows"]) == ("test", report["n_test"])
@@ -47,9 +47,7 @@ def test_a_run_agrees_with_its_report(digits: Path, rings: Runs, capsys: Capture
         assert found["rows_per_second"] == pytest.approx(found["n_rows"] / found["seconds"])
 
 
-def test_the_own_data_by_name_are_split_as_the_run_split_them(
-    digits: Path, rings: Runs, ring_data: Runs, capsys: Capture
-) -> None:
+def test_the_own_data_by_name_are_split_as_the_run_split_them(digits, rings, ring_data, capsys):
     """Another seed would split other rows."""
     assert evaluated(capsys, digits, "digits")["confusion"] == report_of(digits)["confusion"]
     own = ring_data["words"]
@@ -60,9 +58,7 @@ def test_the_own_data_by_name_are_split_as_the_run_split_them(
 
 
 @pytest.mark.parametrize("task", TARGETS)
-def test_every_form_of_the_data_gives_the_same_numbers(
-    rings: Runs, task: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_every_form_of_the_data_gives_the_same_numbers(rings, task, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 50)
     y, model = TARGETS[task], load_model(rings[task] / "model")
     predicted = model.labels_of(model.decision_function(model.features_of(X)))
@@ -83,7 +79,7 @@ def test_every_form_of_the_data_gives_the_same_numbers(
         assert (found["mse"], found["r2"]) == (None, None)
 
 
-def test_labels_written_in_another_way_are_the_same(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
+def test_labels_written_in_another_way_are_the_same(rings, tmp_path, capsys):
     """Numbers as text or as floats, and data in which a class is missing."""
     y = TARGETS["binary"]
     np.savez(tmp_path / "int.npz", X=X, y=y)
@@ -96,7 +92,7 @@ def test_labels_written_in_another_way_are_the_same(rings: Runs, tmp_path: Path,
     assert found["confusion"] == [[0, 0], expected[1]]
 
 
-def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> None:
+def test_the_table_for_people(digits, rings, capsys):
     assert main([str(digits)]) == 0
     shown, report = capsys.readouterr().out, report_of(digits)
     assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 449)" in shown
@@ -114,7 +110,7 @@ def test_the_table_for_people(digits: Path, rings: Runs, capsys: Capture) -> Non
     assert f"probabilities: log loss {report_of(rings['words'])['probabilities']['log_loss']:.4g}"[:-1] in shown
 
 
-def test_data_that_have_changed_since_the_run_are_told(tmp_path: Path, capsys: Capture) -> None:
+def test_data_that_have_changed_since_the_run_are_told(tmp_path, capsys):
     np.savez(tmp_path / "own.npz", X=X, y=TARGETS["binary"])
     run = train_beside(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")
     np.savez(tmp_path / "own.npz", X=X + 1, y=TARGETS["binary"])

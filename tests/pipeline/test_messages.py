@@ -1,5 +1,6 @@
 """What commands say of what they cannot take: one line with its key words, an exit code, and nothing left behind."""
 
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from commands import TARGETS, Capture, Patch, Runs, X, flip, the_error
+from commands import TARGETS, Runs, X, flip, the_error
 from pipeline.__main__ import main
 from pipeline.prediction import predictor
 from runs import files_of
@@ -17,6 +18,8 @@ Y = TARGETS["regression"]
 WEIGHTS = np.ones(len(X))
 TEXTS = "a,b\n" + "1.5,2.5\n" * 30 + "1,abc\n"
 LATE = "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n"
+MODEL_FILES = ("model.json", "arrays.npz", "MANIFEST.json")
+PIPES = ("pipe.csv", "pipe.npz", "pipe.parquet")  # of which a reader that opens one waits for ever
 
 
 def changed(values: np.ndarray, row: int, value: float) -> np.ndarray:
@@ -62,12 +65,28 @@ CASES = {
     "train: huge inputs": Case(TRAIN, 65, "column 0", {"X": 1e200 * X, "y": Y}),
     "train: huge features": Case(f"{TRAIN} --set data.standardise=false", 65, "row 0", {"X": 1e200 * X, "y": Y}),
     "train: huge targets": Case(TRAIN, 65, "targets are too large", {"X": X, "y": 1e160 * Y}),
+    "train: tiny targets": Case(TRAIN, 65, "targets are too small", {"X": X, "y": 1e-170 * Y}),
     "weights: a negative one": Case(WEIGHTED, 65, "row 3 is -1", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, -1)}),
     "weights: huge ones": Case(WEIGHTED, 65, "1e+101; rescale", {"X": X, "y": Y, "w": changed(WEIGHTS, 3, 1e101)}),
     "weights: only zeros": Case(WEIGHTED, 65, "all weights are zero", {"X": X, "y": Y, "w": 0 * WEIGHTS}),
     "weights: no such array": Case(WEIGHTED, 65, "no array w", {"X": X, "y": Y}),
     "weights: no such column": Case(WEIGHTED, 2, "is no column", "a,b,y\n1,2,3\n4,5,6\n"),
     "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
+    **{
+        f"{command}: a {name}": Case(f"{words} {{{name}}}{more}", 65, f"{name}: is a pipe, a device or a socket")
+        for command, words, more in (
+            ("train", "train", " -q --run-dir {out}/run"),
+            ("predict", "predict {words}", " --out {out}/out.csv"),
+            ("evaluate", "evaluate {words}", ""),
+        )
+        for name in PIPES
+    },
+    **{
+        f"predict: a pipe as {name}": Case(
+            f"predict {{piped-{name}}} {{data}} --out {{out}}/out.csv", 65, name, {"X": X}
+        )
+        for name in MODEL_FILES
+    },
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
     "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
@@ -113,7 +132,7 @@ CASES = {
 }
 
 WITHIN = [
-    f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets")
+    f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")
 ]  # found by a run that has begun
 
 
@@ -129,13 +148,18 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     for name in ("empty", "folder.csv"):
         places[name].mkdir()
     places["text.txt"].write_text("1,2\n")
+    for name in MODEL_FILES:
+        places[f"piped-{name}"] = shutil.copytree(rings["words"] / "model", place / f"piped-{name}")
+        (place / f"piped-{name}" / name).unlink()
+        os.mkfifo(place / f"piped-{name}" / name)
+    for name in PIPES:
+        places[name] = place / name
+        os.mkfifo(places[name])
     return places | rings
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_line_tells_it_and_nothing_is_left(
-    name: str, places: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_one_line_tells_it_and_nothing_is_left(name, places, tmp_path, capsys, monkeypatch):
     """Predictions are of blocks of few rows, so that some are written by then."""
     monkeypatch.setattr(predictor, "MOST_BLOCK_ROWS", 20)
     case, out, data = CASES[name], tmp_path / "out", tmp_path / "data.csv"

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from commands import IMAGES, TABLE_RUN, Capture, Patch, Runs, Trained, X
+from commands import IMAGES, TABLE_RUN, X
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
@@ -24,7 +23,7 @@ from pipeline.config import settings as config
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main
 from pipeline.reporting import page as report_page
-from runs import TrainedRuns, report_of, sizes_and_times, train_beside
+from runs import report_of, sizes_and_times, train_beside
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -62,7 +61,7 @@ def page_of(run: Path, out: Path) -> ElementTree.Element:
     return found
 
 
-def test_the_numbers_are_those_of_the_report(trained: Trained, capsys: Capture) -> None:
+def test_the_numbers_are_those_of_the_report(trained, capsys):
     run = trained(*IMAGES)
     before, report = sizes_and_times(run), report_of(run)
     for _ in range(2):  # it replaces its own page
@@ -92,7 +91,7 @@ def test_the_numbers_are_those_of_the_report(trained: Trained, capsys: Capture) 
     assert "Not shown" not in text
 
 
-def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, tmp_path: Path) -> None:
+def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_path):
     model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
     inputs, truth = source.read("test", 0, source.n_test)
     decision = model.decision_function(model.features_of(inputs))
@@ -114,7 +113,7 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, t
         assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
 
 
-def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tmp_path: Path) -> None:
+def test_centers_are_the_training_images_of_the_largest_weights(images, tmp_path):
     model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
     shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
     largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:40]
@@ -139,16 +138,14 @@ PATH = ("--centers", "40", "--penalty", "auto", "--refit", "ridge")
         (PATH, "Path of penalties", "held-out error against penalty", "Before the refit:"),
     ],
 )
-def test_what_a_run_did_has_its_plots(
-    finished_run: TrainedRuns, tables: Path, tmp_path: Path, arguments: Any, heading: str, title: str, words: str
-) -> None:
+def test_what_a_run_did_has_its_plots(finished_run, tables, tmp_path, arguments, heading, title, words):
     found = page_of(finished_run(*arguments, dataset=tables / "classes.npz"), tmp_path / "page.html")
     assert heading in texts(found, "h2")
     assert any(name.startswith(title) for name in texts(found, "title"))
     assert words in (tmp_path / "page.html").read_text()
 
 
-def test_a_regression_shows_truth_against_prediction(rings: Runs, tmp_path: Path) -> None:
+def test_a_regression_shows_truth_against_prediction(rings, tmp_path):
     report, found = report_of(rings["regression"]), page_of(rings["regression"], tmp_path / "page.html")
     assert f"{report['mse']:.6g}" in texts(found, "b")
     assert "prediction against truth" in texts(found, "title")
@@ -159,7 +156,7 @@ def test_a_regression_shows_truth_against_prediction(rings: Runs, tmp_path: Path
     assert len(circles) >= report["n_test"]
 
 
-def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(tmp_path: Path) -> None:
+def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(tmp_path):
     y = np.where(np.arange(len(X)) % 7, X[:, 0] + 5, 100 + np.arange(len(X)))  # nothing tells the large ones
     lines = [f"{a},{b},{value}" for (a, b), value in zip(X.tolist(), y.tolist(), strict=True)]
     (tmp_path / "odd.csv").write_text("\n".join(["a,b,y", *lines]))
@@ -174,7 +171,7 @@ def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(
     assert not re.search("deskew|power", settings)
 
 
-def test_a_failed_run_says_why_and_how_it_goes_on(images: Path, tmp_path: Path) -> None:
+def test_a_failed_run_says_why_and_how_it_goes_on(images, tmp_path):
     run = shutil.copytree(images, tmp_path / "run")
     for name in ("report.json", "report.html"):
         (run / name).unlink(missing_ok=True)
@@ -188,7 +185,7 @@ def test_a_failed_run_says_why_and_how_it_goes_on(images: Path, tmp_path: Path) 
     assert "OSError: no disk" in log
 
 
-def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(tmp_path: Path) -> None:
+def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(tmp_path):
     names = np.array(["<script>alert(1)</script>", '"><img src=x>', "&amp;"])
     np.savez(tmp_path / "words.npz", X=X, y=names[np.clip(np.abs(X[:, 0]) // 2, 0, 2).astype(int)])
     run = train_beside(tmp_path, "words", tmp_path / "words.npz", *TABLE_RUN)
@@ -202,7 +199,7 @@ def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(
     assert f"Not shown or damaged: examples: dataset {tmp_path / 'words.npz'}: no such file" in texts(found, "p")
 
 
-def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_nothing_is_downloaded_for_a_report(tmp_path, monkeypatch):
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = config.load("mnist", None, {}).config
@@ -216,7 +213,7 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: Patch) 
 @pytest.mark.ci
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine: apt-get install chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_shows_it_without_a_network(images: Path, tmp_path: Path, scheme: str) -> None:
+def test_a_browser_shows_it_without_a_network(images, tmp_path, scheme):
     assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
     options = ["--hide-scrollbars", "--window-size=1200,2400", f"--screenshot={tmp_path / 'page.png'}"]
     browse(tmp_path, *options, f"--blink-settings=preferredColorScheme={1 if scheme == 'light' else 0}")

@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands import TABLE_RUN, Capture, Patch, Runs, Trained
+from commands import TABLE_RUN, Runs, Trained
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
 from pipeline.status import main
@@ -26,7 +25,7 @@ def unfinished(trained: Trained, ring_data: Runs) -> RunLayout:
     return layout
 
 
-def test_a_finished_run_tells_what_its_report_tells(images: Path, capsys: Capture) -> None:
+def test_a_finished_run_tells_what_its_report_tells(images, capsys):
     before = sizes_and_times(images)
     facts, report = status(images), report_of(images)
     assert main([str(images), "--json"]) == 0
@@ -43,7 +42,7 @@ def test_a_finished_run_tells_what_its_report_tells(images: Path, capsys: Captur
     assert sizes_and_times(images) == before, "reads only"
 
 
-def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatch):
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
     run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
     seen, second = [], []
@@ -91,7 +90,7 @@ def test_a_live_run_and_then_a_killed_one(features: Path, tables: Path, tmp_path
     assert f"continue with: {facts['resume']}" in lines(facts)
 
 
-def test_missing_files_do_not_stop_it(unfinished: RunLayout) -> None:
+def test_missing_files_do_not_stop_it(unfinished):
     for path in (unfinished.state, unfinished.log, unfinished.lock):
         path.unlink()
     shutil.rmtree(unfinished.root / "markers")

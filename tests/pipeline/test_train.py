@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import Capture, Trained, the_error
+from commands import the_error
 from pipeline import predict
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.lock import hold_lock
@@ -24,7 +24,7 @@ def serial(finished_run: TrainedRuns, classes: Path) -> Path:
     return finished_run(*SMALL, dataset=classes)
 
 
-def test_the_report_holds_its_contract(images: Path) -> None:
+def test_the_report_holds_its_contract(images):
     report = report_of(images)
     assert set(report["stages"]) - {"compile"} == {"features", "candidates", "statistics", "solve", "evaluate"}
     for cost in report["stages"].values():
@@ -41,16 +41,14 @@ def test_the_report_holds_its_contract(images: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("threads", [pytest.param("1", marks=nightly), "4"])
-def test_blas_threads_do_not_change_the_bytes(
-    serial: Path, features: Path, classes: Path, tmp_path: Path, threads: str
-) -> None:
+def test_blas_threads_do_not_change_the_bytes(serial, features, classes, tmp_path, threads):
     environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     words = (classes, "--run-dir", tmp_path / "run", "--features-dir", features, "-q", *SMALL)
     assert python("-m", "pipeline.train", *words, env=environment).returncode == 0
     assert model_bytes(tmp_path / "run") == model_bytes(serial)
 
 
-def test_model_files_hold_no_path_or_host(images: Path) -> None:
+def test_model_files_hold_no_path_or_host(images):
     binary = b"".join(path.read_bytes() for path in (images / "model").iterdir())
     assert str(images.parent).encode() not in binary
     words = re.findall(r"\w+", "".join(path.read_text() for path in (images / "model").glob("*.json")))
@@ -58,9 +56,7 @@ def test_model_files_hold_no_path_or_host(images: Path) -> None:
     assert socket.gethostname() not in words
 
 
-def test_a_used_folder_is_refused_and_resume_answers_from_it(
-    trained: Trained, features: Path, classes: Path, capsys: Capture
-) -> None:
+def test_a_used_folder_is_refused_and_resume_answers_from_it(trained, features, classes, capsys):
     run = trained(*SMALL, dataset=classes)
     train(run, features, *SMALL, dataset=classes, code=73)
     assert "--resume auto" in the_error(capsys)
@@ -76,9 +72,7 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(
     assert "model" in the_error(capsys)
 
 
-def test_missing_the_tolerance_is_never_a_silent_success(
-    features: Path, classes: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_missing_the_tolerance_is_never_a_silent_success(features, classes, tmp_path, capsys):
     arguments = (*SMALL, "--max-sweeps", "1", "--schedule", "uniform", "--tol", "1e-9")
     train(tmp_path / "run", features, *arguments, dataset=classes, quiet=False, code=3)
     assert report_of(tmp_path / "run")["converged"] is False
@@ -87,9 +81,7 @@ def test_missing_the_tolerance_is_never_a_silent_success(
 
 @pytest.mark.parametrize("name", [".tmp-", ".tmp-thesis-0123456789abcdef", ".old-thesis-0123456789abcdef", "env.json"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
-    tmp_path: Path, name: str, kind: str, capsys: Capture
-) -> None:
+def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(tmp_path, name, kind, capsys):
     """Names that begin like those that a killed run leaves."""
     run = tmp_path / "run"
     inside = run / name / "chapters" if kind == "folder" else run / name
@@ -109,9 +101,7 @@ def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
         *((name, "pipe") for name in ("log.jsonl", "lease", "passes/columns", "run.lock")),
     ],
 )
-def test_a_link_or_a_pipe_in_a_run_is_refused_at_the_start(
-    serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str, kind: str
-) -> None:
+def test_a_link_or_a_pipe_in_a_run_is_refused_at_the_start(serial, classes, tmp_path, capsys, name, kind):
     """What a link leads to may hold names like ours, and would lose them; a pipe keeps whoever opens it waiting."""
     run, theirs = tmp_path / "run", tmp_path / "theirs"
     if name != "run.lock" or kind == "pipe":  # else in a folder that is new but for it
@@ -128,7 +118,7 @@ def test_a_link_or_a_pipe_in_a_run_is_refused_at_the_start(
     assert files_of(tmp_path) == before
 
 
-def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path: Path, capsys: Capture) -> None:
+def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path, capsys):
     run, nowhere = tmp_path / "new" / "run", tmp_path / "nowhere.csv"
     train(run, tmp_path / "features", dataset=nowhere, code=66)
     assert not list(tmp_path.iterdir()), "nothing is left of a run that cannot start"
@@ -139,7 +129,7 @@ def test_the_folder_of_a_run_is_taken_before_its_data_are_read(tmp_path: Path, c
             assert f"locked by process {os.getpid()}" in the_error(capsys)
 
 
-def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> None:
+def test_features_and_tables_that_are_gone_are_made_again(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.random((120, 2))
     data = tmp_path / "t.csv"

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +12,19 @@ import pandas
 import pytest
 
 import runs
-from commands import IMAGES, Trained
+from commands import IMAGES
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
 from pipeline.predict import main as predict
-from runs import TrainedRuns, files_of, model_bytes
+from runs import files_of, model_bytes
 
 SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
 
 
-def test_it_is_the_command_of_that_name(
-    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path
-) -> None:
+def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_path):
     words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false")
     command = finished_run(*words, dataset=classes)
     asked = {"refit": "ridge", "settings": {"data": {"standardise": False}}, "penalty": None}
@@ -44,7 +41,7 @@ def test_it_is_the_command_of_that_name(
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
 
 
-def test_the_model_predicts_what_the_command_writes(trained: Trained, features: Path, tmp_path: Path) -> None:
+def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path):
     command = trained(*IMAGES)
     run = train("digits", run_dir=command, resume="require", quiet=True)
     assert predict([str(command), "digits", "--out", str(tmp_path / "out.parquet"), "--probabilities", "-q"]) == 0
@@ -60,7 +57,7 @@ def test_the_model_predicts_what_the_command_writes(trained: Trained, features: 
         run.model.predict(images[:, :3])
 
 
-def test_a_callback_gets_the_records_of_both_files(classes: Path, features: Path, tmp_path: Path) -> None:
+def test_a_callback_gets_the_records_of_both_files(classes, features, tmp_path):
     """A handler of the process hears of a signal meanwhile."""
     heard: list[int] = []
     records: list[dict[str, Any]] = []
@@ -83,9 +80,7 @@ def test_a_callback_gets_the_records_of_both_files(classes: Path, features: Path
     assert any("relative_gap" in one for one in records)
 
 
-def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
-    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path
-) -> None:
+def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(finished_run, classes, features, tmp_path):
     told: list[dict[str, Any]] = []
 
     def fails(record: dict[str, Any]) -> None:
@@ -102,7 +97,7 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
     assert model_bytes(train(classes, resume="auto", **asked).folder) == model_bytes(whole)
 
 
-def test_exit_reasons_are_exceptions(images: Path, features: Path, tmp_path: Path) -> None:
+def test_exit_reasons_are_exceptions(images, features, tmp_path):
     with pytest.raises(ConfigError, match="did you mean centers"):
         train("digits", centres=60)
     with pytest.raises(ConfigError, match="savez"):
@@ -123,9 +118,7 @@ def test_exit_reasons_are_exceptions(images: Path, features: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
-def test_a_thread_trains_alone_and_touches_no_handler(
-    finished_run: TrainedRuns, classes: Path, features: Path, tmp_path: Path, scheduler: str
-) -> None:
+def test_a_thread_trains_alone_and_touches_no_handler(finished_run, classes, features, tmp_path, scheduler):
     before = [signal.getsignal(number) for number in signal.valid_signals()]
     runs_in, refused = [], []
 

@@ -2,7 +2,6 @@
 
 import pickle
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("name", ["a.npz", "folder"])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_arrays_round_trip(tmp_path: Path, name: str, mapped: bool) -> None:
+def test_arrays_round_trip(tmp_path, name, mapped):
     write_arrays(tmp_path / name, ARRAYS)
     read = read_arrays(tmp_path / name, mapped=mapped)
     assert sorted(read) == sorted(ARRAYS)
@@ -45,7 +44,7 @@ def test_arrays_round_trip(tmp_path: Path, name: str, mapped: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npz", "folder"])
-def test_bytes_depend_on_the_arrays_alone(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_depend_on_the_arrays_alone(tmp_path, name, monkeypatch):
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     write_arrays(tmp_path / "1" / name, ARRAYS)
@@ -67,7 +66,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_array_is_damage(tmp_path: Path, name: str) -> None:
+def test_what_is_no_array_is_damage(tmp_path, name):
     write_arrays(tmp_path / "a.npz", {"x": np.ones(3)})
     with zipfile.ZipFile(tmp_path / "a.npz") as whole, zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
         archive.writestr("names.npy", whole.read("names.npy"))
@@ -82,7 +81,7 @@ def test_what_is_no_array_is_damage(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["x.npy"], ["names.npy", "y.npy"], ["names.npy", "x.npy", "y.npy"]])
-def test_other_entries_are_damage(tmp_path: Path, names: list[str]) -> None:
+def test_other_entries_are_damage(tmp_path, names):
     write_arrays(tmp_path / "a.npz", {"x": np.ones(3)})
     with zipfile.ZipFile(tmp_path / "a.npz") as whole, zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
         for name in names:

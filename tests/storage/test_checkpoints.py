@@ -29,14 +29,14 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
 
 
-def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path: Path) -> None:
+def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path):
     for step in (1, 2, 10, 11, 100):
         write(tmp_path, step)
         assert_step(tmp_path, step)
     assert steps(tmp_path) == [11, 100]
 
 
-def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path):
     for step in (1, 2, 3):
         write(tmp_path, step)
         flip(tmp_path / f"step-{step:09d}" / "weights.npy")
@@ -46,7 +46,7 @@ def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{tmp_path}: no checkpoint is whole")
 
 
-def test_damaged_steps_do_not_push_out_whole_ones(tmp_path: Path) -> None:
+def test_damaged_steps_do_not_push_out_whole_ones(tmp_path):
     """Taken up at an earlier step, a run saves steps of lower numbers than the damaged one."""
     for step in (58, 61):
         write(tmp_path, step)

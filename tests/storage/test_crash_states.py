@@ -365,7 +365,7 @@ class Judge:
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_what_was_committed_loads_after_any_power_loss(name: str, place: Path) -> None:
+def test_what_was_committed_loads_after_any_power_loss(name, place):
     judge = Judge(name, place)
     assert judge.violation() == ""
     assert len(judge.seen) > len(judge.recording.calls)  # several states at a point

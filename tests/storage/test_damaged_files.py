@@ -96,7 +96,7 @@ def is_noticed(form: Form, folder: Path) -> bool:
     return False
 
 
-def test_any_flipped_byte_is_noticed_or_harmless(form: Form, tmp_path: Path) -> None:
+def test_any_flipped_byte_is_noticed_or_harmless(form, tmp_path):
     assert not is_noticed(form, tmp_path), "what was written is read back"
     path = tmp_path / form.file
     data = path.read_bytes()
@@ -108,7 +108,7 @@ def test_any_flipped_byte_is_noticed_or_harmless(form: Form, tmp_path: Path) -> 
     assert noticed >= n_bytes * (1 - form.harmless)
 
 
-def test_any_other_length_is_noticed(form: Form, tmp_path: Path) -> None:
+def test_any_other_length_is_noticed(form, tmp_path):
     path = tmp_path / form.file
     data = path.read_bytes()
     for length in range(len(data)):
@@ -119,12 +119,12 @@ def test_any_other_length_is_noticed(form: Form, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"x": 1}', b"\xff", b"[" * 100_000])
-def test_garbage_is_noticed(form: Form, tmp_path: Path, content: bytes) -> None:
+def test_garbage_is_noticed(form, tmp_path, content):
     (tmp_path / form.file).write_bytes(content)
     assert is_noticed(form, tmp_path)
 
 
-def test_what_is_gone_or_of_another_name_is_noticed(tmp_path: Path) -> None:
+def test_what_is_gone_or_of_another_name_is_noticed(tmp_path):
     write_arrays(tmp_path / "g", ARRAYS)
     (tmp_path / "g" / "x.npy").unlink()
     with pytest.raises(CorruptDataError, match=r"x\.npy: missing"):

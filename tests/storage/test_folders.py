@@ -84,9 +84,7 @@ CAUSES |= {errno.EROFS: "read-only file system", errno.EACCES: "permission denie
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("number", CAUSES)
-def test_an_error_of_any_change_is_73_and_leaves_the_old(
-    tmp_path: Path, form: str, replaces: bool, number: int
-) -> None:
+def test_an_error_of_any_change_is_73_and_leaves_the_old(tmp_path, form, replaces, number):
     write, read = FORMS[form]
     for at in itertools.count():
         final = tmp_path / str(at) / "final"
@@ -116,9 +114,7 @@ def test_an_error_of_any_change_is_73_and_leaves_the_old(
 
 @pytest.mark.parametrize("form", ["file", "file, no links", "folder"])
 @pytest.mark.parametrize("theirs", ["file", "folder", "link"])
-def test_a_name_that_is_taken_meanwhile_stays_whose_it_is(
-    tmp_path: Path, form: str, theirs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_taken_meanwhile_stays_whose_it_is(tmp_path, form, theirs, monkeypatch):
     final, write = tmp_path / "final", new_folder if form == "folder" else disk.replacing
     if form == "file, no links":
         monkeypatch.setattr(Path, "hardlink_to", lambda *_: os.open(tmp_path / "none" / "such", os.O_RDONLY))
@@ -137,7 +133,7 @@ def test_a_name_that_is_taken_meanwhile_stays_whose_it_is(
     assert {path.name for path in tmp_path.iterdir()} == {"final", "ours"}
 
 
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "low_write", lambda descriptor, path, data: os.write(descriptor, data[:7]))
     data = bytes(range(100))
     write_file(tmp_path / "a", data)
@@ -146,7 +142,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_arrays(tmp_path / "b.npz")["x"].tolist() == list(range(50))
 
 
-def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path: Path) -> None:
+def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path):
     fill(tmp_path / "final", 1)
     with pytest.raises(FileNotFoundError, match="mine"), new_folder(tmp_path / "final") as folder:  # noqa: PT012
         write_file(folder / "x", b"x")
@@ -155,7 +151,7 @@ def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
-def test_stale_leftovers_go_and_the_rest_stays(tmp_path: Path) -> None:
+def test_stale_leftovers_go_and_the_rest_stays(tmp_path):
     (tmp_path / "c" / "0").mkdir(parents=True)
     file, deep, folder = (disk.temporary_path(Path(name)).name for name in ("a", "0", "folder"))
     for name in (file, f"c/0/{deep}", "c/0/0", "keep"):
@@ -174,7 +170,7 @@ NOT_OURS += [f".tmp-a-{HEX.upper()}", f".tmp-a{HEX}", f"tmp-a-{HEX}", f".tmp_a-{
 NOT_OURS += [".old-a", f".old-{HEX}", f".old-a-{HEX}"]
 
 
-def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path: Path) -> None:
+def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path):
     """Files and folders of a user whose names begin like ours, in each place that sweeps."""
     for name in NOT_OURS:
         assert disk.aside_of(name) is None
@@ -187,7 +183,7 @@ def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path: Path) -> None
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / MANIFEST_NAME])
 
 
-def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
+def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path):
     write_file(tmp_path / "a", b"12")
     write_file(disk.temporary_path(tmp_path / "x"), b"1")
     known = {"a": folders.digest_file(tmp_path / "a")}
@@ -204,7 +200,7 @@ def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Pat
         seal(tmp_path, kind="k")
 
 
-def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(tmp_path: Path) -> None:
+def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(tmp_path):
     """On 1 MiB of memory as a file system."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("cannot mount a small tmpfs here")
@@ -225,7 +221,7 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
 ONE = OutputSpec(1, np.dtype("int64"), ("decision",))
 
 
-def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
+def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path):
     with without_rights(tmp_path) as closed:
         for action, wanted in (
             (lambda: write_file(closed / "a", b"1"), "a: cannot write 1 bytes"),
@@ -256,7 +252,7 @@ DOORS: dict[str, Any] = {
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "link to a pipe"])
-def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_refused_at_once(door, kind, tmp_path):
     open_plain, refused = DOORS[door]
     path = tmp_path / "x"
     with socket.socket(socket.AF_UNIX) as unix:
@@ -276,7 +272,7 @@ def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path
 
 
 @pytest.mark.parametrize("name", ["x", "x.gz", "x.zst"])
-def test_packed_files_are_unpacked_in_pieces(tmp_path: Path, name: str) -> None:
+def test_packed_files_are_unpacked_in_pieces(tmp_path, name):
     content = b"abc\r\n" * 500_000
     with pyarrow.output_stream(tmp_path / name, compression={"x.gz": "gzip", "x.zst": "zstd"}.get(name)) as stream:
         stream.write(content)

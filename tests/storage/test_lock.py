@@ -52,7 +52,7 @@ def holding(path: Path, mode: str = "plain") -> Iterator[tuple[subprocess.Popen,
                 os.kill(child, signal.SIGKILL)
 
 
-def test_second_process_is_told_host_and_pid(tmp_path: Path) -> None:
+def test_second_process_is_told_host_and_pid(tmp_path):
     path = tmp_path / "new" / "run.lock"
     with holding(path) as (process, _):
         with pytest.raises(LockedError) as caught, hold_lock(path, "second"):
@@ -66,7 +66,7 @@ def test_second_process_is_told_host_and_pid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["plain", "fork", "exec"])
-def test_kill_9_frees_it_even_while_children_live(tmp_path: Path, mode: str) -> None:
+def test_kill_9_frees_it_even_while_children_live(tmp_path, mode):
     path = tmp_path / "run.lock"
     with holding(path, mode) as (process, child):
         process.kill()
@@ -78,7 +78,7 @@ def test_kill_9_frees_it_even_while_children_live(tmp_path: Path, mode: str) -> 
             assert holder(path)["pid"] == os.getpid()
 
 
-def test_two_in_one_process_exclude_each_other_and_errors_free(tmp_path: Path) -> None:
+def test_two_in_one_process_exclude_each_other_and_errors_free(tmp_path):
     """The file stays, and the lock can be taken again."""
     path = tmp_path / "run.lock"
     assert holder(path) is None
@@ -93,7 +93,7 @@ def test_two_in_one_process_exclude_each_other_and_errors_free(tmp_path: Path) -
     assert path.stat().st_ino == inode
 
 
-def test_waiting_ends_when_the_holder_does(tmp_path: Path) -> None:
+def test_waiting_ends_when_the_holder_does(tmp_path):
     path, waited = tmp_path / "run.lock", []
 
     def kill() -> None:
@@ -104,7 +104,7 @@ def test_waiting_ends_when_the_holder_does(tmp_path: Path) -> None:
         assert waited
 
 
-def test_waiting_gives_up_after_its_time_or_when_it_is_told(tmp_path: Path) -> None:
+def test_waiting_gives_up_after_its_time_or_when_it_is_told(tmp_path):
     def stop() -> None:
         raise RuntimeError("enough")
 
@@ -118,7 +118,7 @@ def test_waiting_gives_up_after_its_time_or_when_it_is_told(tmp_path: Path) -> N
             pass
 
 
-def test_asking_who_holds_it_does_not_make_a_taker_fail(tmp_path: Path) -> None:
+def test_asking_who_holds_it_does_not_make_a_taker_fail(tmp_path):
     path = tmp_path / "run.lock"
     path.touch()
     with path.open() as asking:
@@ -130,7 +130,7 @@ def test_asking_who_holds_it_does_not_make_a_taker_fail(tmp_path: Path) -> None:
         release.join()
 
 
-def test_a_folder_that_is_removed_and_made_again_is_locked_anew(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_and_made_again_is_locked_anew(tmp_path):
     """By whoever waits for the first one, too: two would hold two files of one name."""
     path = tmp_path / "run" / "run.lock"
 

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_round_trip(folder: Path) -> None:
+def test_round_trip(folder):
     read = folders.read_manifest(folder)
     assert (read.kind, read.metadata) == ("test", {"step": 3, "when": [1, None, "x"]})
     assert read_json(folder / MANIFEST_NAME)["format_version"] == 1
@@ -42,7 +42,7 @@ def test_round_trip(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.bin", "sub/b.bin", "sub/c.bin"])
-def test_each_kind_of_damage_is_one_problem_naming_the_file(folder: Path, name: str) -> None:
+def test_each_kind_of_damage_is_one_problem_naming_the_file(folder, name):
     path = folder / name
     data = path.read_bytes()
     path.write_bytes(data + b"x")
@@ -58,7 +58,7 @@ def test_each_kind_of_damage_is_one_problem_naming_the_file(folder: Path, name: 
         assert [problem.split(":")[0] for problem in folders.verify(folder, contents=True)] == [name]
 
 
-def test_a_linked_folder_is_no_part_of_it(folder: Path) -> None:
+def test_a_linked_folder_is_no_part_of_it(folder):
     elsewhere = (folder / "sub").rename(folder.with_name("elsewhere"))
     (folder / "sub").symlink_to(elsewhere)
     assert len(folders.verify(folder, contents=True)) == 2
@@ -74,7 +74,7 @@ CRAFTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_manifest_of_another_form_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_manifest_of_another_form_is_refused(tmp_path, name):
     good = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
     write_record(tmp_path / MANIFEST_NAME, good)
     assert folders.read_manifest(tmp_path) == Manifest("k"), "else the others prove nothing"
@@ -83,7 +83,7 @@ def test_a_manifest_of_another_form_is_refused(tmp_path: Path, name: str) -> Non
         folders.read_manifest(tmp_path)
 
 
-def test_no_manifest_is_missing_data_and_no_name_that_leaves_the_folder_is_written(tmp_path: Path) -> None:
+def test_no_manifest_is_missing_data_and_no_name_that_leaves_the_folder_is_written(tmp_path):
     with pytest.raises(MissingDataError, match="never completed"):
         folders.read_manifest(tmp_path)
     with pytest.raises(ValueError, match="plain relative name"):
@@ -92,7 +92,7 @@ def test_no_manifest_is_missing_data_and_no_name_that_leaves_the_folder_is_writt
 
 
 @given(st.text(max_size=30))
-def test_an_accepted_name_stays_inside(name: str) -> None:
+def test_an_accepted_name_stays_inside(name):
     try:
         check_plain_name(name)
     except ValueError:
@@ -101,12 +101,12 @@ def test_an_accepted_name_stays_inside(name: str) -> None:
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
-def test_canonical_json_depends_on_the_value_alone(obj: dict) -> None:
+def test_canonical_json_depends_on_the_value_alone(obj):
     assert canonical_json(dict(reversed(obj.items()))) == canonical_json(obj)
     assert json.loads(canonical_json(obj)) == obj
 
 
-def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form() -> None:
+def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form():
     assert canonical_json({"a": np.int64(3), "b": np.float64(0.5), "c": (1,)}) == b'{"a":3,"b":0.5,"c":[1]}'
     for bad in (float("nan"), float("inf"), np.float64("nan")):
         with pytest.raises(ValueError, match="JSON"):

@@ -1,7 +1,5 @@
 """Files of predictions: whole under their name, or not there."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ with writing(Path(sys.argv[1]), OutputSpec(10, np.dtype("int64"), ("decision",))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_is_as_before_where_its_writer_was_killed_or_gave_too_few_rows(tmp_path: Path, suffix: str) -> None:
+def test_a_file_is_as_before_where_its_writer_was_killed_or_gave_too_few_rows(tmp_path, suffix):
     out = tmp_path / f"out{suffix}"
     out.write_text("earlier")
     with held_python(WRITER, out) as process:

@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.open_source import close_files, open_source
-from features.source import Columns, Source, SourceSpec
+from features.source import Columns, Source
 from features.tables.cells import numbers
 from features.tables.readers import Table
-from sources import same
-
-
-def opened(path: Path, **options: Any) -> Source:
-    close_files()
-    return open_source(SourceSpec(str(path), **options))
+from sources import opened, same
 
 
 def table(folder: Path, *columns: list[str], **options: Any) -> Source:

@@ -13,25 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.open_source import close_files, open_source
-from features.source import Source, SourceSpec
+from features.source import Source
 from features.tables import readers
 from features.tables.columns import model_layout
 from features.tables.readers import Table
 from features.tables.row_numbers import CHANCE, RowNumbers
 from pipeline.estimators import SLKLClassifier
-from sources import same
+from sources import opened, same
 
 RNG = np.random.default_rng(5)
 N = 60
 FRAME = pandas.DataFrame({"a": RNG.normal(size=N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
 PLACES = np.sort(RNG.choice(5000, N, replace=False))
 TIMES = 1580428800 + 3600 * np.arange(N)  # seconds
-
-
-def opened(path: Path, **options: Any) -> Source:
-    close_files()
-    return open_source(SourceSpec(str(path), **options))
 
 
 def told(source: Source) -> str:

@@ -37,7 +37,7 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> pandas.DataFrame:
         ),
     ],
 )
-def test_commands_take_what_an_estimator_saves(machine: SLKLClassifier, tmp_path: Path) -> None:
+def test_commands_take_what_an_estimator_saves(machine, tmp_path):
     machine = clone(machine).fit(X[:200], WORDS[:200])
     machine.save(tmp_path / "model")
     told = predicted(tmp_path / "model", X[200:], tmp_path)
@@ -54,7 +54,7 @@ ONE = "--penalty 1e-3"
 
 
 @pytest.mark.parametrize("asked", ["--penalty none", ONE, f"{ONE} --refit ridge", "--select greedy:9"])
-def test_predictions_of_least_squares_stay_near_the_targets(asked: str, tmp_path: Path) -> None:
+def test_predictions_of_least_squares_stay_near_the_targets(asked, tmp_path):
     """Within the range of those of positive weight, widened by a tenth, whoever predicts."""
     draw = np.random.default_rng(0)
     X, X_test = draw.uniform(-1, 1, (200, 2)), draw.uniform(-2, 2, (300, 2))
@@ -75,7 +75,7 @@ def test_predictions_of_least_squares_stay_near_the_targets(asked: str, tmp_path
     assert not report["selection"] or report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["mse"])
 
 
-def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
+def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path):
     machine = SLKLRegressor(sigma2=1.0, random_state=0).fit(X[:60], X[:60, 0])
     for name in ("work", "link", "noted", "alike"):
         machine.save(tmp_path / name)

@@ -118,7 +118,7 @@ def trained_model(
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
-def test_command_and_estimator_give_the_same_bytes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_and_estimator_give_the_same_bytes(case, tmp_path, monkeypatch):
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
     make, asked = CASES[case]

@@ -43,9 +43,7 @@ def digits() -> Table:
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_penalised_regressor_is_the_dense_lasso(
-    diabetes: Table, intercept: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_penalised_regressor_is_the_dense_lasso(diabetes, intercept, weighted, monkeypatch):
     monkeypatch.setattr(filled_settings, "MOST_AT_ONCE", 50)  # of more the command has a working set
     X, y = diabetes[0], diabetes[1] + 0.5
     weights = np.random.default_rng(0).uniform(0.5, 3.0, len(y)) if weighted else np.ones(len(y))
@@ -63,7 +61,7 @@ def test_a_penalised_regressor_is_the_dense_lasso(
     np.testing.assert_allclose(machine.intercept_, lasso.intercept_, atol=1e-7)
 
 
-def test_mu_is_the_kernel_of_the_paper(diabetes: Table) -> None:
+def test_mu_is_the_kernel_of_the_paper(diabetes):
     X, y = diabetes
     options: dict[str, Any] = {"sigma2": 4.0, "penalty": 0.25, "fit_intercept": False, "random_state": 0}
     machine = SLKLRegressor(50, **options).fit(X, y)
@@ -75,7 +73,7 @@ def test_mu_is_the_kernel_of_the_paper(diabetes: Table) -> None:
     np.testing.assert_allclose(SLKLRegressor(50, refit="ridge", **options).fit(X, y).mu_, machine.mu_, rtol=1e-6)
 
 
-def test_float32_stays_float32(diabetes: Table) -> None:
+def test_float32_stays_float32(diabetes):
     X, y = diabetes[0].astype(np.float32), diabetes[1].astype(np.float32)
     machine = SLKLRegressor(30, penalty=1.0, random_state=0).fit(X, y)
     assert machine.centers_.dtype == machine.predict(X).dtype == np.float32
@@ -86,21 +84,21 @@ def test_float32_stays_float32(diabetes: Table) -> None:
 
 
 @pytest.mark.parametrize("penalty", ["none", 0.1])
-def test_rows_of_float32_have_columns_of_float64(digits: Table, penalty: str | float) -> None:
+def test_rows_of_float32_have_columns_of_float64(digits, penalty):
     X, y = digits[0][:300], digits[1][:300] % 2
     options: dict[str, Any] = {"random_state": 0, "sigma2": 3.0, "penalty": penalty, "tol": 1e-6}
     exact = SLKLClassifier(60, **options).fit(X.astype(np.float64), y).decision_function(X.astype(np.float64))
     assert np.abs(SLKLClassifier(60, **options).fit(X, y).decision_function(X) - exact).max() < 1e-6
 
 
-def test_repeated_rows_are_one_candidate(diabetes: Table) -> None:
+def test_repeated_rows_are_one_candidate(diabetes):
     X, y = np.repeat(diabetes[0][:30], 20, axis=0), np.repeat(diabetes[1][:30], 20)
     machine = SLKLRegressor(30, sigma2=2.0, penalty=1e-8, random_state=0).fit(X, y)
     assert len(np.unique(machine.center_index_ // 20)) == len(machine.center_index_) > 20
     assert machine.score(X, y) > 0.999
 
 
-def test_more_centers_than_rows_are_clipped(diabetes: Table) -> None:
+def test_more_centers_than_rows_are_clipped(diabetes):
     X, y = diabetes[0][:30], diabetes[1][:30]
     weights = np.repeat([1.0, 0.0], [20, 10])
     with pytest.warns(UserWarning, match="n_centers=50 is above the 20 different rows"):
@@ -108,7 +106,7 @@ def test_more_centers_than_rows_are_clipped(diabetes: Table) -> None:
     np.testing.assert_allclose(clipped.predict(X), SLKLRegressor("all").fit(X, y, weights).predict(X), atol=1e-9)
 
 
-def test_a_tolerance_not_reached_is_told(diabetes: Table) -> None:
+def test_a_tolerance_not_reached_is_told(diabetes):
     X, y = diabetes
     with pytest.warns(ConvergenceWarning, match=r"gap \d\.\d+e-\d+, tol=1e-05, 2 iterations"):
         machine = SLKLRegressor(100, tol=1e-5, max_sweeps=2, schedule="uniform", random_state=0).fit(X, y)
@@ -117,7 +115,7 @@ def test_a_tolerance_not_reached_is_told(diabetes: Table) -> None:
     assert machine.score(X, y) > 0.3
 
 
-def test_the_callback_gets_every_record(diabetes: Table) -> None:
+def test_the_callback_gets_every_record(diabetes):
     records: list[dict[str, Any]] = []
     machine = SLKLRegressor(60, schedule="uniform", penalty=1.0, random_state=0, callback=records.append)
     machine.fit(*diabetes)
@@ -130,7 +128,7 @@ def test_the_callback_gets_every_record(diabetes: Table) -> None:
     assert not records, "least squares alone has no iterations"
 
 
-def test_scales_are_of_the_rows_that_count() -> None:
+def test_scales_are_of_the_rows_that_count():
     """Ten inputs, of which two matter; a third of the rows has no weight."""
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(900, 10)), np.tile([0.0, 1.0, 1.0], 300)
@@ -150,7 +148,7 @@ def test_scales_are_of_the_rows_that_count() -> None:
 
 
 @pytest.mark.parametrize("kind", [SLKLRegressor, pytest.param(SLKLClassifier, marks=pytest.mark.ci)])
-def test_scikit_learn_selects_the_features_that_matter(kind: type) -> None:
+def test_scikit_learn_selects_the_features_that_matter(kind):
     X = np.random.default_rng(0).normal(size=(200, 8))
     y = X[:, 5] + X[:, 6] if kind is SLKLRegressor else X[:, 5] + X[:, 6] > 0
     machine = kind(30, kernel="gaussian", random_state=0)
@@ -161,7 +159,7 @@ def test_scikit_learn_selects_the_features_that_matter(kind: type) -> None:
 
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize("options", [{"penalty": "auto", "refit": "ridge"}, {"select": "greedy:30"}], ids=str)
-def test_an_interruption_leaves_the_last_model(digits: Table, options: dict[str, Any]) -> None:
+def test_an_interruption_leaves_the_last_model(digits, options):
     X, y = digits[0][:400], digits[1][:400]
     count = itertools.count(1)
 
@@ -177,7 +175,7 @@ def test_an_interruption_leaves_the_last_model(digits: Table, options: dict[str,
     np.testing.assert_array_equal(machine.predict(X), expected)
 
 
-def test_a_selection_has_no_certificate(digits: Table) -> None:
+def test_a_selection_has_no_certificate(digits):
     X, y = digits[0][:300], digits[1][:300]
     few = SLKLClassifier(120, select="greedy:15", random_state=0).fit(X, y)
     assert (len(few.centers_), few.n_iter_, few.mu_, few.penalty_) == (15, 15, None, None)
@@ -187,7 +185,7 @@ def test_a_selection_has_no_certificate(digits: Table) -> None:
 
 
 @pytest.mark.ci
-def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None:
+def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing():
     losses = []
     for seed in range(8):  # 25 held-out rows that have chosen width and ridge would make it .73
         rng = np.random.default_rng(1000 + seed)
@@ -198,7 +196,7 @@ def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("weighting", [None, "balanced", "factors"])
-def test_probabilities_are_of_the_population_however_classes_are_weighted(n_classes: int, weighting: Any) -> None:
+def test_probabilities_are_of_the_population_however_classes_are_weighted(n_classes, weighting):
     """Log loss against that of the true probabilities; labels are those of the decision values, by weighted rows."""
     rng, n = np.random.default_rng(0), 1500
     X = rng.normal(size=(n + 5000, 2))
@@ -221,7 +219,7 @@ def test_probabilities_are_of_the_population_however_classes_are_weighted(n_clas
         np.testing.assert_array_equal(machine.dual_coef_, by_row.dual_coef_)
 
 
-def test_there_are_no_probabilities_where_no_rows_can_be_held_out(digits: Table) -> None:
+def test_there_are_no_probabilities_where_no_rows_can_be_held_out(digits):
     X, y = digits[0][:300].astype(np.float64), digits[1][:300]
     machine = SLKLClassifier(30, penalty=1.0, random_state=0)
     assert hasattr(machine, "predict_proba")
@@ -235,12 +233,6 @@ def test_there_are_no_probabilities_where_no_rows_can_be_held_out(digits: Table)
     assert not hasattr(machine, "predict_proba")
     assert not hasattr(SLKLRegressor(refit="ridge"), "predict_proba")
     assert not hasattr(SLKLRegressor(30, refit="ridge").fit(X, X[:, 0]), "temperature_")
-
-
-def test_a_column_of_yes_and_no_is_learned() -> None:
-    """Its two rows are not held out as wholes: the fit would see one of them."""
-    X = (np.arange(300) % 2)[:, None].astype(float)
-    assert SLKLClassifier(penalty="auto", random_state=0).fit(X, X[:, 0]).score(X, X[:, 0]) == 1.0
 
 
 def smooth(n: int) -> Table:
@@ -267,7 +259,7 @@ def smooth(n: int) -> Table:
     ],
     ids=str,
 )
-def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: float, asked: dict[str, Any]) -> None:
+def test_units_change_nothing(of_x, of_y, mean, close, asked):
     X, y = smooth(220)
     groups = np.arange(len(X))  # the same rows are held out, which equal numbers decide otherwise
     once = SLKLRegressor(random_state=0, **asked).fit(X, y, groups=groups)
@@ -280,7 +272,7 @@ def test_units_change_nothing(of_x: float, of_y: float, mean: float, close: floa
 @pytest.mark.parametrize(
     "draw", [lambda rng: rng.standard_t(1.2, (400, 5)), lambda rng: np.exp(20 * rng.normal(size=(250, 3)))]
 )
-def test_no_default_fit_fails_for_its_width(draw: Callable[[np.random.Generator], np.ndarray]) -> None:
+def test_no_default_fit_fails_for_its_width(draw):
     for seed in (4, 5):
         X = draw(np.random.default_rng(seed))
         far = np.abs(X[:, 0]) > np.median(np.abs(X[:, 0]))
@@ -290,7 +282,7 @@ def test_no_default_fit_fails_for_its_width(draw: Callable[[np.random.Generator]
 
 @pytest.mark.parametrize(("sigma2", "heavy"), [(1e6, 1.0), (1e6, 1e4), (None, 1e12)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_columns_of_which_centring_leaves_little_are_fitted(sigma2: float | None, heavy: float) -> None:
+def test_columns_of_which_centring_leaves_little_are_fitted(sigma2, heavy):
     """Nearly constant ones, or of one row that outweighs the others: rounding makes eigenvalues negative."""
     draw = np.random.default_rng(0)
     X, weights = draw.normal(size=(190, 4)), np.ones(190)
@@ -300,7 +292,7 @@ def test_columns_of_which_centring_leaves_little_are_fitted(sigma2: float | None
     assert 0 < machine.dual_gap_ < 1
 
 
-def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes: Table) -> None:
+def test_nothing_but_the_mean_is_left_of_a_huge_penalty_and_numbers_may_be_text(diabetes):
     X, y = diabetes
     machine = SLKLRegressor(30, penalty="1e12", sigma2="8").fit(X, y + 3.0)
     assert (machine.penalty_, machine.sigma2_, machine.centers_.shape) == (1e12, 8.0, (0, 10))
@@ -319,9 +311,7 @@ def data() -> Data:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"sigma2": value}, "sigma2 must be") for value in (-1.0, np.nan, "mean", True, (1.0, 2.0))),
-    ({"penalty": np.inf}, "penalty must"),
     ({"n_centers": 2.5}, "n_centers must be"),
-    ({"budget": True}, "budget must be"),
     ({"refit": "lasso"}, "refit must be one of"),
     ({"select": 5}, "select must be"),
     ({"schedule": None}, "schedule must not be None"),
@@ -333,38 +323,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "words"), REFUSED, ids=str)
-def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[str, Any], words: str) -> None:
+def test_parameters_that_make_no_sense_are_named(data, parameters, words):
     with pytest.raises(ValueError, match=words) as found:
         SLKLRegressor(**parameters).fit(*data[:2])
     assert "--" not in str(found.value), "an estimator has no flags"
 
 
 @pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])
-def test_class_weights_and_labels_that_cannot_be_are_refused(weights: dict[int, float], data: Data) -> None:
+def test_class_weights_and_labels_that_cannot_be_are_refused(weights, data):
     with pytest.raises(ValueError, match=r"class_weight: row \d+ is .*; a weight must be finite and at least 0"):
         SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
+    with pytest.raises(ValueError, match="class_weight: give each label a weight; y has 0, 1, 2"):
+        SLKLClassifier(20, class_weight={5: 1}).fit(data[0], data[2])
     with pytest.raises(ValueError, match=r"control characters \('b\\x1b'\)"):
         SLKLClassifier(20).fit(data[0], np.array(["a", "b\x1b", "c"])[data[2]])
 
 
-@pytest.mark.parametrize(
-    ("of_x", "of_y", "weight", "message"),
-    [
-        (1.0, 1e200, 1.0, "the targets are too large: .*; rescale them"),
-        (1.0, 1e-170, 1.0, "the targets are too small"),
-        (1.0, 1.0, 1e300, "sample_weight: the largest is 1e.300; rescale them"),
-        (1e200, 1.0, 1.0, "too large to be standardised"),
-    ],
-)
-def test_numbers_beyond_float64_are_refused_in_words(
-    of_x: float, of_y: float, weight: float, message: str, data: Data
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        SLKLRegressor(20).fit(data[0] * of_x, data[1] * of_y, np.full(120, weight))
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
-def test_what_a_mask_hides_is_missing(data: Data, dtype: type) -> None:
+def test_what_a_mask_hides_is_missing(data, dtype):
     X, gaps = (data[0] * 3).astype(dtype), np.zeros((120, 3), bool)
     gaps[7, 1] = True
     hidden, y, weights, labels = (
@@ -394,7 +370,6 @@ DAYS = np.arange(120).astype("datetime64[D]")
     ("change", "words"),
     [
         ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); subtract a date"),
-        ({"X": np.tile(DAYS - DAYS[0], (3, 1)).T}, r"X holds times \(timedelta64\[D\]\)"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
         ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported: X has the dtype complex128$"),
@@ -402,10 +377,9 @@ DAYS = np.arange(120).astype("datetime64[D]")
         ({"y": DAYS.astype(str)}, "y holds words, such as '1970-01-01'"),
         ({"y": np.resize([1.0, None], 120)}, "y: row 1 is nan; every target must be finite"),
         ({"sample_weight": DAYS}, r"sample_weight holds times"),
-        ({"sample_weight": np.ones(120, complex)}, "Complex data not supported: sample_weight"),
     ],
 )
-def test_what_numpy_would_make_numbers_of_is_refused(change: dict[str, Any], words: str, data: Data) -> None:
+def test_what_numpy_would_make_numbers_of_is_refused(change, words, data):
     with pytest.raises(ValueError, match=words):
         SLKLRegressor(20).fit(**{"X": data[0], "y": data[1]} | change)
     if "X" in change:
@@ -413,7 +387,7 @@ def test_what_numpy_would_make_numbers_of_is_refused(change: dict[str, Any], wor
             SLKLRegressor(20, sigma2=1.0, random_state=0).fit(*data[:2]).predict(change["X"])
 
 
-def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -> None:
+def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data):
     X, y, _ = data
     options: dict[str, Any] = {"sigma2": "median", "random_state": 0}
     machine = SLKLRegressor(20, standardise=False, **options).fit(X * 1e-3 + 1e6, y)
@@ -427,7 +401,7 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -
 @pytest.mark.parametrize(
     "chosen", [{}, {"penalty": "max:1e-2"}, {"penalty": "auto"}, {"refit": "ridge"}, {"select": "greedy:5"}]
 )
-def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen: dict[str, Any]) -> None:
+def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen):
     generator = np.random.default_rng(0)
     X = generator.normal(size=(1200, 4))
     y = X.sum(axis=1) + generator.normal(size=1200)
@@ -443,7 +417,7 @@ def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen:
 
 
 @pytest.mark.ci
-def test_widths_are_tried_with_no_more_than_a_second_copy_of_their_rows() -> None:
+def test_widths_are_tried_with_no_more_than_a_second_copy_of_their_rows():
     X = np.random.default_rng(0).normal(size=(10_000, 1000))
     with largest_bytes() as largest:
         SLKLRegressor(100, penalty="max:1e-2", sigma2="auto", random_state=0).fit(X, X[:, 0])
@@ -475,11 +449,11 @@ def checks() -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # weights of 1000 and 1e-4 leave a gap
 @pytest.mark.parametrize(("estimator", "check"), [*checks()])
-def test_estimators_keep_the_conventions_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+def test_estimators_keep_the_conventions_of_scikit_learn(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize("kind", [SLKLRegressor, SLKLClassifier])
-def test_every_parameter_is_described(kind: type) -> None:
+def test_every_parameter_is_described(kind):
     described = f"{SLKLRegressor.__doc__}{kind.__doc__}"
     assert not [name for name in signature(kind).parameters if f"\n    {name} : " not in described]

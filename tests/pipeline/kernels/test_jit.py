@@ -34,7 +34,7 @@ def told(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return python("-c", f"import pipeline, sys; from pathlib import Path; {code}", env=environment, check=True)
 
 
-def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path) -> None:
+def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path):
     done = told(LOOPS, XDG_CACHE_HOME=str(tmp_path))
     folder = tmp_path / "slkl" / "numba"
     assert (done.stdout, done.stderr) == (f"{folder}\n", "")
@@ -53,9 +53,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("spoilt", SPOILT)
-def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(
-    tmp_path: Path, spoilt: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(tmp_path, spoilt, monkeypatch, caplog):
     folder = tmp_path / "slkl" / "numba"
     folder.parent.mkdir()
     if spoilt.endswith("a file"):
@@ -107,7 +105,7 @@ def test_a_folder_without_room_is_done_without(tmp_path: Path, largest_file: int
 
 @pytest.mark.ci
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-def test_damaged_code_is_compiled_again(tmp_path: Path, suffix: str) -> None:
+def test_damaged_code_is_compiled_again(tmp_path, suffix):
     def load() -> tuple[str, str]:
         done = told(LOADING, NUMBA_CACHE_DIR=str(tmp_path))
         return done.stdout, done.stderr
@@ -122,7 +120,7 @@ def test_damaged_code_is_compiled_again(tmp_path: Path, suffix: str) -> None:
         assert load() == ("False\n", "")
 
 
-def test_steps_call_the_loops_of_a_fit() -> None:
+def test_steps_call_the_loops_of_a_fit():
     """What they do not call would be compiled in the middle of the work."""
     shape = cast(FeatureShape, SimpleNamespace(dtype="float32"))
     asked = {"features.name": "raw", "kernel.name": "auto", "kernel.scale": "diagonal", "kernel.sigma2": "auto"}
@@ -139,9 +137,7 @@ def test_steps_call_the_loops_of_a_fit() -> None:
 
 
 @pytest.mark.parametrize("words", [[COMPILING], []])
-def test_a_fit_that_nobody_watches_tells_of_compiling_once_it_takes_long(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fit_that_nobody_watches_tells_of_compiling_once_it_takes_long(words, monkeypatch, caplog):
     loop = numba.njit(lambda x: x + 1)
     config, shape = cast(TrainConfig, None), cast(FeatureShape, None)
 
@@ -174,7 +170,7 @@ sys.exit(code)
 
 
 @pytest.mark.ci
-def test_a_fresh_checkout_compiles_before_the_work_and_later_runs_nothing(tmp_path: Path) -> None:
+def test_a_fresh_checkout_compiles_before_the_work_and_later_runs_nothing(tmp_path):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PATH": "", "PYTHONPATH": str(ROOT)}
     (tmp_path / "numba").mkdir()
     words = ["digits", "--centers", "30", "--penalty", "1", "--features-dir", str(tmp_path / "features"), "--run-dir"]

@@ -23,7 +23,7 @@ def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
     return (rng.random((rows, features)) * (rng.random((rows, features)) < 0.6)).astype(np.float32)
 
 
-def test_the_settings_which_import_no_numpy_list_the_kernels() -> None:
+def test_the_settings_which_import_no_numpy_list_the_kernels():
     assert SETTINGS["kernel.name"].parse.parse.choices == (*(kernel.name for kernel in KERNELS), AUTO_KERNEL)
 
 
@@ -36,7 +36,7 @@ def dense_columns(kernel: type[Kernel], sigma2: float, X: np.ndarray, Z: np.ndar
 
 @EVERY_KERNEL
 @pytest.mark.parametrize("centers", [1, 64, 130])
-def test_columns_are_the_kernel_of_rows_and_centers(kernel: type[Kernel], centers: int) -> None:
+def test_columns_are_the_kernel_of_rows_and_centers(kernel, centers):
     X, Z = histograms(0), histograms(1, centers)
     truth = dense_columns(kernel, 5.0, X, Z)
     assert np.allclose(kernel(Z, 5.0, np.float64).block(X), truth, rtol=1e-12)
@@ -52,7 +52,7 @@ def test_columns_are_the_kernel_of_rows_and_centers(kernel: type[Kernel], center
 
 @pytest.mark.parametrize("features", [1, 3, 63, 64, 67, 130])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_value_of_differences_depends_on_its_row_and_center_alone(features: int, dtype: type) -> None:
+def test_a_value_of_differences_depends_on_its_row_and_center_alone(features, dtype):
     """To the last bit, with any number of either, in any order; far from the origin nothing is lost."""
     rng, kernel = np.random.default_rng(features), ProductLaplaceKernel
     X = (1e5 + rng.normal(size=(41, features))).astype(np.float32)
@@ -71,7 +71,7 @@ def test_a_value_of_differences_depends_on_its_row_and_center_alone(features: in
 
 
 @EVERY_KERNEL
-def test_distances_that_overflow_are_refused_in_words(kernel: type[Kernel]) -> None:
+def test_distances_that_overflow_are_refused_in_words(kernel):
     for value in (1e200, np.nan, np.inf):
         X = np.ones((20, 3))
         X[13, 1] = value
@@ -83,7 +83,7 @@ def test_distances_that_overflow_are_refused_in_words(kernel: type[Kernel]) -> N
         kernel(X[:3], 1e-300)
 
 
-def test_the_typical_width_is_the_median_squared_distance() -> None:
+def test_the_typical_width_is_the_median_squared_distance():
     X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
     distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
     assert GaussianKernel.typical_sigma2(X) == pytest.approx(np.median(distances), rel=1e-3)
@@ -97,7 +97,7 @@ def test_the_typical_width_is_the_median_squared_distance() -> None:
     assert GaussianKernel.typical_sigma2(by_class) == pytest.approx(np.median(distances), rel=0.2)
 
 
-def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
+def test_exponential_is_exact_to_two_units_in_the_last_place():
     exponents = np.linspace(0, 86.9, 400_000, dtype=np.float32).reshape(-1, 1000)
     rows, columns = exponents.shape
     out = np.empty_like(exponents)
@@ -114,9 +114,7 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     features=st.integers(1, 300),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_values_are_right_and_within_0_and_1_however_far_points_are(
-    kernel: type[Kernel], offset: float, scale: float, features: int, seed: int
-) -> None:
+def test_values_are_right_and_within_0_and_1_however_far_points_are(kernel, offset, scale, features, seed):
     """Pairs about a width from each other, among others at any scale."""
     rng, sigma2 = np.random.default_rng(seed), float(features)
     Z = rng.normal(offset, 10**scale, (20, features)).astype(np.float32)
@@ -130,9 +128,7 @@ def test_values_are_right_and_within_0_and_1_however_far_points_are(
 @EVERY_KERNEL
 @pytest.mark.parametrize(("shift", "tolerance"), [(0.0, 1e-6), (1e4, 1e-5)])
 @pytest.mark.parametrize("n_centers", [3, 38])
-def test_the_derivatives_are_those_of_differences(
-    kernel: type[Kernel], shift: float, tolerance: float, n_centers: int
-) -> None:
+def test_the_derivatives_are_those_of_differences(kernel, shift, tolerance, n_centers):
     """Of more rows than are computed on together, none of them as near to an edge as a step."""
     rng = np.random.default_rng(0)
     centers, X = rng.normal(size=(n_centers, 5)) + shift, rng.normal(size=(70, 5)) + shift
@@ -156,7 +152,7 @@ def test_the_derivatives_are_those_of_differences(
 
 @EVERY_KERNEL
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-10)])
-def test_a_center_does_not_pull_a_row_that_equals_it(kernel: type[Kernel], dtype: type, tolerance: float) -> None:
+def test_a_center_does_not_pull_a_row_that_equals_it(kernel, dtype, tolerance):
     rng = np.random.default_rng(1)
     centers, weights = rng.normal(size=(40, 3)).astype(dtype), rng.normal(size=(40, 2))
     centers[1::2, 0] = centers[::2, 0]  # equal in a feature
@@ -169,7 +165,7 @@ def test_a_center_does_not_pull_a_row_that_equals_it(kernel: type[Kernel], dtype
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [1, 3, 17, 200])
-def test_a_row_has_the_same_product_with_a_metric_whichever_rows_are_beside_it(dtype: type, d: int) -> None:
+def test_a_row_has_the_same_product_with_a_metric_whichever_rows_are_beside_it(dtype, d):
     rng = np.random.default_rng(d)
     X, root = rng.normal(size=(173, d)).astype(dtype), rng.normal(size=(d, d)).astype(np.float32)
     whole = scaled(X, root)

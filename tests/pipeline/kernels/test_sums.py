@@ -18,7 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.exact_sums import ExactGram, ExactSum, unit_of
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
-from pipeline.kernels.kernel_functions import KERNELS, Kernel
+from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.kernel_loops import add_lower_tile
 from runs import largest_bytes
 
@@ -30,7 +30,7 @@ SEEDS = st.integers(0, 2**32 - 1)
     largest=st.floats(1e3, 1e9),
     n_terms=st.integers(20, 10**7),
 )
-def test_a_sum_is_that_of_whole_numbers(terms: list[float], largest: float, n_terms: int) -> None:
+def test_a_sum_is_that_of_whole_numbers(terms, largest, n_terms):
     total, unit = ExactSum((), largest, n_terms), Fraction(float(unit_of(largest, n_terms)))
     for term in terms:
         total.add(term)
@@ -41,7 +41,7 @@ def test_a_sum_is_that_of_whole_numbers(terms: list[float], largest: float, n_te
 
 
 @given(columns=st.integers(1, 6), n_blocks=st.integers(1, 6), looseness=st.integers(0, 40), seed=SEEDS)
-def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness: int, seed: int) -> None:
+def test_a_gram_is_that_of_whole_numbers(columns, n_blocks, looseness, seed):
     """Columns of 20 bits, whose products are exact in float64; a loose bound makes the unit coarser than they are."""
     rng, largest = np.random.default_rng(seed), 16.0 * 2**looseness
     blocks = [rng.integers(-(2**20), 2**20, size=(16, columns)) for _ in range(n_blocks)]
@@ -56,7 +56,7 @@ def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness:
 
 
 @given(factor=st.floats(1.002, 1e150), sign=st.sampled_from([-1.0, 1.0]), n_terms=st.integers(1, 10**6))
-def test_a_term_beyond_its_bound_is_an_error(factor: float, sign: float, n_terms: int) -> None:
+def test_a_term_beyond_its_bound_is_an_error(factor, sign, n_terms):
     for shape in ((3,), (3, 1)):
         with pytest.raises(InvalidDataError, match="beyond the bound"):
             ExactSum(shape, 5.0, n_terms).add(np.array([1.0, sign * factor * 5.0, 1.0]).reshape(shape))
@@ -67,7 +67,7 @@ def test_a_term_beyond_its_bound_is_an_error(factor: float, sign: float, n_terms
 
 
 @pytest.mark.parametrize("units", [-(2.0**60), 2.0**51 + 1, 2.0**63, 2.0**64 + 2.0**12, 1e300])
-def test_no_number_of_units_beyond_the_range_looks_like_one_in_it(units: float) -> None:
+def test_no_number_of_units_beyond_the_range_looks_like_one_in_it(units):
     sums = np.zeros((1, 1), np.int64)
     assert not add_lower_tile(np.array([[units]]), 1.0, 2.0**51, sums, 0, 0, 1)
     assert add_lower_tile(np.array([[2.0**51]]), 1.0, 2.0**51, sums, 0, 0, 1)
@@ -75,7 +75,7 @@ def test_no_number_of_units_beyond_the_range_looks_like_one_in_it(units: float) 
 
 
 @pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf, 1e308])
-def test_what_is_no_number_is_an_error(strange: float) -> None:
+def test_what_is_no_number_is_an_error(strange):
     with pytest.raises(InvalidDataError, match="beyond the bound"):
         ExactSum((2,), [1e-100, 1.0], 3).add(np.array([strange, 0.0]))
     with pytest.raises(InvalidDataError, match="beyond the bound"):
@@ -87,7 +87,7 @@ def test_what_is_no_number_is_an_error(strange: float) -> None:
             ExactGram(3, 2, 4.0, 3).add(K)
 
 
-def test_a_term_that_reaches_its_bound_by_rounding_is_none_beyond_it() -> None:
+def test_a_term_that_reaches_its_bound_by_rounding_is_none_beyond_it():
     largest = 2048 * (1 - 2.0**-53)
     total = ExactSum((), largest, 2)
     total.add(2048.0)
@@ -97,7 +97,7 @@ def test_a_term_that_reaches_its_bound_by_rounding_is_none_beyond_it() -> None:
 
 @pytest.mark.parametrize("n_terms", [1, 4095, 4096, 5000, 10**7])
 @pytest.mark.parametrize("largest", [1.0, 3.0, 1e300, 1e-290])
-def test_the_sum_of_all_terms_stays_inside_64_bits(n_terms: int, largest: float) -> None:
+def test_the_sum_of_all_terms_stays_inside_64_bits(n_terms, largest):
     total, most = ExactSum((), largest, n_terms), 1.0009 * largest
     total.add(most)
     assert n_terms * int(total.units) < 2**63
@@ -121,8 +121,8 @@ def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, weights: ArrayLike 
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
-    seed: int, kernel: type[Kernel], kept: int, weighted: bool, groups: int, tile: int, dtype: type
-) -> None:
+    seed, kernel, kept, weighted, groups, tile, dtype
+):
     """Blocks of any number of rows; with and without weights."""
     rng = np.random.default_rng(seed)
     X, Y = rng.random((200, 4)).astype(np.float32), rng.normal(size=(200, 2))
@@ -160,7 +160,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
 
 
 @pytest.mark.parametrize("size", [1e150, 1e-140])
-def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
+def test_huge_and_tiny_targets_keep_their_digits(size):
     K, Y = kernel_data(0, outputs=4)
     Y[:, 1] *= 1e-3
     sums = StatisticsSums(80, *bounds_of(Y * size, 100, 3))
@@ -173,7 +173,7 @@ def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
     np.testing.assert_allclose(found.target_sums / size, truth.target_sums, rtol=1e-11)
 
 
-def test_rows_of_large_targets_and_small_weights_cost_the_others_no_digit() -> None:
+def test_rows_of_large_targets_and_small_weights_cost_the_others_no_digit():
     """Bounds are of products: y of 1e9 with a weight of 1e-18, and weights of 1/y² over eight decades."""
     K, Y = kernel_data(0, outputs=2)
     decades = np.logspace(0, 8, len(K))
@@ -194,7 +194,7 @@ def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("columns", [1, 63, 64, 65, 80])
-def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
+def test_centring_by_stripes_keeps_every_bit(columns):
     """Models depend on the bits of 0.5 (A + Aᵀ), A = gram - k kᵀ/n, as whole matrices give them."""
     K, Y = kernel_columns(2)
     statistics = statistics_of(K[:, :columns], Y)
@@ -217,7 +217,7 @@ def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
+def test_centring_takes_one_gram_of_memory_and_its_targets_none():
     rng = np.random.default_rng(0)
     statistics = statistics_of(rng.random((50, 1500)), rng.random((50, 2)))
     with largest_bytes() as largest:
@@ -228,7 +228,7 @@ def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
     assert largest[0] < 0.02 * statistics.gram.nbytes
 
 
-def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
+def test_an_intercept_of_some_columns_needs_no_gram_of_theirs():
     K, Y = kernel_columns(3)
     statistics, columns = statistics_of(K, Y), np.array([3, 70, 11])
     weights = np.random.default_rng(1).normal(size=(3, 3))
@@ -237,7 +237,7 @@ def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
     np.testing.assert_allclose(found, (Y - K[:, columns] @ weights).mean(0))
 
 
-def test_statistics_whose_squares_overflow_are_refused() -> None:
+def test_statistics_whose_squares_overflow_are_refused():
     sums = StatisticsSums(2, *bounds_of(np.full((1, 1), 1e153), 40, 1))
     sums.add(np.ones((40, 2)), np.full((40, 1), 1e153))
     with pytest.raises(InvalidDataError, match="the targets are too large"):

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections import namedtuple
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import PlanError
 from pipeline.planning.plan import Plan, check_disk, make_plan
-from pipeline.stages import fit_model
-from pipeline.train import main
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
 
@@ -45,7 +42,7 @@ def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[Tra
     [{}, {"solver__select": "greedy:500"}, {"centers__count": 10_000, "centers__columns": "on-demand"}],
     ids=["in rounds", "a selection", "on demand"],
 )
-def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit: int, settings: dict[str, Any]) -> None:
+def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit, settings):
     """The model's bytes depend on sizes."""
     sizes, asked = set(), {"resources__memory_limit": limit * MIB} | settings
     for scheduler, workers in (("serial", 1), ("threads", 1), ("threads", 2), ("threads", 16)):
@@ -58,7 +55,7 @@ def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit: int, setting
     assert of_processes.memory_bytes <= limit * MIB
 
 
-def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what_would_do() -> None:
+def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what_would_do():
     shape, sizes = shape_of(60_000, 512), []
     with pytest.raises(PlanError, match="--memory-limit") as error:
         planned(shape, 2, resources__memory_limit=100 * MIB)
@@ -70,7 +67,7 @@ def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what
     assert sizes[-1] == (60_000, 2)
 
 
-def test_processes_of_a_large_gram_are_fewer_than_workers() -> None:
+def test_processes_of_a_large_gram_are_fewer_than_workers():
     for n_centers, processes in ((12_000, 1), (500, 16)):
         settings = {"resources__scheduler": "processes", "centers__count": n_centers}
         _, plan = planned(shape_of(60_000, 2172), 16, **settings)
@@ -84,7 +81,7 @@ def disk_with(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - free, free))
 
 
-def test_what_is_written_already_needs_no_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
     shape = replace(shape_of(9000, 64), digest="features")
     _, plan = planned(shape, centers__working_set=2000)
     store, run = FeatureLayout(tmp_path / "features", shape.store), tmp_path / "run"
@@ -105,22 +102,3 @@ def test_what_is_written_already_needs_no_space_again(tmp_path: Path, monkeypatc
     # More than was planned, of logs say, leaves nothing to ask for; and it is no help for the store.
     os.truncate(run / "statistics" / "some", planned_bytes + MIB)
     needs(shape.disk_bytes - MIB)
-
-
-def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = [str(tables / "classes.npz"), "-q", "--centers", "all", "--penalty", "10", "--scheduler", "serial"]
-    line += ["--refit", "ridge", "--features-dir", str(features)]
-
-    def full(*_: Any) -> None:
-        raise CannotWriteError("disk full")
-
-    with monkeypatch.context() as during:
-        during.setattr(fit_model, "find_weights", full)
-        assert main([*line, "--run-dir", str(tmp_path / "run")]) == 73
-    written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
-    assert written > 5 * MIB
-    disk_with(monkeypatch, 16 * MIB)
-    assert main([*line, "--run-dir", str(tmp_path / "run"), "--resume", "auto", "--dry-run"]) == 0
-    assert main([*line, "--run-dir", str(tmp_path / "another"), "--dry-run"]) == 73

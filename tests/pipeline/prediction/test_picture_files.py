@@ -8,13 +8,12 @@ import pandas
 import pytest
 from PIL import Image
 
-from commands import Capture
 from features.open_source import open_source
 from features.source import PARTS, SourceSpec
 from pipeline import evaluate, predict, report
 from pipeline.prediction.predictor import load_predictor
 from pipeline.train import train as run_of
-from runs import TrainedRuns, model_bytes
+from runs import model_bytes
 
 
 @pytest.fixture
@@ -33,9 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(
-    folder: Path, finished_run: TrainedRuns, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, finished_run, tmp_path, capsys):
     run, of_arrays = (finished_run("--centers", "30", dataset=data) for data in (folder, tmp_path / "digits.npz"))
     assert model_bytes(run) == model_bytes(of_arrays)
     with np.load(tmp_path / "digits.npz") as arrays:
@@ -67,7 +64,7 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(
     assert (tmp_path / "page.html").read_text().count('.png"><br>is ') == n_wrong > 0
 
 
-def test_pictures_of_other_sizes_are_resized_as_in_training(folder: Path, tmp_path: Path) -> None:
+def test_pictures_of_other_sizes_are_resized_as_in_training(folder, tmp_path):
     """Also by `train` in Python, whose test part is another folder."""
     for k, file in enumerate(sorted(folder.glob("train/[01]/*.png"))):
         place = tmp_path / ("even" if k % 2 else "odd") / file.parent.name / file.name
@@ -80,7 +77,7 @@ def test_pictures_of_other_sizes_are_resized_as_in_training(folder: Path, tmp_pa
     assert ((out["decision"] >= 0) != out["file"].str.startswith("1")).sum() == done.report["n_errors"]
 
 
-def test_bad_pictures_are_all_named_or_left_out(folder: Path, finished_run: TrainedRuns, capsys: Capture) -> None:
+def test_bad_pictures_are_all_named_or_left_out(folder, finished_run, capsys):
     run, test = finished_run("--centers", "30", dataset=folder), folder / "test"
     for digit in range(10):
         (test / str(digit) / "bad.png").write_bytes(b"none")

@@ -11,7 +11,7 @@ import pytest
 from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode
-from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel, Kernel
+from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
@@ -87,7 +87,7 @@ FAR_WIDTHS = {"gaussian": 1.2, "product-laplace": 0.12}
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("case", ["large weights", "narrow", "far rows"])
-def test_decisions_are_those_of_exact_arithmetic(kernel: type[Kernel], case: str) -> None:
+def test_decisions_are_those_of_exact_arithmetic(kernel, case):
     """Where float32 kernel values would lose digits, and where, without an intercept, its smallest exp would decide.
 
     A Gaussian loses them also where it is narrow: its distances are of products.
@@ -145,7 +145,6 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "centers": (
         lambda a: a.ravel(),
         lambda a: np.ascontiguousarray(a[:, :5]),
-        lambda a: np.float32(1).reshape(()),
         lambda a: a.astype(np.float64),
         lambda a: np.where(a > 0, np.nan, a).astype(np.float32),
     ),
@@ -153,11 +152,10 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
         lambda a: np.ascontiguousarray(a[:, :2]),
         lambda a: np.full_like(a, 1e308),  # their sum overflows
         lambda a: np.full_like(a, 1e160),  # their squares overflow
-        lambda a: a * np.nan,
     ),
     "intercept": (lambda a: a * 1e308, lambda a: a[:0]),
     "selection_order": (lambda a: a.astype(np.float64),),
-    "standardisation_mean": (lambda a: a[:3], lambda a: a * np.nan),
+    "standardisation_mean": (lambda a: a[:3],),
     "standardisation_scale": (lambda a: a + np.nan, lambda a: a.astype(np.float32)),
     "feature_scales": (lambda a: a[:5], lambda a: a.astype(np.float64), lambda a: a * np.nan),
 }
@@ -192,7 +190,7 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel: type[Kernel]) -> None:
+def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
     model = make("regression")
     weights = np.full((4, 1), LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)

@@ -23,7 +23,7 @@ def places_of(svg: str) -> np.ndarray:
     return np.array([[float(number) for number in point.split(",")] for point in found[1].split()])
 
 
-def test_a_plot_places_points_and_ticks_alike() -> None:
+def test_a_plot_places_points_and_ticks_alike():
     svg = drawn({"": [(1, 1e-1), (2, 1e-3), (3, 1e-5)]}, Axis("y", log=True))
     places = places_of(svg)
     assert np.diff(places[:, 0]) == pytest.approx([places[1, 0] - places[0, 0]] * 2, abs=0.11)
@@ -38,7 +38,7 @@ def test_a_plot_places_points_and_ticks_alike() -> None:
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ends", [(102.85, 103.41), (0.0004, 0.03), (5.0, 5.0), (1.0, 1e9)])
-def test_ticks_differ_and_lie_inside(ends: tuple[float, float], log: bool) -> None:
+def test_ticks_differ_and_lie_inside(ends, log):
     svg = drawn({"": [(0, ends[0]), (1, ends[1])]}, Axis("y", log))
     ticks = re.findall(r'<text x="59" y="([0-9.]*)" text-anchor="end">([^<]*)', svg)
     assert len(ticks) >= 2
@@ -46,7 +46,7 @@ def test_ticks_differ_and_lie_inside(ends: tuple[float, float], log: bool) -> No
     assert all(12 <= float(at) - 4 <= 236.1 for at, _ in ticks)
 
 
-def test_what_has_no_place_is_left_out() -> None:
+def test_what_has_no_place_is_left_out():
     assert plot({}, Axis("x"), Axis("y")) is None
     assert plot({"a": [(1, 0.0), (2, -1.0), (3, float("nan"))]}, Axis("x"), Axis("y", log=True)) is None
     assert len(places_of(drawn({"a": [(1, 0.0), (2, 1.0), (3, 2.0)]}, Axis("y", log=True)))) == 2

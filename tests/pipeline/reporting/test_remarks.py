@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.evaluate import main as evaluate
 from pipeline.report import main as write_report
-from runs import TrainedRuns, report_of, save_once, train
+from runs import report_of, save_once, train
 
 FEW = ("--centers", "60", "--sigma2", "1", "--penalty", "none")
 
@@ -29,9 +29,7 @@ def rare(shared_folder: Path) -> Path:
     return path
 
 
-def test_a_run_tells_of_the_classes_that_it_misses(
-    rare: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_tells_of_the_classes_that_it_misses(rare, features, tmp_path, capsys):
     run = tmp_path / "a run"
     report = train(run, features, *FEW, dataset=rare, quiet=False)
     shown = capsys.readouterr().out
@@ -57,7 +55,7 @@ def test_a_run_tells_of_the_classes_that_it_misses(
 
 
 @pytest.mark.parametrize("more", [("--class-weight", "balanced"), ("--set", "data.weights=w")])
-def test_weights_find_more_of_a_rare_class(rare: Path, finished_run: TrainedRuns, more: tuple[str, ...]) -> None:
+def test_weights_find_more_of_a_rare_class(rare, finished_run, more):
     missed = report_of(finished_run(*FEW, dataset=rare))
     report = report_of(finished_run(*FEW, *more, dataset=rare))
     assert report["by_class"][1]["recall"] > missed["by_class"][1]["recall"] + 0.1

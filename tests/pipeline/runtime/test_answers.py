@@ -30,7 +30,6 @@ CASES: list[tuple[BaseException, int, str]] = [
     (OSError(errno.EFBIG, "File too large", "/large/file"), 73, "allow larger files (ulimit -f)"),
     (OSError(errno.EMFILE, "Too many open files", "/one/more"), 69, "allow more open files (ulimit -n)"),
     (OSError(errno.EIO, "Input/output error", "/data"), 69, "see whether the disk is whole"),
-    (OSError(errno.ESTALE, "Stale file handle", "/data"), 69, "'/data'; see whether the disk is whole"),
     (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 71, "(ulimit -u, ulimit -v)"),
     (RuntimeError("can't start new thread"), 71, "(ulimit -u, ulimit -v)"),
     (RuntimeError("cannot cache function 'f': no locator available"), 73, "set NUMBA_CACHE_DIR"),
@@ -57,9 +56,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("error", "code", "words"), CASES, ids=lambda value: type(value).__name__)
-def test_an_error_is_one_line_and_a_code(
-    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_one_line_and_a_code(error, code, words, capsys):
     number, line = describe(error)
     assert number == code
     assert words in line
@@ -71,14 +68,12 @@ def test_an_error_is_one_line_and_a_code(
 @pytest.mark.parametrize(
     ("error", "line"), [(StoppedError("stopped"), "stopped"), (KeyboardInterrupt(), "interrupted")]
 )
-def test_a_stop_is_no_error_of_what_can_go_on(
-    error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_is_no_error_of_what_can_go_on(error, line, capsys):
     assert answered(raising(error), is_run=True) == 75
     assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys):
     bug = RuntimeError("never")
     assert answered(raising(bug)) == 70
     assert capsys.readouterr().err.startswith("Traceback")

@@ -18,12 +18,11 @@ import zarr
 import runs
 from pipeline import status
 from pipeline.runtime.console import Console
-from runs import TrainedRuns
 
 SCRIPT = "import sys; from pipeline.train import main; sys.exit(main(sys.argv[1:]))"
 
 
-def test_letters_that_an_encoding_lacks_are_escaped_and_a_reader_may_leave() -> None:
+def test_letters_that_an_encoding_lacks_are_escaped_and_a_reader_may_leave():
     plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print("ä", file=Console(plain), flush=True)
     assert plain.buffer.getvalue() == b"\\xe4\n"
@@ -36,9 +35,7 @@ def test_letters_that_an_encoding_lacks_are_escaped_and_a_reader_may_leave() -> 
         print("and nobody minds", file=stream, flush=True)
 
 
-def test_a_full_standard_output_is_an_error(
-    finished_run: TrainedRuns, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_standard_output_is_an_error(finished_run, tables, monkeypatch, capsys):
     run = finished_run("--centers", "20", dataset=tables / "values.npz")
     with Path("/dev/full").open("w") as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
@@ -55,9 +52,7 @@ def hang_up_terminal() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("way", "code"), [("pipe", 0), ("terminal of others", 0), ("own terminal", 75)])
-def test_a_run_goes_on_when_nobody_reads_and_stops_with_its_terminal(
-    tables: Path, tmp_path: Path, way: str, code: int
-) -> None:
+def test_a_run_goes_on_when_nobody_reads_and_stops_with_its_terminal(tables, tmp_path, way, code):
     run, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
     words = [sys.executable, "-c", SCRIPT, str(tables / "classes.npz"), "--run-dir", str(run), "--centers", "300"]
     words += ["--kernel", "gaussian", "--features-dir", str(tmp_path / "f")]
@@ -76,7 +71,7 @@ def test_a_run_goes_on_when_nobody_reads_and_stops_with_its_terminal(
 
 
 @pytest.mark.ci
-def test_nothing_is_told_beside_an_error(tmp_path: Path) -> None:
+def test_nothing_is_told_beside_an_error(tmp_path):
     """Of some hundred chunks that zarr reads at once, many are unread when the first error ends the command."""
     group = zarr.open_group(str(tmp_path / "d.zarr"), mode="w")
     for name, chunks in (("X", (500, 5)), ("y", (60_000,))):

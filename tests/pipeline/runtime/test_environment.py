@@ -15,7 +15,7 @@ def stored() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["numpy", "scipy", "numba", "BLAS", "the core type of BLAS"])
-def test_another_one_is_warned_of_where_it_is_known(stored: dict[str, Any], name: str) -> None:
+def test_another_one_is_warned_of_where_it_is_known(stored, name):
     assert stored[name]
     (warning,) = environment_warnings(stored, stored | {name: "0.0.1"})
     assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored[name]}")

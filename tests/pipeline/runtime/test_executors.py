@@ -23,7 +23,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.dask_executor import DaskExecutor
 from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
-from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, loopback_cluster, model_bytes, sizes_and_times, wait_until
+from runs import ENDLESS_SOLVE, ROOT, loopback_cluster, model_bytes, sizes_and_times, wait_until
 
 Key = tuple[list[str], dict[str, str]]
 LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
@@ -76,7 +76,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[tuple]:
         yield request.param, opened
 
 
-def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_this_one(executor: tuple) -> None:
+def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_this_one(executor):
     name, opened = executor
     results = list(opened.run(look, range(37)))
     assert sorted(result.item for result in results) == list(range(37))
@@ -86,7 +86,7 @@ def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_th
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp_path: Path, first: int) -> None:
+def test_tasks_end_before_the_caller_learns_that_they_shall(executor, tmp_path, first):
     """They end for the error of another task, or on request; those that have not begun never do."""
     folder = tmp_path / "items"
     folder.mkdir()
@@ -105,14 +105,14 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
     assert [result.value for result in executor[1].run(abs, [-5], tmp_path / "lease")] == [5]
 
 
-def test_blas_threads_are_restored() -> None:
+def test_blas_threads_are_restored():
     before = [pool["num_threads"] for pool in threadpool_info()]
     with open_executor("serial", 1, 1, 2**30) as executor:
         assert [result.value[1] for result in executor.run(look, range(2))] == [1, 1]
     assert [pool["num_threads"] for pool in threadpool_info()][: len(before)] == before
 
 
-def test_a_key_that_cannot_be_read_is_told_with_its_files(cluster_key: Key, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_read_is_told_with_its_files(cluster_key, tmp_path):
     key = key_settings(cluster_key[1])
     for file in (5, str(tmp_path / "gone.pem")):
         files = r"CA_FILE.*CLIENT__CERT.*CLIENT__KEY \(.*(gone.pem|5)\): "
@@ -122,8 +122,8 @@ def test_a_key_that_cannot_be_read_is_told_with_its_files(cluster_key: Key, tmp_
 
 @pytest.mark.ci
 def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_told(
-    cluster_key: Key, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster_key, cluster, tmp_path, monkeypatch
+):
     options, variables = cluster_key
     (tmp_path / "other").mkdir()
     _, others = new_key(tmp_path / "other")
@@ -165,7 +165,7 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
 
 
 @pytest.mark.ci
-def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Path) -> None:
+def test_a_cluster_runs_items_and_must_see_the_paths(cluster, tmp_path):
     with open_executor(cluster, 1, 1, 2**30) as executor:
         assert executor.workers == 2
         assert sorted(result.value for result in executor.run(abs, range(20))) == list(range(20))
@@ -183,9 +183,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
         ("pipeline/runtime/own_code.py", ("version(name)", "its_version(name)"), "cannot import slkl"),
     ],
 )
-def test_a_worker_with_other_code_is_told(
-    cluster_key: Key, tmp_path: Path, file: str, words: tuple[str, str], told: str
-) -> None:
+def test_a_worker_with_other_code_is_told(cluster_key, tmp_path, file, words, told):
     """One that is there from the start, and one that comes later, to be asked or to be sent items at once."""
     options, variables = cluster_key
     for package in ("pipeline", "features", "storage"):
@@ -218,9 +216,7 @@ def stop_at_a_record(solutions: Path) -> None:
 
 
 @pytest.mark.ci
-def test_workers_save_on_request_and_leave_the_run_alone(
-    cluster: str, features: Path, tables: Path, finished_run: TrainedRuns, tmp_path: Path
-) -> None:
+def test_workers_save_on_request_and_leave_the_run_alone(cluster, features, tables, finished_run, tmp_path):
     """Sessions far shorter than --checkpoint-every get further, and what goes on from them ends in the same bytes."""
     run, data, steps = tmp_path / "run", tables / "classes.npz", []
     command = [str(data), "--run-dir", str(run), "--features-dir", str(features), *ENDLESS_SOLVE, "--resume", "auto"]

@@ -30,7 +30,7 @@ def first(root: Path, path: str, files: dict[str, str]) -> Path:
     return machine(root, members, "\n".join([FIRST.format(name="memory"), FIRST.format(name="cpu,cpuacct")]), files)
 
 
-def test_version_2_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> None:
+def test_version_2_takes_the_tightest_of_all_groups_above(tmp_path):
     limits = {"jobs": "4000", "jobs/mine": "max", "jobs/mine/step": "9000", "other": "1"}
     quotas = {"jobs": "250000", "jobs/mine": "max", "jobs/mine/step": "800000"}
     files = {f"{group}/memory.max": limit for group, limit in limits.items()}
@@ -41,7 +41,7 @@ def test_version_2_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> Non
     assert memory_limit_bytes(root) == 3000
 
 
-def test_version_1_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> None:
+def test_version_1_takes_the_tightest_of_all_groups_above(tmp_path):
     limits = {"": "9223372036854771712", "/slurm/job": "5000", "/slurm/job/step": "7000"}
     quotas = {"/slurm/job": "50000", "/slurm/job/step": "-1", "": "400000"}
     files = {f"memory{group}/memory.limit_in_bytes": limit for group, limit in limits.items()}
@@ -54,21 +54,21 @@ def test_version_1_takes_the_tightest_of_all_groups_above(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("path", "top"), [("/docker/abc", "/docker/abc"), ("/kubepods/pod1", "/docker/abc"), ("/", "/")]
 )
-def test_a_container_that_sees_only_its_own_group(tmp_path: Path, path: str, top: str) -> None:
+def test_a_container_that_sees_only_its_own_group(tmp_path, path, top):
     root = second(tmp_path, path, {"memory.max": "6000", "cpu.max": "100000 100000"}, top)
     assert memory_limit_bytes(root) == 6000
     assert processor_limit(root) == 1
 
 
 @pytest.mark.parametrize("members", ["", "nonsense", "0::/gone"])
-def test_a_machine_without_limits(tmp_path: Path, members: str) -> None:
+def test_a_machine_without_limits(tmp_path, members):
     root = machine(tmp_path, members, SECOND.format(top="/"), {"cpu.max": "max 100000", "memory.max": "max"})
     assert memory_limit_bytes(root) is None
     assert processor_limit(root) is None
     assert memory_limit_bytes(tmp_path / "nothing") is None
 
 
-def test_the_default_limit_is_three_quarters_of_what_the_groups_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_limit_is_three_quarters_of_what_the_groups_leave(monkeypatch):
     everything = limit_bytes(Resources())
     for limit, expected in ((2**30, 3 * 2**28), (2**80, None), (None, None)):
         monkeypatch.setattr(memory_limits, "memory_limit_bytes", lambda limit=limit: limit)

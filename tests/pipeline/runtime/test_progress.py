@@ -31,7 +31,7 @@ def count_and_wait(go_on: Path, item: str) -> str:
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
-def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path) -> None:
+def test_the_count_moves_inside_items(scheduler, tmp_path):
     go_on, values = tmp_path / "go on", []
     with (
         open_executor(scheduler, 2, 2, 2**30) as executor,
@@ -55,7 +55,7 @@ def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path) -> None:
     assert not (tmp_path / "progress").exists()
 
 
-def test_the_time_left_falls_while_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_falls_while_nothing_moves(tmp_path, monkeypatch):
     now, left = 0.0, list[float | None]()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with Watch(tmp_path / "progress", [1000.0], "rows") as watch:
@@ -79,7 +79,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("often")
-def test_a_run_counts_rows_and_centers(tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_counts_rows_and_centers(tmp_path, tables, capsys):
     options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "500"]
     greedy = ["--select", "greedy:200", "--sigma2", "auto", "--scheduler", "serial"]
     assert main([str(tables / "classes.npz"), *options, *greedy]) == 0
@@ -117,7 +117,7 @@ def tell(folder: Path, stream: io.StringIO) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_the_line_stays_on_a_terminal_with_its_time_below_what_is_printed(tmp_path: Path) -> None:
+def test_the_line_stays_on_a_terminal_with_its_time_below_what_is_printed(tmp_path):
     tell(tmp_path, stream := Terminal())
     shown = [line.rpartition("\r")[2] for line in stream.getvalue().split("\n")]
     assert shown[:2] == ["warning: a row is odd", "of others"]
@@ -127,7 +127,7 @@ def test_the_line_stays_on_a_terminal_with_its_time_below_what_is_printed(tmp_pa
 
 
 @pytest.mark.usefixtures("often")
-def test_a_batch_log_gets_lines_and_one_at_the_end(tmp_path: Path) -> None:
+def test_a_batch_log_gets_lines_and_one_at_the_end(tmp_path):
     tell(tmp_path, stream := io.StringIO())
     lines = stream.getvalue().splitlines()
     assert re.match(r"statistics: 50%, 32 of 64 rows, residuals, .*, \d+ s so far", lines[0])

@@ -155,13 +155,8 @@ def whole(counts: Counts) -> bool:
     large=st.booleans(),
 )
 def test_however_the_pieces_are_shared_out_each_is_added_once(
-    tmp_path_factory: pytest.TempPathFactory,
-    threads: list[int],
-    n_pieces: int,
-    run_length: int,
-    together: int,
-    large: bool,
-) -> None:
+    tmp_path_factory, threads, n_pieces, run_length, together, large
+):
     folder = tmp_path_factory.mktemp("pass")
     task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * OWN_SUMS_BYTES if large else 0)
     counts, assignments = passed(task, folder, places(*threads), together=together)
@@ -172,17 +167,6 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
     assert pieces_in(folder) == list(range(n_pieces))
     by_thread = [len(assignment.pieces) / assignment.process.threads for assignment in assignments]
     assert max(by_thread) - min(by_thread) <= 1 + 1e-9 or n_pieces < sum(threads)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_only_process_takes_up_what_others_left_and_keeps_its_sums_in_memory(tmp_path: Path, threads: int) -> None:
-    for others in (0, 3):
-        if others:
-            stopped(Counting(), tmp_path, places(1, 1, 1))
-        counts, assignments = passed(Counting(), tmp_path, [WorkerProcess(None, threads)])
-        assert whole(counts)
-        assert [len(assignment.earlier) for assignment in assignments] == [others]
-        assert len(files(tmp_path)) == others
 
 
 def damage(first: Path, others: list[Path], how: str) -> None:
@@ -211,9 +195,7 @@ PROCESSES = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
 @given(sessions=st.lists(st.tuples(PROCESSES, st.sampled_from([*ENDS, *DAMAGED])), max_size=5), last=PROCESSES)
-def test_however_a_pass_ends_and_whoever_takes_it_up_each_piece_is_added_once(
-    tmp_path_factory: pytest.TempPathFactory, sessions: list[tuple[list[int], str]], last: list[int]
-) -> None:
+def test_however_a_pass_ends_and_whoever_takes_it_up_each_piece_is_added_once(tmp_path_factory, sessions, last):
     """By more or fewer processes; what is damaged or of another grid is removed, and made again."""
     task, folder, kept = Counting(60, grid=(60,)), tmp_path_factory.mktemp("pass"), set[int]()
     for threads, how in sessions:
@@ -238,9 +220,7 @@ def test_however_a_pass_ends_and_whoever_takes_it_up_each_piece_is_added_once(
 
 
 @pytest.mark.parametrize(("threads", "after"), [(1, 7), (1, 8), (3, 7)])
-def test_an_error_of_a_piece_ends_the_share_and_with_no_time_between_commits_loses_nothing(
-    tmp_path: Path, threads: int, after: int
-) -> None:
+def test_an_error_of_a_piece_ends_the_share_and_with_no_time_between_commits_loses_nothing(tmp_path, threads, after):
     task = Counting(break_after=after)
     (assignment,) = assign_pieces(task, {}, tmp_path, places(threads), 0.0, 1)
     with pytest.raises(InvalidDataError, match="broken"):
@@ -250,7 +230,7 @@ def test_an_error_of_a_piece_ends_the_share_and_with_no_time_between_commits_los
     assert whole(counts)
 
 
-def test_a_lost_task_goes_on_from_its_own_file(tmp_path: Path) -> None:
+def test_a_lost_task_goes_on_from_its_own_file(tmp_path):
     """The same assignment runs again, in another process: the files it went on from are gone by then."""
     stopped(Counting(), tmp_path, places(1, 1))
     task = Counting()
@@ -266,7 +246,7 @@ def test_a_lost_task_goes_on_from_its_own_file(tmp_path: Path) -> None:
     assert whole(combine(task, tmp_path, [compute_assignment(replace(task, break_after=0), assignment)], ()))
 
 
-def test_a_lost_task_that_lives_on_changes_nothing(tmp_path: Path) -> None:
+def test_a_lost_task_that_lives_on_changes_nothing(tmp_path):
     """Its process was slow, not dead: it commits after its successor has ended."""
     task = Counting()
     (assignment,) = assign_pieces(task, {}, tmp_path, places(1), 0.0, 1)
@@ -284,7 +264,7 @@ def test_a_lost_task_that_lives_on_changes_nothing(tmp_path: Path) -> None:
     assert whole(passed(task, tmp_path, places(1, 1))[0])
 
 
-def test_shares_of_one_process_take_turns(tmp_path: Path) -> None:
+def test_shares_of_one_process_take_turns(tmp_path):
     """A assignment whose process was lost waits for that of the process where it runs again: each takes its memory."""
     task = Counting(seconds=0.01)
     with ThreadPoolExecutor(2) as pool:
@@ -294,7 +274,7 @@ def test_shares_of_one_process_take_turns(tmp_path: Path) -> None:
     assert pieces_in(tmp_path) == list(range(20))
 
 
-def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) -> None:
+def test_files_that_other_processes_write_alone_make_no_whole(tmp_path):
     task = Counting()
     assignments = assign_pieces(task, {}, tmp_path, places(1, 1), 60.0, 1)
     results = [compute_assignment(task, assignment) for assignment in assignments]

@@ -11,16 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import CASES, SERIAL
+from cases import SERIAL
 from features.standardisation import RunningMoments
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease
-from pipeline.solvers.state import Record, SolverState
-from pipeline.stages.fit.penalised_solves import SolveProgress
 from pipeline.train import main
-from runs import TrainedRuns, model_bytes
-from stopping_points import until_done
 from storage.lock import hold_lock
 
 
@@ -30,7 +26,7 @@ def interrupt(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_idle_code_and_only_flags_work(number: signal.Signals) -> None:
+def test_a_signal_ends_idle_code_and_only_flags_work(number):
     before = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored
     with stopping.listening(), pytest.raises(StoppedError, match=number.name):
         interrupt(number)
@@ -46,7 +42,7 @@ def test_a_signal_ends_idle_code_and_only_flags_work(number: signal.Signals) -> 
     assert stopping.requested() is None
 
 
-def test_a_signal_that_was_held_back_until_somebody_listens_is_taken() -> None:
+def test_a_signal_that_was_held_back_until_somebody_listens_is_taken():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # another thread might not hold it back
@@ -58,7 +54,7 @@ def test_a_signal_that_was_held_back_until_somebody_listens_is_taken() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_second_signal_leaves_a_command_that_is_ending_alone() -> None:
+def test_a_second_signal_leaves_a_command_that_is_ending_alone():
     with stopping.listening():
         with pytest.raises(StoppedError, match="SIGUSR1"):
             interrupt(signal.SIGUSR1)
@@ -67,7 +63,7 @@ def test_a_second_signal_leaves_a_command_that_is_ending_alone() -> None:
         assert stopping.requested() == "SIGUSR1"
 
 
-def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path) -> None:
+def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     file = tmp_path / "lease"
     killed, ours = Lease.next(file), Lease.next(file)  # a cluster may still run tasks of a session that was killed
     with stopping.obeying(killed), pytest.raises(StoppedError):
@@ -91,7 +87,7 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path
     assert stopping.requested() is None
 
 
-def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once() -> None:
+def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once():
     with stopping.listening(), stopping.limited(0.05), stopping.working():
         stopping.check()
         time.sleep(0.06)
@@ -103,7 +99,7 @@ def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once() -> No
     assert signal.signal(signal.SIGALRM, before) == signal.SIG_DFL
 
 
-def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path, monkeypatch):
     np.savez(tmp_path / "table.npz", X=np.ones((400_000, 40), np.float32), y=np.arange(400_000) % 2)
     blocks, update = list[int](), RunningMoments.update
 
@@ -120,9 +116,7 @@ def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeyp
 
 
 @pytest.mark.timeout(60)  # else it waits for itself
-def test_waiting_for_a_feature_store_ends_on_request(
-    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_for_a_feature_store_ends_on_request(tmp_path, tables, capsys):
     command = [str(tables / "values.npz"), "--features-dir", str(tmp_path / "features"), "--centers", "20"]
     command += ["--sigma2", "1", *SERIAL, "--run-dir"]
     assert main([*command, str(tmp_path / "first"), "-q"]) == 0
@@ -135,43 +129,8 @@ def test_waiting_for_a_feature_store_ends_on_request(
     assert re.search("stopped by the time limit; continue with: .* --resume auto", error)
 
 
-def test_a_solve_goes_on_from_its_checkpoint(
-    tables: Path,
-    features: Path,
-    finished_run: TrainedRuns,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Every session is stopped some records further in the same solve, which ends with the same bytes all the same."""
-    case, run, on_record = CASES["plain steps"], tmp_path / "with space", SolveProgress.on_record
-    whole = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
-    steps: list[str] = []
-
-    def asked(progress: SolveProgress, record: Record, state: SolverState) -> None:
-        if len(state.records) == 4 * (len(steps) + 1) and len(steps) < 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        on_record(progress, record, state)
-
-    def look() -> None:
-        steps.append(max((path.name for path in (run / "checkpoints").glob("*/step-*")), default="none is left"))
-        assert len(list((run / "checkpoints").glob("*/step-*"))) <= 2
-
-    monkeypatch.setattr(SolveProgress, "on_record", asked)
-    data = case.dataset(tables)
-    line = [data, "--run-dir", run, "--features-dir", features, *case.arguments, "--checkpoint-every", "1h"]
-    assert until_done(line, after=look) == 4
-    told = f"stopped by SIGTERM; continue with: python -m pipeline.train {data} --run-dir '{run}' --resume auto\n"
-    assert capsys.readouterr().err == 3 * told
-    assert steps[0] < steps[1] < steps[2], "it got further in each session"
-    assert steps[3] == "none is left"
-    assert model_bytes(run) == model_bytes(whole)
-
-
 @pytest.mark.parametrize(("name", "run"), [("with space.npz", "run"), ("-x.npz", "run"), ("-x.npz", "-run")])
-def test_the_command_it_prints_continues_and_stops_no_more(
-    tmp_path: Path, name: str, run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_it_prints_continues_and_stops_no_more(tmp_path, name, run, capsys, monkeypatch):
     """A time limit holds for the session that was given it."""
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).normal(size=(60, 2))

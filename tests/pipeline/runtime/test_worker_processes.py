@@ -34,7 +34,7 @@ def answers_without_a_key(port: int) -> bool:
 
 
 @pytest.mark.ci
-def test_no_port_answers_without_the_key_of_this_start() -> None:
+def test_no_port_answers_without_the_key_of_this_start():
     before = listening_ports()  # of clusters that other tests have open
     with open_executor("processes", 1, 1, 2**30) as opened:
         assert [result.value for result in opened.run(abs, [-1])] == [1]
@@ -55,9 +55,7 @@ def settings_there(keys: list[str]) -> list[object]:
 
 
 @pytest.mark.ci
-def test_settings_of_dask_that_a_user_has_for_clusters_do_not_matter(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_settings_of_dask_that_a_user_has_for_clusters_do_not_matter(monkeypatch, tmp_path):
     """In the environment, which workers read themselves, and in this process."""
     theirs = {
         "distributed.comm.timeouts.tcp": "10s",
@@ -96,9 +94,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "dying"
 
 
-def test_a_worker_process_that_does_not_start_is_one_line(
-    dying: Path, tables: Path, features: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_process_that_does_not_start_is_one_line(dying, tables, features, tmp_path, capfd):
     dying.touch()
     line = [str(tables / "values.npz"), "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
     assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == 69
@@ -108,7 +104,7 @@ def test_a_worker_process_that_does_not_start_is_one_line(
 
 
 @pytest.mark.ci
-def test_workers_that_do_not_come_back_end_the_run(dying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_do_not_come_back_end_the_run(dying, monkeypatch):
     monkeypatch.setattr(dask_executor, "_LOOK_SECONDS", 0)
     monkeypatch.setattr(dask_executor, "TOLD_SECONDS", 0.5)
     told: list[str] = []
@@ -136,7 +132,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.ci
-def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+def test_workers_end_with_a_driver_that_is_killed(tmp_path):
     (script := tmp_path / "held.py").write_text(HELD)
     code = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
     with held_python(code) as process:

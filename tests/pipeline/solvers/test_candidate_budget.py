@@ -27,7 +27,7 @@ FITS = st.builds(
 
 
 @given(FITS, st.floats(0.1, 1e6), st.integers(GIB, 2**40))
-def test_it_is_the_largest_of_two_figures_that_fits(fit: Fit, budget: float, memory: int) -> None:
+def test_it_is_the_largest_of_two_figures_that_fits(fit, budget, memory):
     def fits(m: int) -> bool:
         in_time = m <= LEAST_CENTERS or fit.operations(m, budget) <= budget * OPERATIONS_A_SECOND
         return in_time and fit.memory_bytes(m) <= memory

@@ -1,7 +1,5 @@
 """Every quantity of the paper against dense formulas in the samples, and the descent of F."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

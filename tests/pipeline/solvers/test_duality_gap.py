@@ -1,7 +1,5 @@
 """The certificate against the samples, a second library, and screening that must be safe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +55,7 @@ def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, size):
 @pytest.mark.parametrize("penalty", [1e-12, 1e-9])
 @pytest.mark.parametrize("width", [10.0, 100.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: float, penalty: float) -> None:
+def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed, width, penalty):
     """Rows four times, wide kernels, an intercept: the gap of the same weights in 80 bits is up to 6e4 times larger."""
     draw = np.random.default_rng(seed)
     X = np.repeat(draw.normal(size=(60, 3)), 4, axis=0)
@@ -72,7 +70,7 @@ def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: fl
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_the_gap_counts_what_constant_columns_lose(sign: float) -> None:
+def test_the_gap_counts_what_constant_columns_lose(sign):
     """One is constant to rounding, the score that it would have is above τ: by y alone, or only at the other weight."""
     u, v = np.random.default_rng(0).normal(size=(2, 240))
     K, y = np.stack([1.0 + 1e-8 * (v + sign * u), u], axis=1), u + v
@@ -84,7 +82,7 @@ def test_the_gap_counts_what_constant_columns_lose(sign: float) -> None:
 
 @pytest.mark.parametrize("penalty", [1e-5, 1e-1])
 @pytest.mark.parametrize("scale", [1.0, 8.0, 30.0, 1e3, 1e6])
-def test_the_gap_counts_the_rounding_of_kernel_values(scale: float, penalty: float) -> None:
+def test_the_gap_counts_the_rounding_of_kernel_values(scale, penalty):
     """Inputs of any size, as they come, and a width of 1: over exact values the gap was up to 1e8 times larger."""
     draw = np.random.default_rng(0)
     X = (scale * draw.normal(size=(60, 3)))[draw.integers(0, 60, 240)] + draw.normal(size=(240, 3))
@@ -99,7 +97,7 @@ def test_the_gap_counts_the_rounding_of_kernel_values(scale: float, penalty: flo
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("heavy", [1e4, 1e8])
 @pytest.mark.parametrize("penalty", [1e-7, 1e-5])
-def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, intercept: bool) -> None:
+def test_the_gap_counts_the_units_of_the_sums(penalty, heavy, *, intercept):
     """A row far from all candidates that weighs as much as all others leaves the sums of those few digits."""
     draw = np.random.default_rng(0)
     X, s = draw.normal(size=(240, 2)), np.ones(240)
@@ -121,7 +119,7 @@ def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, i
 
 
 @pytest.mark.parametrize("penalty", [1e-9, 1e-7, 1e-5])
-def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float) -> None:
+def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty):
     """Errors of one sign do not make up for each other: all rows but 24 are so far that a block adds 0.4 of a unit."""
     draw = np.random.default_rng(0)
     near, n_blocks, rows = draw.normal(size=(24, 2)), 295, 4096

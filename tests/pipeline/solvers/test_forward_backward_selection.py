@@ -7,7 +7,7 @@ import pytest
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_functions import KERNELS, Kernel
+from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.forward_backward_selection import drop, forward, select
 from pipeline.solvers.greedy_choice import (
@@ -21,7 +21,7 @@ SMALL_SLABS = {"SLAB_ROWS": 3, "STRIPE": 5, "BACK_BLOCK": 5}  # columns are work
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("slabs", [{}, SMALL_SLABS], ids=["usual slabs", "small slabs"])
-def test_forward_takes_what_lowers_the_error_most(monkeypatch, slabs: dict[str, int], intercept: bool) -> None:
+def test_forward_takes_what_lowers_the_error_most(monkeypatch, slabs, intercept):
     for name, size in ({"forward_size": lambda n: 0} | slabs).items():
         monkeypatch.setattr(greedy, name, size)
     K, Y = selection_data(1)
@@ -40,9 +40,7 @@ def test_forward_takes_what_lowers_the_error_most(monkeypatch, slabs: dict[str, 
 @pytest.mark.parametrize("size", [5, 6, 14])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
-    monkeypatch, kernel: type[Kernel], intercept: bool, size: int
-) -> None:
+def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(monkeypatch, kernel, intercept, size):
     """Four classes, each against all others; of 14 columns, some are settled before the others are dropped."""
     monkeypatch.setattr(greedy, "CLEARLY", 1e-6)
     if size == 6:
@@ -59,7 +57,7 @@ def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
     np.testing.assert_allclose(found.reductions[1:], -np.diff(errors), rtol=1e-5)
 
 
-def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> None:
+def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch):
     """The damping is never so small that it would: of a polynomial kernel of rank 10, and targets that are noise."""
     monkeypatch.setattr(greedy, "DAMPING", 0.0)
     for seed in range(20):
@@ -73,7 +71,7 @@ def test_the_last_bit_does_not_decide_among_dependent_columns(monkeypatch) -> No
         assert len({tuple(way.chosen) for way in ways}) == 1
 
 
-def test_copies_are_refused() -> None:
+def test_copies_are_refused():
     rng = np.random.default_rng(1)
     points = rng.uniform(-3, 3, (40, 2)).astype(np.float32)
     rows = rng.uniform(-3, 3, (500, 2)).astype(np.float32)
@@ -87,7 +85,7 @@ def test_copies_are_refused() -> None:
     ("dimensions", "width"),
     [(1, 2.0), *(pytest.param(*case, marks=pytest.mark.ci) for case in ((2, 18.0), (2, 72.0), (8, 18.0)))],
 )
-def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, width: float) -> None:
+def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions, width):
     """Columns that few others span to eight digits still lower the error: what is chosen serves as well as all do."""
     rng = np.random.default_rng(2)
     points = rng.uniform(-1, 1, (160, dimensions))
@@ -109,7 +107,7 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
     assert error(found.chosen) <= 1.02 * error(np.arange(160)) + 1e-4
 
 
-def test_what_cannot_be_chosen() -> None:
+def test_what_cannot_be_chosen():
     K, Y = selection_data(11)
     assert len(select(statistics_of(K, np.zeros_like(Y)), 5, intercept=False).chosen) == 0
     assert len(select(statistics_of(K, np.ones_like(Y)), 5, intercept=True).chosen) == 0
@@ -121,7 +119,7 @@ def test_what_cannot_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
+def test_hold_out_curve_is_that_of_the_best_ridge(intercept):
     fit, hold_out = statistics_of(*selection_data(13, n=60, m=25)), statistics_of(*selection_data(13, n=90, m=25))
     sizes = np.array([3, 25])
     curve = held_out_curve(fit, hold_out, sizes, intercept=intercept)
@@ -137,7 +135,7 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
-def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, intercept: bool) -> None:
+def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least, size, intercept):
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
     statistics = statistics_of(*selection_data(5, n=300, m=60))
     whole = select(statistics, size, intercept=intercept)
@@ -151,7 +149,7 @@ def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: i
     assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)
 
 
-def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
+def test_few_that_are_followed_choose_nearly_as_well(monkeypatch):
     """A gain that rises meanwhile waits for the next block; else the choice is the same, whatever the threads."""
     statistics = statistics_of(*selection_data(11, n=500, m=240))
     usual = forward(statistics, 90, intercept=True)  # all are followed
@@ -167,7 +165,7 @@ def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
     assert np.array_equal(again.reductions, few.reductions)
 
 
-def test_every_candidate_has_one_turn() -> None:
+def test_every_candidate_has_one_turn():
     for n, at_once, kept in ((100, 30, 20), (100, 99, 66), (31, 30, 20), (100, 100, 50)):
         drawn = candidate_batches(n, at_once, kept, seed=3)
         assert sorted(np.concatenate(drawn).tolist()) == list(range(n))

@@ -12,7 +12,7 @@ BEFORE = draw.exponential(1.0, 400)
 ONES = np.ones(400)
 
 
-def test_a_small_gain_of_most_rows_is_one() -> None:
+def test_a_small_gain_of_most_rows_is_one():
     """The means alone could not tell: their own standard error is 5 %."""
     after = 0.99 * BEFORE + 0.02 * draw.standard_normal(400)
     assert is_better(BEFORE, after, ONES, 400)
@@ -20,14 +20,14 @@ def test_a_small_gain_of_most_rows_is_one() -> None:
     assert not is_better(BEFORE, 0.999 * BEFORE, ONES, 400), "certain, and too little"
 
 
-def test_one_row_decides_nothing() -> None:
+def test_one_row_decides_nothing():
     after = BEFORE + 0.01 * draw.standard_normal(400)
     after[7] -= 200.0
     assert after.mean() < 0.6 * BEFORE.mean()
     assert not is_better(BEFORE, after, ONES, 400)
 
 
-def test_a_heavy_row_decides_nothing_and_weights_no_more_than_rows_do() -> None:
+def test_a_heavy_row_decides_nothing_and_weights_no_more_than_rows_do():
     after, weights = BEFORE + 0.01, ONES.copy()
     after[0], weights[0] = BEFORE[0] - 0.05, 400.0
     assert np.average(after, weights=weights) < np.average(BEFORE, weights=weights)
@@ -39,7 +39,7 @@ def test_a_heavy_row_decides_nothing_and_weights_no_more_than_rows_do() -> None:
     assert found < 0.25 * 400, "by chance one in six"
 
 
-def test_equal_rows_count_once() -> None:
+def test_equal_rows_count_once():
     after = BEFORE - 0.1 * draw.standard_normal(400) - 0.008
     few = (BEFORE - after).std() / (BEFORE - after).mean()
     assert is_better(BEFORE, after, ONES, 2 * few**2)
@@ -47,7 +47,7 @@ def test_equal_rows_count_once() -> None:
 
 
 @pytest.mark.parametrize("n_outputs", [1, 4])
-def test_the_log_loss_is_that_of_the_best_temperature(n_outputs: int) -> None:
+def test_the_log_loss_is_that_of_the_best_temperature(n_outputs):
     f = draw.standard_normal((300, n_outputs))
     truth = np.argmax(np.column_stack([np.zeros(300), f] if n_outputs == 1 else [f]) + draw.gumbel(size=(300, 1)), 1)
     truth = np.where(draw.random(300) < 0.2, draw.integers(0, max(n_outputs, 2), 300), truth)

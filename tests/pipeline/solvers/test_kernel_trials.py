@@ -86,9 +86,7 @@ EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: ker
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("kernel", "n_folds"), [(GAUSSIAN, 1), (GAUSSIAN, 5), (PRODUCT, 1)])
-def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(
-    kernel: type[Kernel], n_folds: int, weighted: bool
-) -> None:
+def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel, n_folds, weighted):
     X, y = waves()
     sample = sample_of(X, y)
     if n_folds > 1:
@@ -121,9 +119,7 @@ def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_wrong(
-    n_classes: int, weighted: bool
-) -> None:
+def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_wrong(n_classes, weighted):
     X, y = waves()
     sample = sample_of(X, np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes)))
     if weighted:
@@ -147,7 +143,7 @@ def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_w
 
 
 @EVERY_KERNEL
-def test_a_trial_that_cannot_be_computed_has_lost(kernel: type[Kernel]) -> None:
+def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     """Where the width or rows are no float32 numbers; the widths beside it are tried."""
     sample = sample_of(*waves(60))
     assert try_kernel(sample, start(sample, kernel, 1e-90)).error == math.inf
@@ -158,7 +154,7 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel: type[Kernel]) -> None:
     assert best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
 
 
-def test_a_metric_finds_the_directions_that_matter() -> None:
+def test_a_metric_finds_the_directions_that_matter():
     rng = np.random.default_rng(4)
     X = rng.normal(size=(1200, 8))
     direction = rng.normal(size=8) / np.sqrt(8)
@@ -184,7 +180,7 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
     assert again.error <= best.error * 1.01, "from what was found"
 
 
-def test_the_other_kernel_learns_a_scale_for_each_feature() -> None:
+def test_the_other_kernel_learns_a_scale_for_each_feature():
     rng = np.random.default_rng(6)
     X = rng.normal(size=(900, 8))
     sample = sample_of(X, np.sign(X[:, 2]) * (1 + 0.5 * X[:, 5]) + 0.05 * rng.normal(size=900))
@@ -219,14 +215,14 @@ def trials_of(errors: str) -> list[Trial]:
         ("p0.5 *p0.499 c0.3 d0.299", 35, 2),
     ],
 )
-def test_what_may_be_chance_is_not_taken(errors: str, n_held_out: int, expected: int) -> None:
+def test_what_may_be_chance_is_not_taken(errors, n_held_out, expected):
     trials = trials_of(errors)
     assert choose(trials, n_held_out) is trials[expected]
     if errors.startswith("p") and "*" not in errors:
         assert simplest(trials, n_held_out) is trials[expected]
 
 
-def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
+def test_inputs_with_units_of_their_own_stay_on_one_scale():
     """Of pixels, those that hardly vary tell little: z-scores blow them up."""
     rng = np.random.default_rng(8)
     deviations = np.repeat([1.0, 0.02], [4, 16])
@@ -244,7 +240,7 @@ def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
     assert len(search_kernel(replace(sample, common=common), GAUSSIAN, asked)) == 1, "with --scale none"
 
 
-def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> None:
+def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales():
     rng = np.random.default_rng(5)
     points, gradients = rng.normal(size=(200, 4)), rng.normal(size=(50, 4)) * [1.0, 2.0, 0.5, 0.0]
     expected = gradients.T @ gradients / 50
@@ -258,7 +254,7 @@ def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> No
         np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
 
 
-def test_direction_is_that_of_the_dense_inverse() -> None:
+def test_direction_is_that_of_the_dense_inverse():
     """The recursion on the last pairs, written out with matrices."""
     rng = np.random.default_rng(0)
     hessian = np.diag(rng.uniform(0.5, 20, 12))
@@ -277,7 +273,7 @@ def test_direction_is_that_of_the_dense_inverse() -> None:
     np.testing.assert_allclose(direction(gradient, curvature), -inverse @ gradient, rtol=1e-5, atol=1e-8)
 
 
-def test_it_finds_the_end_of_a_curved_valley() -> None:
+def test_it_finds_the_end_of_a_curved_valley():
     x, curvature = np.full(10, -1.2), Curvature.nothing(10)
     for _ in range(400):
         gradient = rosen_der(x)
@@ -289,7 +285,7 @@ def test_it_finds_the_end_of_a_curved_valley() -> None:
     np.testing.assert_allclose(x, 1.0, atol=1e-4)
 
 
-def test_features_that_rounds_have_put_to_sleep_are_woken() -> None:
+def test_features_that_rounds_have_put_to_sleep_are_woken():
     """Two that matter together alone: neither has a slope while the other's scale is tiny."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(1500, 12))

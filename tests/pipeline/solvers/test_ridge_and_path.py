@@ -36,7 +36,7 @@ def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: bool) -> None:
+def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept):
     K, Y = columns(n=120, m=60)
     fit, held = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:])
     found = refit(fit, held, statistics_of(K, Y), intercept=intercept)
@@ -52,7 +52,7 @@ def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: 
     assert np.allclose(found.weights.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
 
 
-def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
+def test_ridges_go_on_until_a_larger_one_is_worse():
     """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
     K, Y = columns(n=120, m=60)
     Y = 0.05 * Y + np.random.default_rng(3).normal(size=Y.shape)
@@ -65,7 +65,7 @@ def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
 
 
 @pytest.mark.parametrize("start", [-13, -6, -2, 6])
-def test_a_ridge_followed_downhill_is_the_best_of_all(start: int) -> None:
+def test_a_ridge_followed_downhill_is_the_best_of_all(start):
     K, Y = columns(n=120, m=60)
     Y = Y + np.random.default_rng(3).normal(size=Y.shape)
     fit, held, everything = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y)
@@ -80,7 +80,7 @@ def test_a_ridge_followed_downhill_is_the_best_of_all(start: int) -> None:
     assert start in (-13, 6) or set(found.held_out_errors) < set(best.held_out_errors)
 
 
-def test_refit_survives_duplicate_columns() -> None:
+def test_refit_survives_duplicate_columns():
     K, Y = columns()
     double = np.hstack([K, K])
     both = statistics_of(double, Y)
@@ -90,7 +90,7 @@ def test_refit_survives_duplicate_columns() -> None:
     assert np.allclose(double @ found.weights.weights, twin.predict(K), atol=1e-6)
 
 
-def test_all_weights_are_zero_at_the_largest_penalty_and_not_below() -> None:
+def test_all_weights_are_zero_at_the_largest_penalty_and_not_below():
     K, Y = columns()
     largest = penalty_max(K.T @ Y)
     for factor, empty in ((1.0001, True), (0.98, False)):
@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Curve, set[int], int, int, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_search_ends_and_takes_the_penalty(case: str) -> None:
+def test_the_search_ends_and_takes_the_penalty(case):
     curve, not_converged, expected, n_tried, words = CASES[case]
     calls: list[tuple[int, float]] = []
 
@@ -176,7 +176,7 @@ def left_out(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes: int, intercept: bool) -> None:
+def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes, intercept):
     given = X, columns, truth, weights, held_out = rows(n_classes)
     signs, expected = signs_of(truth, n_classes), dict[tuple[float, int], tuple[float, ...]]()
     for x, label in zip(X, truth, strict=True):
@@ -194,7 +194,7 @@ def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes: int,
     np.testing.assert_allclose(found, wanted, rtol=1e-8)
 
 
-def test_rows_that_determine_their_own_values_do_not_count() -> None:
+def test_rows_that_determine_their_own_values_do_not_count():
     X, columns, truth, weights, held_out = rows(2)
     columns[0] = 0.0
     columns[:, 4] = np.arange(len(X)) == 0

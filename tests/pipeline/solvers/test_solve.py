@@ -1,7 +1,5 @@
 """The whole solve: bad statistics refused, optimum, certificate, resume to the same bytes, degenerate problems."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace

@@ -1,19 +1,15 @@
 """Equal rows, and rows of one group, are held out together: by the command and the estimators."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
 
 from cases import SERIAL
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
-from pipeline.datasets.open_data import open_data
-from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators import SLKLClassifier
 from pipeline.train import main
 from runs import keeping_statistics, train
 from sources import write_zarr
@@ -45,7 +41,7 @@ def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["csv", *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("npz", "zarr"))])
-def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
+def test_no_group_is_split(table, tmp_path, kind):
     data = write(tmp_path, table, kind)
     with keeping_statistics():
         report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
@@ -68,38 +64,8 @@ def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: s
     assert 0 < n_held_out < n_train
 
 
-@pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])
-def test_identities_of_data_say_which_array_is_which(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
-    """With a test part of its own, since a split that heeds groups is another."""
-    files = parts_of(table, tmp_path, kind)
-    numbers = {"v": table["X"][:, 0] ** 2, "w": table["X"][:, 1] ** 2}
-    np.savez(tmp_path / "numbers.npz", X=table["X"], **numbers)
-    swapped = [SourceSpec(str(tmp_path / "numbers.npz"), target=one, weights=two) for one, two in ("vw", "wv")]
-    specs = [replace(files, **roles) for roles in ({"groups": "g"}, {"weights": "g"})]
-    specs += [replace(files, groups="g", weights="g")] if kind in ("npz", "zarr") else []
-    found = [json.dumps(open_data(spec).identity, sort_keys=True) for spec in (files, *specs, *swapped)]
-    assert len(set(found)) == len(found)
-    assert not any("roles" in found[k] for k in (0, 2)), "data without groups are described without roles"
-
-
-def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpec:
-    """Return data with a test part of its own, and a column g of groups, all above 0."""
-    columns, ends = table | {"g": table["g"] + 1}, {"train": slice(400), "test": slice(400, None)}
-    if kind in ("npz", "zarr"):
-        named = "{0}_{1}" if kind == "npz" else "{1}/{0}"
-        parts = {named.format(name, part): of[rows] for name, of in columns.items() for part, rows in ends.items()}
-        return SourceSpec(str(write(folder, parts, kind)))
-    paths = []
-    for part, rows in ends.items():
-        (folder / part).mkdir()
-        paths.append(write(folder / part, {name: of[rows] for name, of in columns.items()}, kind))
-    return SourceSpec(str(paths[0]), test=str(paths[1]))
-
-
 @pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])
-def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
-    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str]
-) -> None:
+def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(table, tmp_path, capsys, asked):
     y = np.arange(300) % 3
     X = table["X"][:300] + y[:, None]
     parts = {f"{name}_{part}": of for name, of in (("X", X), ("y", y)) for part in ("train", "test")}
@@ -120,7 +86,7 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
 
 
-def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) -> None:
+def test_estimators_refuse_groups_that_are_none(table):
     X, y = table["X"], table["y"]
     machine = SLKLClassifier(random_state=0)
     for groups, words in (
@@ -132,7 +98,7 @@ def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) ->
             machine.fit(X, y, groups=groups)
 
 
-def test_copies_of_rows_change_no_choice() -> None:
+def test_copies_of_rows_change_no_choice():
     """Neither as rows nor as weights, of all rows or of one class, in whatever order."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(130, 2))
@@ -144,21 +110,3 @@ def test_copies_of_rows_change_no_choice() -> None:
     fresh = rng.normal(size=(500, 2))
     np.testing.assert_allclose(copied.predict_proba(fresh), machine.predict_proba(fresh), atol=1e-5)
     assert copied.sigma2_ == pytest.approx(machine.sigma2_)
-
-
-@pytest.mark.ci
-def test_groups_keep_near_copies_from_choosing() -> None:
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(60, 4))
-    y = (X[:, 0] + 0.8 * rng.normal(size=60) > 0).astype(int)
-    groups = np.repeat(np.array([f"patient {k}" for k in range(60)], object), 10)
-    near, labels = np.repeat(X, 10, 0) + 1e-4 * rng.normal(size=(600, 4)), np.repeat(y, 10)
-    fresh = rng.normal(size=(2000, 4))
-    truth = (fresh[:, 0] + 0.8 * rng.normal(size=2000) > 0).astype(int)
-    losses = [
-        log_loss(truth, SLKLClassifier(random_state=0).fit(near, labels, groups=of_rows).predict_proba(fresh))
-        for of_rows in (None, groups)
-    ]
-    assert losses[1] < 0.75 * losses[0]
-    with pytest.raises(ValueError, match="one for each row, is needed"):
-        SLKLRegressor().fit(near, labels, groups=groups[:5])

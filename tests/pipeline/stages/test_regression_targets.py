@@ -33,7 +33,7 @@ def train(root: Path, X: np.ndarray, y: np.ndarray, *arguments: str, name: str =
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "product-laplace"])
-def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_path: Path, kernel: str) -> None:
+def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_path, kernel):
     """Objective and gap, recomputed from the saved weights and columns that no float32 has rounded."""
     X, y = table()
     y = 2e5 + 1.15e5 * y
@@ -58,7 +58,7 @@ def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_p
     assert report["penalty"] == pytest.approx(1e-7 * np.abs(K.T @ (y - y.mean())).max() ** 2, rel=1e-7)
 
 
-def test_an_edge_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edge_is_warned_of(tmp_path, capsys):
     X, noise = table()[0], np.random.default_rng(6).normal(size=900)
     train(tmp_path, X, noise, "--penalty", "auto", "--sigma2", "0.01", "--centers", "200")
     assert "weights that are all zero" in capsys.readouterr().err

@@ -57,7 +57,7 @@ MARKS = dict.fromkeys(("one for each class", "a selection in rounds, regression"
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
-def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str) -> None:
+def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path, case):
     """Not a candidate, not drawn, held out or counted: the same bytes, also on the fly."""
     rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
     train_weights, test_weights = rows["w"] > 0, test_rows["w"] > 0
@@ -80,7 +80,7 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str)
     ("classes", "kernel", "rounds"),
     [(True, "gaussian", True), (False, "gaussian", False), (True, "product-laplace", False)],
 )
-def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:
+def test_a_row_of_weight_3_is_three_rows(tmp_path, classes, kernel, rounds):
     """With the same candidates: objectives, certificates, weights, and errors on the test part."""
     rows, test_rows = (rows_of(n, classes=classes, seed=n) for n in (300, 80))
     rows = cut(rows, rows["w"] > 0)
@@ -112,7 +112,7 @@ def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: 
         np.testing.assert_allclose(factors * counts, counts.sum() / len(counts))
 
 
-def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path: Path, capsys: Any) -> None:
+def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys):
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 200))
     data = save(tmp_path / "table.npz", rows, test_rows)
     asked = ("--centers", "40", "--select", "greedy:20", *WEIGHTED, *BALANCED)
@@ -141,7 +141,7 @@ def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path: Path, c
     assert "test error by weight" not in "\n".join(table(report))
 
 
-def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path: Path, capsys: Any) -> None:
+def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
     """Left out of the inputs, also by a model of it, which takes files with the column and without it."""
     rows = rows_of(300, classes=False)
     columns = np.column_stack([rows["X"][:, 0], rows["w"], rows["X"][:, 1:], rows["y"]])

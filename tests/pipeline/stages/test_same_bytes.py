@@ -13,7 +13,7 @@ from pipeline import report
 from pipeline.kernels import exact_sums
 from pipeline.runtime import row_pass, run_folder
 from pipeline.train import main
-from runs import TrainedRuns, model_bytes, report_of, train
+from runs import model_bytes, report_of, train
 from stopping_points import STOPS, stop_amid_passes, stop_at_commits, until_done
 
 THREADS = ("--scheduler", "threads")
@@ -53,9 +53,8 @@ def combinations() -> Iterator[object]:
 
 @pytest.mark.parametrize(("case", "way", "stop"), list(combinations()))
 def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
-    finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    case: str, way: str, stop: str,
-) -> None:  # fmt: skip
+    finished_run, tables, features, tmp_path, monkeypatch, case, way, stop
+):
     table, run = CASES[case].dataset(tables), tmp_path / "run"
     reference = finished_run(*CASES[case].arguments, *SERIAL, dataset=table)
     if stop == "amid passes":
@@ -78,9 +77,7 @@ def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
 
 
 @pytest.mark.parametrize("case", ["one for each class", pytest.param("rounds, weights", marks=pytest.mark.ci)])
-def test_threads_that_share_their_sums_make_the_same_bytes(
-    tables: Path, features: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_share_their_sums_make_the_same_bytes(tables, features, tmp_path, case, monkeypatch):
     """As those of a large Gram do: here 8 KiB are large, and a tile has 16 columns."""
     monkeypatch.setattr(row_pass, "OWN_SUMS_BYTES", 2**13)
     monkeypatch.setattr(exact_sums, "TILE_COLUMNS", 16)
@@ -111,9 +108,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
-    finished_run: TrainedRuns, tables: Path, tmp_path: Path, resume: Resume, kind: str
-) -> None:
+def test_all_that_is_done_with_a_finished_run_needs_no_statistics(finished_run, tables, tmp_path, resume, kind):
     finished = finished_run(*CASES[kind].arguments, *SERIAL, dataset=CASES[kind].dataset(tables))
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     assert not (run / "statistics").exists()
@@ -127,9 +122,7 @@ def test_all_that_is_done_with_a_finished_run_needs_no_statistics(
     assert report_of(run)["stages"]["statistics"]["items"] == report_of(finished)["stages"]["statistics"]["items"]
 
 
-def test_a_kill_while_the_statistics_are_removed_leaves_a_whole_run(
-    finished_run: TrainedRuns, tables: Path, tmp_path: Path, resume: Resume
-) -> None:
+def test_a_kill_while_the_statistics_are_removed_leaves_a_whole_run(finished_run, tables, tmp_path, resume):
     kind = "a selection"
     finished = finished_run(*CASES[kind].arguments, *SERIAL, dataset=CASES[kind].dataset(tables), statistics=True)
     run = Path(shutil.copytree(finished, tmp_path / "run"))

@@ -11,7 +11,7 @@ LINE = '{"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "
 
 
 @pytest.mark.parametrize("written", ["", LINE[:-5], '{"a": {"b": 1}'])
-def test_what_is_half_written_is_not_shown(tmp_path: Path, written: str) -> None:
+def test_what_is_half_written_is_not_shown(tmp_path, written):
     (path := tmp_path / "0.jsonl").write_text(f"{LINE}\n")
     assert "12.5" in latest_note([path])
     path.write_text(written)
@@ -19,7 +19,7 @@ def test_what_is_half_written_is_not_shown(tmp_path: Path, written: str) -> None
 
 
 @pytest.mark.parametrize("step", ["stat", "read_text"])
-def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_file_may_vanish_at_any_step(tmp_path, monkeypatch, step):
     """As when the driver takes the records of a finished solve between two looks of the progress thread."""
     (path := tmp_path / "0.jsonl").write_text(LINE)
     plain = getattr(Path, step)

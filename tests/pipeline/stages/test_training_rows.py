@@ -8,7 +8,7 @@ from pipeline.stages.training_rows import row_grid
 
 
 @given(n_rows=st.integers(0, 10**7), n_columns=st.integers(1, 10**6), sums_bytes=st.integers(0, 2**36))
-def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int, sums_bytes: int) -> None:
+def test_blocks_cover_each_row_once_and_are_bounded(n_rows, n_columns, sums_bytes):
     grid = row_grid("train", n_rows, n_columns, sums_bytes)
     assert grid.block_rows % 32 == 0
     assert 32 <= grid.block_rows <= rows.MOST_ROWS

@@ -54,15 +54,7 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
         *(pytest.param(of, (), False, marks=pytest.mark.ci) for of in (False, True)),
     ],
 )
-def test_gradient_is_that_of_differences(
-    place: Path,
-    tmp_path: Path,
-    intercept: bool,
-    weighted: tuple[str, ...],
-    sampled: bool,
-    request: pytest.FixtureRequest,
-    monkeypatch: Any,
-) -> None:
+def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, sampled, request, monkeypatch):
     """Of the objective with the weights solved out, at a few numbers of a few centers, on all rows or a sample."""
     if sampled:
         request.getfixturevalue("small_samples")
@@ -99,8 +91,8 @@ SAMPLED = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
 
 @pytest.mark.ci
 def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
-    place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, tmp_path, small_samples, monkeypatch
+):
     data = {"dataset": place / "smooth.npz"}
     report = train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, **data)
     levels = report["moves"]["levels"]
@@ -126,7 +118,7 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
     assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
 
 
-def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path) -> None:
+def test_the_error_falls_and_report_and_page_say_by_how_much(place):
     stay, move = report_of(place / "stay"), report_of(place / "move")
     assert move["mse"] < 0.4 * stay["mse"]
     assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
@@ -143,7 +135,7 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path) -> Non
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
-def test_moved_centers_are_no_training_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moved_centers_are_no_training_rows(place, capsys):
     stay, move = load_model(place / "stay" / "model"), load_model(place / "move" / "model")
     assert (stay.center_index >= 0).all()
     assert (move.center_index == -1).all()
@@ -155,7 +147,7 @@ def test_moved_centers_are_no_training_rows(place: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.ci
-def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
+def test_refitted_centers_move_as_well(place, tmp_path):
     asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge", "--set", "seed=2", *SERIAL)
     data = {"dataset": place / "smooth.npz"}
     stay = train(tmp_path / "stay", place / "features", *asked, **data)
@@ -165,7 +157,7 @@ def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
     assert move["hold_out"]["ridge"] != stay["hold_out"]["ridge"]
 
 
-def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: Path, tmp_path: Path) -> None:
+def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place, tmp_path):
     """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
     asked, data = (
         ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", "--set", "seed=2", *SERIAL),
@@ -179,7 +171,7 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
     assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
 
 
-def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
+def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path):
     """36 000 rows, most copies of a few of 64: copies are drawn together, so that no sample has its share."""
     X = np.floor(64 * np.random.default_rng(0).random((36_000, 1)) ** 4)
     np.savez(tmp_path / "copies.npz", X=X, y=np.sin(X[:, 0] / 9))
@@ -190,9 +182,7 @@ def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [0.1, 1e3, 1e30])
-def test_centers_move_alike_for_targets_in_any_unit_however_long_the_first_step_is(
-    first: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_centers_move_alike_for_targets_in_any_unit_however_long_the_first_step_is(first, monkeypatch):
     """A step after which all columns are zero, or no center is a float32 number, is too long, and no error."""
     monkeypatch.setattr(stage, "FIRST", first)
     rng = np.random.default_rng(0)

@@ -44,9 +44,7 @@ def best(f: np.ndarray, truth: np.ndarray, weights: Any = 1.0, offsets: Any = 0.
 
 @pytest.mark.parametrize(("n", "n_classes", "chance"), [(40, 2, np.inf), (900, 2, 0.0), (30, 5, 0.0), (700, 3, 0.0)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_no_calibration_nearby_has_a_lower_log_loss(
-    n: int, n_classes: int, chance: float, weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_calibration_nearby_has_a_lower_log_loss(n, n_classes, chance, weighted, monkeypatch):
     """Each row counts for its class, and a little for all others; for two classes, nothing but temperature or all."""
     monkeypatch.setattr(temperature, "CHANCE", chance)
     rng = np.random.default_rng([n, n_classes])
@@ -70,7 +68,7 @@ def test_no_calibration_nearby_has_a_lower_log_loss(
 @pytest.mark.parametrize(
     ("size", "above", "share"), [(1.0, 1.5, 0.03), (0.005, 0.0, 0.5), (1e-3, -1.5, 0.2), (30.0, 0.0, 0.5)]
 )
-def test_the_loss_is_the_least_wherever_the_values_lie(size: float, above: float, share: float) -> None:
+def test_the_loss_is_the_least_wherever_the_values_lie(size, above, share):
     """As by scipy's BFGS from the place that was found, of values far from -1 and 1."""
     rng = np.random.default_rng(0)
     truth = (rng.random(1000) < share).astype(int)
@@ -88,7 +86,7 @@ def test_the_loss_is_the_least_wherever_the_values_lie(size: float, above: float
     assert minimize(loss, [1.0, 0.0], method="Nelder-Mead").fun >= least * (1 - 1e-6)
 
 
-def test_two_classes_get_a_bend_and_an_offset_where_these_are_true() -> None:
+def test_two_classes_get_a_bend_and_an_offset_where_these_are_true():
     """Least squares of a rare class: values of 2p - 1, with noise."""
     rng = np.random.default_rng(0)
     p = expit(2.5 * rng.normal(size=4000) - 4)
@@ -101,14 +99,14 @@ def test_two_classes_get_a_bend_and_an_offset_where_these_are_true() -> None:
     assert best(f, (rng.random(4000) < p).astype(int)).offsets
 
 
-def test_rows_that_are_all_right_leave_a_doubt() -> None:
+def test_rows_that_are_all_right_leave_a_doubt():
     truth = np.arange(60) % 3
     f = np.where(truth[:, None] == np.arange(3), 1.0, -1.0)
     # That of which Laplace's rule holds: a row is wrong with a probability of one in 62.
     assert probabilities(f, best(f, truth)).max(axis=1) == pytest.approx(61 / 62, abs=1e-6)
 
 
-def test_where_there_is_nothing_to_find() -> None:
+def test_where_there_is_nothing_to_find():
     truth = np.arange(51) % 3
     f = np.random.default_rng(0).normal(-0.8, 0.4, (51, 3)) + np.eye(3)[truth]
     assert best(f, (truth + 1) % 3) == Calibration(32.0), "the least sure of all"
@@ -148,7 +146,7 @@ def seen_temperature(model: SparseKernelModel, rows: Any) -> float:
     return best(model.decision_function(rows.X[rows.held_out]), rows.y[rows.held_out]).temperature
 
 
-def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(train: Train) -> None:
+def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(train):
     run, model, rows = train("--penalty", "1", "--refit", "ridge")
     found = told(run)["temperature"]
     assert found == pytest.approx(unseen_temperature(run, model, rows, model.center_index), rel=1e-4)
@@ -158,8 +156,8 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(train: Trai
 
 @pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
-    train: Train, tables: Path, features: Path, tmp_path: Path, rounds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    train, tables, features, tmp_path, rounds, monkeypatch
+):
     *_, rows = train("--penalty", "1")
     find, seen = fit_model.find_temperature, list[np.ndarray]()
     monkeypatch.setattr(
@@ -173,7 +171,7 @@ def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
     assert told(run)["seen"] is False
 
 
-def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(train: Train) -> None:
+def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(train):
     run, model, rows = train("--penalty", "1")
     found = told(run)["temperature"]
     assert found == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
@@ -181,9 +179,7 @@ def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(tra
     assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report_of(run)))
 
 
-def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(
-    train: Train,
-) -> None:
+def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(train):
     run, model, rows = train("--penalty", "1", "--set", "statistics.hold_out=0.05")
     K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
     ridge = 1e-5 * np.sum(K**2) / model.n_centers
@@ -193,7 +189,7 @@ def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least
 
 
 @pytest.mark.ci
-def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(train: Train) -> None:
+def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(train):
     run, model, (X, y, *_, held_out) = train("--penalty", "auto")
     layout, points = RunLayout(run), report_of(run)["path"]
     chosen = [point["penalty"] for point in points].index(report_of(run)["penalty"])

@@ -54,9 +54,7 @@ def learned(finished_run: TrainedRuns, data: Path, line: tuple[str, ...]) -> Pat
     return finished_run(*line, dataset=data)
 
 
-def test_files_are_predicted_as_the_run_scored_them(
-    data: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_predicted_as_the_run_scored_them(data, learned, tmp_path, capsys):
     model, report = load_model(learned / "model"), report_of(learned)
     assert evaluate.main([str(learned), "--json"]) == 0
     assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
@@ -70,7 +68,7 @@ def test_files_are_predicted_as_the_run_scored_them(
     np.testing.assert_allclose(written[:, 2], expected[:, 0], atol=rounding)
 
 
-def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_report_tells_which_inputs_matter(learned, line, tmp_path):
     told = report_of(learned)["feature_scales"]
     assert told["names"] == [f"input {j}" for j in range(12)]
     assert told["kind"] == ("metric" if line == METRIC else "diagonal")
@@ -89,7 +87,7 @@ def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ..
     assert all(f"{name} " in words for name in order[:2])
 
 
-def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
+def test_scales_without_gain_are_not_taken(tmp_path):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(1200, 3))
     np.savez(tmp_path / "ball.npz", X=X, y=np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=1200))
@@ -122,9 +120,7 @@ def chosen(shared_folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(("name", "kernel"), [("steps", "product-laplace"), ("smooth", "gaussian")])
-def test_the_kernel_is_that_of_the_lowest_held_out_error(
-    chosen: dict[str, Path], name: str, kernel: str, tmp_path: Path
-) -> None:
+def test_the_kernel_is_that_of_the_lowest_held_out_error(chosen, name, kernel, tmp_path):
     report = report_of(chosen[name])
     assert report["kernel"] == load_model(chosen[name] / "model").kernel.name == kernel
     tried = report["kernels_tried"]
@@ -158,9 +154,7 @@ def sample_of(
     return sample, report
 
 
-def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(tmp_path, monkeypatch):
     """With rows equal to them; of few rows more than these are."""
     monkeypatch.setattr(training_rows, "FOLDED_ROWS", 0)
     X = np.random.default_rng(0).random((500, 3)).astype(np.float32)
@@ -178,9 +172,7 @@ def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
     np.testing.assert_allclose(sample["targets"][:, 0] - sample["X"].sum(axis=1), -X.sum(axis=1).mean(), atol=1e-5)
 
 
-def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X, groups = rng.random((600, 3)).astype(np.float32), rng.integers(0, 40, 600)
     y = {"y_train": X.sum(axis=1), "y_test": X[:9].sum(axis=1), "g_train": groups, "g_test": groups[:9]}

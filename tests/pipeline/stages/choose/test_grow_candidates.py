@@ -53,9 +53,7 @@ def fits_of(run: Path) -> list[tuple[int, float, float]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=["goes on", "ends", "widths", "classes"])
-def test_they_grow_until_two_steps_in_a_row_gain_nothing(
-    grown: dict[tuple[str, str], Path], case: tuple[str, str]
-) -> None:
+def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
     run, report = grown[case], report_of(grown[case])
     losses: dict[int, float] = {}
     for size, _, loss in fits_of(run):
@@ -79,9 +77,7 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(
 
 
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
-def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
-    grown: dict[tuple[str, str], Path], case: tuple[str, str], tables: Path, features: Path, tmp_path: Path
-) -> None:
+def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, tables, features, tmp_path):
     table, report = case[0], report_of(grown[case])
     width = repr(float(read_arrays(RunLayout(grown[case]).candidates)["sigma2"]))
     line = ("--kernel", "gaussian", "--sigma2", width, "--penalty", "none", "--centers", str(report["n_centers"]))
@@ -98,14 +94,7 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("case", [ENDS, GROWS, TRIED])
-def test_sessions_that_end_at_every_commit_make_the_same_model(
-    grown: dict[tuple[str, str], Path],
-    case: tuple[str, str],
-    tables: Path,
-    features: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sessions_that_end_at_every_commit_make_the_same_model(grown, case, tables, features, tmp_path, monkeypatch):
     """Columns that one session joins are made at once by none."""
     run = tmp_path / "run"
     stop_at_commits(monkeypatch, run, range(1000))

@@ -1,6 +1,5 @@
 """Candidates beyond memory, priced at once or on demand: the weights of the Gram of all, from few of its columns."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,9 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])
-def test_the_weights_are_those_of_the_gram_of_all_candidates(
-    case: str, train_classes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_weights_are_those_of_the_gram_of_all_candidates(case, train_classes, tmp_path, monkeypatch):
     dense, made = train_classes("dense", *CASES[case][2:], *EXACT), set[int]()
 
     def grow(*arguments: Any) -> working_set.WorkingSet:
@@ -102,7 +99,7 @@ def test_the_weights_are_those_of_the_gram_of_all_candidates(
 
 
 @pytest.mark.ci
-def test_little_room_drops_what_is_at_zero_or_says_so(train_classes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_little_room_drops_what_is_at_zero_or_says_so(train_classes, capsys):
     whole = train_classes("whole", *CASES["on demand"])
     room = whole["model_n_centers"] + 20
     assert room < whole["columns"]["materialised"]
@@ -118,14 +115,14 @@ def test_little_room_drops_what_is_at_zero_or_says_so(train_classes: Any, capsys
     assert "no room" in capsys.readouterr().err
 
 
-def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -> None:
+def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes):
     report = train_classes("run", *MANY, "--penalty", "1e9", *ON_DEMAND)
     assert report["columns"]["materialised"] == 1
     assert report["model_n_centers"] == 0
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_a_first_column_without_a_weight_lets_others_come_in(train_classes: Any, seed: str) -> None:
+def test_a_first_column_without_a_weight_lets_others_come_in(train_classes, seed):
     words = ("--centers", "15", "--set", "centers.working_set=10", "--penalty", "max:0.6", "--sigma2", "1")
     report = train_classes("few", *words, "--seed", seed)
     assert report["rounds"][0]["working_set"] == 1
@@ -134,7 +131,7 @@ def test_a_first_column_without_a_weight_lets_others_come_in(train_classes: Any,
 
 
 @pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.ci), ON_DEMAND])
-def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[str, ...]) -> None:
+def test_a_tolerance_of_zero_is_met_at_rounding(train_classes, more):
     words = ("--centers", "200", "--sigma2", "2", "--set", "centers.working_set=120", "--tol=0", "--penalty=1", *more)
     report = train_classes("zero", *words)
     assert report["converged"]

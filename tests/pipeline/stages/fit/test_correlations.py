@@ -25,9 +25,7 @@ from runs import model_bytes
 from storage.errors import CannotWriteError
 
 
-def test_scores_are_those_of_dense_columns(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypatch):
     """Of all candidates, half of the tiles, and of some of them, in any order; none are those of a block before."""
     monkeypatch.setattr(correlations, "TILE_ROWS", 64)
     monkeypatch.setattr(correlations, "LINE_ROWS", 48)
@@ -62,7 +60,7 @@ def test_scores_are_those_of_dense_columns(
 
 
 @given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0))
-def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float) -> None:
+def test_what_is_not_evaluated_cannot_violate(seed, scale):
     """|c_mᵀr_new| ≤ τ for every candidate the bound skips, whatever the columns are."""
     rng = np.random.default_rng(seed)
     C, old = rng.normal(size=(30, 20)), rng.normal(size=(30, 3))
@@ -84,7 +82,6 @@ MODES = {
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
 ROWS = 400
-Train = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +108,7 @@ def files_of(run: Run) -> list[Path]:
 
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
 @pytest.mark.ci
-def test_files_that_are_lost_or_damaged_are_made_again(
-    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_files_that_are_lost_or_damaged_are_made_again(train_classes, tmp_path, monkeypatch, mode):
     train_classes("whole", *MODES[mode])
     counts = {"removed": 0, "cut": 0}
 
@@ -134,9 +129,7 @@ def test_files_that_are_lost_or_damaged_are_made_again(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("disk", ["without room", "with room for one file", "that is full later on"])
-def test_a_disk_without_room_keeps_none_and_changes_nothing(
-    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: str
-) -> None:
+def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_path, monkeypatch, disk):
     n = train_classes("kept", *MODES["rounds"])["n_train"]
     free = 8 * (working_set.FREE_GRAMS * 150**2 + working_set.FREE_VALUES * n * 4)
     free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
@@ -158,7 +151,7 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
     assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")
 
 
-def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path: Path) -> None:
+def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path):
     """A growth was cut off, and goes on, or goes another way; a worker of the first one writes when it is gone."""
     X = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
     rows: Any = SimpleNamespace(precision="float32", kernel_of=lambda names: GaussianKernel(X[names], 1.0, np.float32))

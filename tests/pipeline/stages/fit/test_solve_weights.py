@@ -37,7 +37,7 @@ def signs(y: np.ndarray) -> np.ndarray:
     return np.where(y[:, None] == np.arange(3), 1.0, -1.0)
 
 
-def test_the_search_reports_objective_size_held_out_error_and_time(train: Train, rows_of: Any) -> None:
+def test_the_search_reports_objective_size_held_out_error_and_time(train, rows_of):
     run, report = train("--penalty", "auto")
     path, rows = report["path"], rows_of(run)
     best = min(path, key=lambda point: point["hold_out_error"])
@@ -59,7 +59,7 @@ def test_the_search_reports_objective_size_held_out_error_and_time(train: Train,
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of: Any, intercept: bool) -> None:
+def test_refit_is_ridge_regression_on_the_selected_centers(train, rows_of, intercept):
     run, report = train(
         "--penalty", "10", "--refit", "ridge", *(["--set", "solver.intercept=true"] if intercept else [])
     )
@@ -77,9 +77,7 @@ def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of
     assert bool(model.intercept.any()) == intercept
 
 
-def test_least_squares_on_all_is_ridge_regression_on_the_columns(
-    finished_run: TrainedRuns, tables: Path, rows_of: Any
-) -> None:
+def test_least_squares_on_all_is_ridge_regression_on_the_columns(finished_run, tables, rows_of):
     run = finished_run(*COMMON, dataset=tables / "values.npz")
     report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
     assert (report["penalty"], report["solves"], report["penalised"], report["refit"]) == (None, [], None, "ridge")
