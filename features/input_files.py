@@ -103,8 +103,6 @@ def open_unpacked(path: Path) -> BufferedReader:
 
 
 class _Unpacked(RawIOBase):
-    """What a packed file holds."""
-
     def __init__(self, packed: BufferedReader, path: Path) -> None:
         self._packed, self._path = packed, path
         import pyarrow  # takes 0.1 s, and images need none

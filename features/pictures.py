@@ -119,7 +119,6 @@ def _content(path: Path) -> bytes:
 
 
 def _on_white(picture: Image.Image) -> Image.Image:
-    """Return a picture whose channels are bytes, on white where it is transparent."""
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
@@ -223,7 +222,6 @@ class Pictures:
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        """Return some pictures."""
         return self.take_rows(np.arange(len(self._names))[rows])
 
     def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -333,7 +331,6 @@ def _read(
 
 
 def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...] | None, notes: list[str]) -> Decoder:
-    """Return how pictures to train on are decoded: in colour where one is, and on the scale of those of 16 bits."""
     coloured = [name for name, look in looks.items() if look.is_in_colour]
     if coloured:
         told = shown(coloured, 1)
@@ -395,7 +392,6 @@ class Look(NamedTuple):
 
 
 def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]:
-    """Return what a first look at pictures tells, of those that can be read."""
     looks = dict[str, Look]()
     for begin in range(0, len(names), together := 64 * TOGETHER):
         some = names[begin : begin + together]
@@ -424,7 +420,6 @@ def _look(path: Path) -> Look:
 
 
 def _median_size(looks: Sequence[Look]) -> tuple[int, int]:
-    """Return the median (height, width), shrunk to LARGEST_SIDE at most."""
     height, width = np.median(np.array([look[:2] for look in looks] or [(1, 1)]), axis=0).tolist()
     shrunk = min(1.0, LARGEST_SIDE / max(height, width))
     return max(1, round(shrunk * height)), max(1, round(shrunk * width))

@@ -288,14 +288,12 @@ def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.n
 
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
-    """Raise DataError where train and test inputs differ in shape."""
     shapes = [input_shape(array.shape, "X") for array in (train, test)]
     if shapes[0] != shapes[1]:
         raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[1]}")
 
 
 def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: PartRows, test: PartRows) -> list[str]:
-    """Return notes on weights, groups, classes that can hardly be learned, and test rows that equal training rows."""
     notes = []
     if spec.weights is not None:
         left_out = f", {n_left_out} rows of weight 0 left out" if n_left_out else ""

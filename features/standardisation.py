@@ -94,5 +94,4 @@ class RunningMoments:
 
 
 def _flat(block: np.ndarray) -> np.ndarray:
-    """Return rows (n, d) or (n, *shape) as (n, d) f8."""
     return np.asarray(block, dtype=np.float64).reshape(len(block), math.prod(block.shape[1:]))

@@ -1,7 +1,5 @@
 """Checkpoints of one piece of work: numbered steps, each a committed folder of arrays; the newest whole one counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ parent fsynced. The manifest states the size and sha256 of every file and carrie
 its manifest is there and every file is as it says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -3,8 +3,6 @@
 The kernel frees the lock when the last descriptor closes: nothing to clean up after kill -9, and no unlock command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

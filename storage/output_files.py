@@ -4,8 +4,6 @@ Predictions are written block by block, and memory does not grow with the rows: 
 groups of rows of some MiB.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

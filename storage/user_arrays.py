@@ -6,8 +6,6 @@ refused. blosc reads past the end of a truncated chunk, so its header is checked
 go unnoticed unless crc32c is among the codecs. What a chunk holds must be the same whenever it is decoded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -7,8 +7,6 @@ their crc32c; it is read where its rows are to be: no event loop, no second copy
 Arrays of other people: `storage.user_arrays`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -223,7 +221,6 @@ class StoredArray:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
     def _check_size(self, chunk: int) -> None:
-        """Raise CorruptDataError unless the file is there, plain and of the right size."""
         with self._file_errors(chunk):
             status = (self.root / self._name(chunk)).stat()
         if not stat.S_ISREG(status.st_mode):

@@ -5,8 +5,6 @@ change values. A hostile v2 store has run code through its filters; v2 is refuse
 Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterator, Mapping

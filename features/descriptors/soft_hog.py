@@ -56,7 +56,6 @@ class SoftHog:
         return n_cells * ORIENTATIONS
 
     def _centres(self, side: int) -> np.ndarray:
-        """Return where the centres of cells are along a side of an image, in pixels."""
         step = self.cell * STRIDE
         n = math.floor((side - 1) / step + _ROUNDING) + 1
         return (side - 1) / 2 + step * (np.arange(n) - (n - 1) / 2)

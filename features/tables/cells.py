@@ -164,5 +164,4 @@ def _numbers_among(texts: "pyarrow.Array") -> NDArray[np.float64]:
 
 
 def _array(values: "pyarrow.Array") -> NDArray[np.float64]:
-    """Return numbers (n,) f8, NaN for null."""
     return values.to_numpy(zero_copy_only=False)

@@ -58,7 +58,6 @@ class _Column:
     rows: list[Batch] = field(default_factory=list)
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
-        """Return the codes (rows,) of cells, and count what they are."""
         if self.words is not None:
             return self._places(batch, values)
         read, are_words = numbers(values)
@@ -99,13 +98,11 @@ class _Column:
         return places[of_rows]
 
     def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
-        """Remember the first cell of a kind."""
         if kind not in self.first and rows.any():
             row = int(np.argmax(rows))
             self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
 
     def example(self, kind: str) -> str:
-        """Return the first cell of a kind and where it is, for people."""
         if kind not in self.first:
             return ""
         text, row = self.first[kind]
@@ -211,7 +208,6 @@ class Learner:
 
 
 def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], needs: Collection[str]) -> str:
-    """Return the options that let a table be read, with those that it has already."""
     options = []
     if dropped and spec.columns is not None:
         options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
@@ -238,7 +234,6 @@ class CellReader:
     unknown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Number the words, by their values."""
         self._known = [
             None if words is None else {value_of(word): k for k, word in enumerate(words)} for words in self.words
         ]

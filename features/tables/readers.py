@@ -282,7 +282,6 @@ class CsvFile:
 
 
 def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
-    """Return the rows of a batch of several columns whose cells are all empty."""
     if read.num_columns == 1 or not all(column.null_count for column in read.columns):
         return []
     empty = reduce(compute.and_, (column.is_null() for column in read.columns))

@@ -112,7 +112,6 @@ def _parts_below(folder: Path) -> Iterator[Path]:
 
 
 def _existing(path: Path) -> Path:
-    """Return the path of a file. Raises MissingInputError where it is a link to nothing."""
     if path.is_symlink() and not path.exists():
         raise MissingInputError(f"{path}: is a link to what is not there; restore that, or remove the link")
     return path

@@ -64,7 +64,6 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
 
 
 def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
-    """Return the labels of a batch. Raises DataError for the first row without one."""
     values = batch.columns[place]
     row = texts_of(values).is_null().index(True).as_py()
     if row < 0:
@@ -75,7 +74,6 @@ def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
 
 
 def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
-    """Return the key (rows,) u8 of the group of each row. Raises DataError for a row without one."""
     texts, of_rows = distinct(batch.columns[place])
     if None in texts:
         row = int(np.argmax(of_rows == texts.index(None)))
@@ -169,7 +167,6 @@ class EncodedRows:
         return codes
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
-        """Return the inputs of some rows."""
         return self.encoding.apply(self.codes(rows))
 
 
@@ -216,7 +213,6 @@ class CodesInOrder:
         self._rows = RowsInOrder(self._read)
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
-        """Return the codes of some rows."""
         start, stop, _ = rows.indices(self.shape[0])
         return self._rows.read(start, stop)[0] if start < stop else np.empty((0, self.shape[1]))
 
@@ -294,7 +290,6 @@ def _read_once(
 
 
 def _where(table: Table, layout: TableLayout) -> str:
-    """Return what errors call the labels."""
     assert layout.target is not None
     return f"{table.path}: column {layout.title(layout.target)}"
 
@@ -332,7 +327,6 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
 
 
 def _number_notes(layout: TableLayout, numbers: RowNumbers, learner: Learner) -> Iterator[str]:
-    """Yield notes of the columns that number the rows, and of how to use them."""
     found, left_out = numbers.found(learner.words), numbers.left_out(learner.words)
     titles = {k: layout.title(layout.inputs[k]) for k in found}
     kept = [title for k, title in titles.items() if k not in left_out]
@@ -435,7 +429,6 @@ class _Sampler:
         self._rows, self._codes = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
 
     def add(self, start: int, codes: NDArray[np.float64]) -> None:
-        """Take the codes of the rows from `start` on."""
         self._rows.append(np.arange(start, start + len(codes)))
         self._codes.append(codes)
         if self._share < 1.0:
@@ -448,19 +441,16 @@ class _Sampler:
             self._n_rows = sum(map(len, self._rows))
 
     def _keep(self, k: int) -> None:
-        """Keep those rows of a batch that are in the sample."""
         kept = draw_sample(self._seed, self._share, self._rows[k].astype(np.uint64))
         self._rows[k], self._codes[k] = self._rows[k][kept], self._codes[k][kept]
 
     def finish(self) -> Sample:
-        """Return the rows, ascending, and their codes."""
         return Sample(np.concatenate(self._rows), np.concatenate(self._codes))
 
 
 def _labelled_rows(
     table: Table, layout: TableLayout, found: ReadTable, encoding: TableEncoding | None, *, in_memory: bool
 ) -> LabelledRows:
-    """Return the rows of a table: inputs in memory where they are few, or to be read in any order."""
     codes: RowArray | None = found.held
     if codes is None:
         codes = CodesInOrder(table, layout, found)
@@ -527,7 +517,6 @@ def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
 
 
 def _file_notes(table: Table, found: ReadTable) -> list[str]:
-    """Return a note of the files of a folder, and of the rows that they have."""
     told = table.files_told()
     return [f"{told}, {len(found.labels)} rows"] if told else []
 
