@@ -74,9 +74,8 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 def read_twice(path: Path, other: Path) -> DataError:
     """Return the error for two paths of one file or folder, which names the one that is, or is in, a link."""
-    apart = (
-        one for one in (path, other, *path.parents, *other.parents) if not {one} <= {*path.parents} & {*other.parents}
-    )
+    both = {*path.parents} & {*other.parents}
+    apart = (one for one in (path, other, *path.parents, *other.parents) if one not in both)
     link = next(filter(Path.is_symlink, apart), path)
     real = other if path.is_relative_to(link) else path
     return DataError(f"{link}: is a link, by which {real} would be read twice; remove the link, not what it points to")

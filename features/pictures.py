@@ -79,9 +79,15 @@ class Decoder:
 
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
-        content = _content(path)
+        with open_plain(path) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
+            content = stream.read()
         picture, mode = _opened(io.BytesIO(content))
-        _check_whole(picture, content)
+        if picture.format == "PNG":
+            Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
+        if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
+            raise DataError("ends before its last pixel; copy it again")
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
         with _room(n_bytes):
@@ -111,13 +117,6 @@ def _room(n_bytes: int) -> AbstractContextManager[Any]:
     return _alone if n_bytes > LARGE_BYTES else nullcontext()
 
 
-def _content(path: Path) -> bytes:
-    with open_plain(path) as stream:
-        if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
-            raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
-        return stream.read()
-
-
 def _on_white(picture: Image.Image) -> Image.Image:
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
@@ -131,14 +130,6 @@ def _opened(stream: Any) -> tuple[Image.Image, Mode]:
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
     return picture, check_form(picture)
-
-
-def _check_whole(picture: Image.Image, content: bytes) -> None:
-    """Raise where a file is damaged in a way that decoding does not look at."""
-    if picture.format == "PNG":
-        Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
-    if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
-        raise DataError("ends before its last pixel; copy it again")
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -241,9 +232,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     """Open a folder of pictures; `spec.test` is the one of the test part, in place of DIR/test.
 
     In colour where one of the training part is. The names of the class folders are labels: whole numbers if all are,
-    words otherwise. Sizes that differ become
-    `spec.size`, by default the median height and width of the pictures to train on, at most 128 pixels. What the keeper
-    has saves a reading. Memory is some 100 bytes a picture, and what the threads decode.
+    words otherwise. Sizes that differ become `spec.size`, by default the median height and width of the pictures to
+    train on, at most 128 pixels. Memory is some 100 bytes a picture, and what the threads decode.
 
     Raises DataError with all pictures that cannot be read, unless `spec.skip_bad`, for class folders without pictures,
     pictures outside of them, and a class that only the test part has; MissingInputError.
@@ -333,15 +323,13 @@ def _read(
 def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...] | None, notes: list[str]) -> Decoder:
     coloured = [name for name, look in looks.items() if look.is_in_colour]
     if coloured:
-        told = shown(coloured, 1)
-        notes.append(f"{folder.name}: in colour: {told} of {len(looks)} pictures, and all are read so")
+        notes.append(f"{folder.name}: in colour: {shown(coloured, 1)} of {len(looks)} pictures, and all are read so")
     scale, counts = BYTE_SCALE, [look.counts for look in looks.values() if look.counts is not None]
     if counts:
         largest = max(look.largest for look in looks.values())
         scale = max(scale_of(f"{folder}: files of 16 bits", largest, np.sum(counts, axis=0)), BYTE_SCALE)
-        notes.append(
-            f"{counted(len(counts), 'picture')} of 16 bits: up to {largest:g}, read so that {scale:g} is white"
-        )
+        told = f"{counted(len(counts), 'picture')} of 16 bits"
+        notes.append(f"{told}: up to {largest:g}, read so that {scale:g} is white")
     height, width = size[:2] if size else _median_size(list(looks.values()))
     return Decoder((height, width), bool(coloured), scale)
 
@@ -375,10 +363,8 @@ def decode_all(
         raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
     note = f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"
     checks, n_bytes = zip(*read, strict=True)
-    numbers, every, notes = np.array(checks, np.uint64), np.concatenate(keys), (note,) if bad else ()
-    return ReadPictures(
-        texts(names), numbers, every, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes
-    )
+    arrays, notes = (texts(names), np.array(checks, np.uint64), np.concatenate(keys)), (note,) if bad else ()
+    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes)
 
 
 class Look(NamedTuple):

@@ -86,10 +86,8 @@ class RunningMoments:
         mean, deviation = self.origin + self.mean, np.sqrt(self.squares / self.count)
         bad = np.flatnonzero(~(np.isfinite(mean) & np.isfinite(deviation)))
         if bad.size:
-            raise DataError(
-                f"inputs, column {bad[0]}: mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
-                "its values are too large to be standardised in float64: rescale the column"
-            )
+            told = f"mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; its values are too large"
+            raise DataError(f"inputs, column {bad[0]}: {told} to be standardised in float64: rescale the column")
         return Standardisation(mean, np.where(deviation > 0, deviation, np.inf))
 
 

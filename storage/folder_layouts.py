@@ -27,8 +27,7 @@ class _Path:
         self.name = name
 
     def __get__(self, layout: Any, owner: type | None = None) -> Path:
-        path: Path = layout.root / self.name.format_map(vars(layout))
-        return path
+        return layout.root / self.name.format_map(vars(layout))
 
 
 class _Named:

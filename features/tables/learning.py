@@ -106,9 +106,8 @@ class _Column:
         if kind not in self.first:
             return ""
         text, row = self.first[kind]
-        if kind == MISSING:
-            return f", the first in {row.place(0)}"
-        return f", such as {text[:40]!r} in {row.place(0)}"
+        told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
+        return f", {told} in {row.place(0)}"
 
 
 def _row_of(batch: Batch, row: int) -> Batch:
@@ -257,11 +256,8 @@ class CellReader:
                 faults.append((int(np.argmax(wrong)), k))
         if faults:
             row, k = min(faults)
-            (text,), title = (
-                texts_of(batch.columns[places[k]][row : row + 1]).to_pylist(),
-                title_of(self.names[k], places[k]),
-            )
-            told = f"{batch.where(row)}, column {title} is {(text or '')[:40]!r}"
+            text = texts_of(batch.columns[places[k]][row : row + 1])[0].as_py() or ""
+            told = f"{batch.where(row)}, column {title_of(self.names[k], places[k])} is {text[:40]!r}"
             raise DataError(f"{told}; {'a finite number' if self._known[k] is None else 'a category'} is needed")
         return codes
 
