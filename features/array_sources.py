@@ -47,8 +47,8 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Array
     y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`) are given. Raises
     DataError where a key is missing, shapes disagree, or values are no real numbers.
     """
-    keys, digests = _keys_of(spec, arrays, "y", SPLIT_KEYS), digests or digest_arrays(spec, arrays)
-    return _source_of(spec, arrays, keys, digests, "arrays")
+    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
+    return _source_of(spec, arrays, keys, digests or _digests_of(arrays, keys), "arrays")
 
 
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> ArrayDigests:

@@ -115,7 +115,6 @@ class Repeated:
         self._values, self._n, self._count = values, n, count
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the values of some rows, from a first one to before another, or that of one."""
         if not isinstance(rows, slice):
             return self._values()[rows // self._count]
         start, stop, _ = rows.indices(self._n * self._count)

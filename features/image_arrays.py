@@ -31,15 +31,14 @@ class ArrayForm(NamedTuple):
     becomes: str
 
 
+_DEEP = "1023, 4095, 16383, 65535"
 IMAGE_ARRAYS = (
     ArrayForm("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
     ArrayForm("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
-    ArrayForm(
-        "whole numbers up to 256 … 65535", "whole numbers, floats", "1023, 4095, 16383, 65535", "its upper 8 bits"
-    ),
+    ArrayForm("whole numbers up to 256 … 65535", "whole numbers, floats", _DEEP, "its upper 8 bits"),
     ArrayForm("fractions up to 1", "floats", "1", "255 times it, rounded"),
     ArrayForm("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
-    ArrayForm("fractions up to 256 … 65535", "floats", "1023, 4095, 16383, 65535", "its upper 8 bits"),
+    ArrayForm("fractions up to 256 … 65535", "floats", _DEEP, "its upper 8 bits"),
 )
 
 
@@ -109,9 +108,8 @@ def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool =
     if not are_whole and (0 < largest < LEAST_FRACTION or 1 < largest <= LEAST_FRACTION_OF_BYTES):
         raise DataError(f"{told}, and fractions of them; divide them, so that white is 1")
     if scale > BYTE_SCALE and most * 256 <= 4 * scale:
-        raise DataError(
-            f"{told}, but most are below {most}, which is black beside them; make the few that are so bright darker"
-        )
+        told += f", but most are below {most}, which is black beside them"
+        raise DataError(f"{told}; make the few that are so bright darker")
     return scale
 
 
@@ -125,9 +123,8 @@ def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
     scale, *others = (image_scale(name, pieces_of(array)) for name, array in parts)
     for (name, _), other in zip(parts[1:], others, strict=True):
         if other != scale and not BYTE_SCALE < other < scale:
-            raise DataError(
-                f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}; give both on one scale"
-            )
+            told = f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}"
+            raise DataError(f"{told}; give both on one scale")
     return scale
 
 
@@ -162,8 +159,7 @@ def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
 
 def check_scale(images: np.ndarray, scale: float) -> None:
     """Raise DataError for images to predict that are on a scale far below that of the training."""
-    largest = float(images.max(initial=0))
-    is_byte = images.dtype == np.uint8
+    largest, is_byte = float(images.max(initial=0)), images.dtype == np.uint8
     if scale > BYTE_SCALE if is_byte else 0 < largest <= scale / BYTE_SCALE:
         told = "are bytes" if is_byte else f"have pixels up to {largest:g}"
         raise DataError(f"images {told}, and those trained on are from 0 to {scale:g}; give both on one scale")

@@ -32,8 +32,9 @@ DIGITS_SIDE = 28
 
 def open_mnist(spec: SourceSpec) -> Source:
     """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `features.published`."""
-    folder = published.find("mnist", spec.data_dir)
-    return _open_files(spec, "mnist", {name: folder / f"{name}.gz" for name in IDX_FILES}, are_published=True)
+    contents = published.read_files("mnist", published.find("mnist", spec.data_dir))
+    arrays = {name: _parse_idx(contents[f"{name}.gz"], n, name) for name, n in IDX_FILES.items()}
+    return _source_of(spec, "mnist", arrays, are_published=True)
 
 
 def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
@@ -41,7 +42,8 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
 
     Raises MissingInputError where a file is not there, DataError where one is damaged or the numbers of rows differ.
     """
-    return _open_files(spec, folder.resolve().name, idx_files(folder, IDX_FILES))
+    arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
+    return _source_of(spec, folder.resolve().name, arrays)
 
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
@@ -72,21 +74,12 @@ def open_digits(spec: SourceSpec) -> Source:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(
-        spec, "digits", [LabelledRows(images, labels, keys=row_keys(images), scale=BYTE_SCALE)], False, identity
-    )
+    given = LabelledRows(images, labels, keys=row_keys(images), scale=BYTE_SCALE)
+    return source_of(spec, "digits", [given], False, identity)
 
 
-def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
-    arrays, digests = {}, {}
-    for key, path in paths.items():
-        with open_plain(path) as stream:
-            if are_published:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-                published.check_digest(path, found, published.PUBLISHED[name].files[path.name])
-                stream.seek(0)
-            arrays[key] = _parse_idx(stream.read(), IDX_FILES[key], str(path))
-        digests[key] = digest_rows(arrays[key])
+def _source_of(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
+    digests = {key: digest_rows(array) for key, array in arrays.items()}
     scale = scale_of_parts([(key, arrays[key]) for key in IDX_FILES if IDX_FILES[key] > 1])
     assert scale is not None
     given = []
@@ -109,7 +102,7 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """
     try:
         with open_plain(path) as stream:
-            return _parse_idx(stream.read(), n_dimensions, path.name)
+            return _parse_idx(stream.read(), n_dimensions, str(path))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
 

@@ -74,9 +74,8 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 def read_twice(path: Path, other: Path) -> DataError:
     """Return the error for two paths of one file or folder, which names the one that is, or is in, a link."""
-    apart = (
-        one for one in (path, other, *path.parents, *other.parents) if not {one} <= {*path.parents} & {*other.parents}
-    )
+    both = {*path.parents} & {*other.parents}
+    apart = (one for one in (path, other, *path.parents, *other.parents) if one not in both)
     link = next(filter(Path.is_symlink, apart), path)
     real = other if path.is_relative_to(link) else path
     return DataError(f"{link}: is a link, by which {real} would be read twice; remove the link, not what it points to")
@@ -103,8 +102,6 @@ def open_unpacked(path: Path) -> BufferedReader:
 
 
 class _Unpacked(RawIOBase):
-    """What a packed file holds."""
-
     def __init__(self, packed: BufferedReader, path: Path) -> None:
         self._packed, self._path = packed, path
         import pyarrow  # takes 0.1 s, and images need none

@@ -71,7 +71,6 @@ def open_sinc(spec: SourceSpec) -> Source:
 
 
 def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.ndarray, n_test: int) -> Source:
-    """Build a source split by seed with the paper's number of test rows, standardised unless asked otherwise."""
     asked = replace(spec, test_fraction=n_test / len(targets), task=spec.task or "regression")
     identity = {"source": name, "sha256": dict(published.PUBLISHED[name].files)}
     return source_of(asked, name, [LabelledRows(inputs, targets, keys=row_keys(inputs))], True, identity)

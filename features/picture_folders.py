@@ -34,9 +34,8 @@ class PictureList(NamedTuple):
         told = list[str]()
         for folder in self.empty:
             kinds = Counter(Path(name).suffix or "files" for name in self.others if name.startswith(f"{folder}/"))
-            told.append(
-                f"{folder} ({', '.join(f'{count} {kind}' for kind, count in kinds.most_common(3)) or 'nothing'})"
-            )
+            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+            told.append(f"{folder} ({counts or 'nothing'})")
         return f"{shown(told)}; convert pictures to .png, and take folders that are no class elsewhere"
 
 

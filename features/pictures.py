@@ -79,9 +79,15 @@ class Decoder:
 
     def read(self, path: Path) -> Decoded:
         """Return the picture of a file. Raises whatever decoders do, UnavailableError where the disk fails."""
-        content = _content(path)
+        with open_plain(path) as stream:
+            if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
+                raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
+            content = stream.read()
         picture, mode = _opened(io.BytesIO(content))
-        _check_whole(picture, content)
+        if picture.format == "PNG":
+            Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
+        if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
+            raise DataError("ends before its last pixel; copy it again")
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
         with _room(n_bytes):
@@ -111,15 +117,7 @@ def _room(n_bytes: int) -> AbstractContextManager[Any]:
     return _alone if n_bytes > LARGE_BYTES else nullcontext()
 
 
-def _content(path: Path) -> bytes:
-    with open_plain(path) as stream:
-        if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
-            raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
-        return stream.read()
-
-
 def _on_white(picture: Image.Image) -> Image.Image:
-    """Return a picture whose channels are bytes, on white where it is transparent."""
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
@@ -132,14 +130,6 @@ def _opened(stream: Any) -> tuple[Image.Image, Mode]:
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
     return picture, check_form(picture)
-
-
-def _check_whole(picture: Image.Image, content: bytes) -> None:
-    """Raise where a file is damaged in a way that decoding does not look at."""
-    if picture.format == "PNG":
-        Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
-    if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
-        raise DataError("ends before its last pixel; copy it again")
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -223,7 +213,6 @@ class Pictures:
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        """Return some pictures."""
         return self.take_rows(np.arange(len(self._names))[rows])
 
     def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -243,9 +232,8 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     """Open a folder of pictures; `spec.test` is the one of the test part, in place of DIR/test.
 
     In colour where one of the training part is. The names of the class folders are labels: whole numbers if all are,
-    words otherwise. Sizes that differ become
-    `spec.size`, by default the median height and width of the pictures to train on, at most 128 pixels. What the keeper
-    has saves a reading. Memory is some 100 bytes a picture, and what the threads decode.
+    words otherwise. Sizes that differ become `spec.size`, by default the median height and width of the pictures to
+    train on, at most 128 pixels. Memory is some 100 bytes a picture, and what the threads decode.
 
     Raises DataError with all pictures that cannot be read, unless `spec.skip_bad`, for class folders without pictures,
     pictures outside of them, and a class that only the test part has; MissingInputError.
@@ -333,18 +321,15 @@ def _read(
 
 
 def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...] | None, notes: list[str]) -> Decoder:
-    """Return how pictures to train on are decoded: in colour where one is, and on the scale of those of 16 bits."""
     coloured = [name for name, look in looks.items() if look.is_in_colour]
     if coloured:
-        told = shown(coloured, 1)
-        notes.append(f"{folder.name}: in colour: {told} of {len(looks)} pictures, and all are read so")
+        notes.append(f"{folder.name}: in colour: {shown(coloured, 1)} of {len(looks)} pictures, and all are read so")
     scale, counts = BYTE_SCALE, [look.counts for look in looks.values() if look.counts is not None]
     if counts:
         largest = max(look.largest for look in looks.values())
         scale = max(scale_of(f"{folder}: files of 16 bits", largest, np.sum(counts, axis=0)), BYTE_SCALE)
-        notes.append(
-            f"{counted(len(counts), 'picture')} of 16 bits: up to {largest:g}, read so that {scale:g} is white"
-        )
+        told = f"{counted(len(counts), 'picture')} of 16 bits"
+        notes.append(f"{told}: up to {largest:g}, read so that {scale:g} is white")
     height, width = size[:2] if size else _median_size(list(looks.values()))
     return Decoder((height, width), bool(coloured), scale)
 
@@ -378,10 +363,8 @@ def decode_all(
         raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
     note = f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"
     checks, n_bytes = zip(*read, strict=True)
-    numbers, every, notes = np.array(checks, np.uint64), np.concatenate(keys), (note,) if bad else ()
-    return ReadPictures(
-        texts(names), numbers, every, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes
-    )
+    arrays, notes = (texts(names), np.array(checks, np.uint64), np.concatenate(keys)), (note,) if bad else ()
+    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes)
 
 
 class Look(NamedTuple):
@@ -395,7 +378,6 @@ class Look(NamedTuple):
 
 
 def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]:
-    """Return what a first look at pictures tells, of those that can be read."""
     looks = dict[str, Look]()
     for begin in range(0, len(names), together := 64 * TOGETHER):
         some = names[begin : begin + together]
@@ -424,7 +406,6 @@ def _look(path: Path) -> Look:
 
 
 def _median_size(looks: Sequence[Look]) -> tuple[int, int]:
-    """Return the median (height, width), shrunk to LARGEST_SIDE at most."""
     height, width = np.median(np.array([look[:2] for look in looks] or [(1, 1)]), axis=0).tolist()
     shrunk = min(1.0, LARGEST_SIDE / max(height, width))
     return max(1, round(shrunk * height)), max(1, round(shrunk * width))

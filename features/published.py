@@ -94,19 +94,15 @@ def find(name: str, place: str | None) -> Path:
     return folder
 
 
-def check_digest(path: Path, sha256: str, expected: str) -> None:
-    """Raise DataError unless the `sha256` of the file at `path` is the expected one."""
-    if sha256 != expected:
-        raise DataError(f"{path}: sha256 is {sha256}, expected {expected}; delete the file and get it again")
-
-
 def read_files(name: str, folder: Path) -> dict[str, bytes]:
     """Return the content of every file of a data set by its name; DataError where a sha256 is not as published."""
     contents = {}
     for file, expected in PUBLISHED[name].files.items():
         with open_plain(folder / file) as stream:
             contents[file] = stream.read()
-        check_digest(folder / file, hashlib.sha256(contents[file]).hexdigest(), expected)
+        if (found := hashlib.sha256(contents[file]).hexdigest()) != expected:
+            told = f"sha256 is {found}, expected {expected}"
+            raise DataError(f"{folder / file}: {told}; delete the file and get it again")
     return contents
 
 
@@ -142,10 +138,9 @@ def fetch(
                     raise
                 failures.append(f"{mirror}: {_cause(error)}")
         else:
-            raise UnavailableError(
-                f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
-                "or to the folder that SLKL_DATA_DIR names, or train on digits, which needs no download"
-            )
+            remedy = f"copy {', '.join(files)} to {folder} or to the folder that SLKL_DATA_DIR names"
+            told = f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); {remedy}"
+            raise UnavailableError(f"{told}, or train on digits, which needs no download")
     return folder
 
 

@@ -100,7 +100,9 @@ def source_of(
     names = labels_names or [f"y{of}" for of in own]
     for one, of, labels_name in zip(given, own, names, strict=True):
         check_lengths(one.inputs, one.labels, f"X{of}", labels_name)
-    _check_alike(name, given[0].inputs, given[-1].inputs)
+    shapes = [input_shape(one.inputs.shape, "X") for one in given]
+    if shapes[0] != shapes[-1]:
+        raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[-1]}")
     counted, weights = zip(*(count_rows(spec, one, of) for one, of in zip(given, own, strict=True)), strict=True)
     n_left_out = sum(len(one.labels) - len(rows) for one, rows in zip(given, counted, strict=True))
     labels = given[0].labels[counted[0]]
@@ -287,15 +289,7 @@ def _in_order(train: PartRows, test: PartRows) -> Iterator[tuple[Part, int, np.n
                     yield part, low, block[rows[low:high] - start]
 
 
-def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
-    """Raise DataError where train and test inputs differ in shape."""
-    shapes = [input_shape(array.shape, "X") for array in (train, test)]
-    if shapes[0] != shapes[1]:
-        raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[1]}")
-
-
 def _fact_notes(spec: SourceSpec, n_left_out: int, classes: tuple, train: PartRows, test: PartRows) -> list[str]:
-    """Return notes on weights, groups, classes that can hardly be learned, and test rows that equal training rows."""
     notes = []
     if spec.weights is not None:
         left_out = f", {n_left_out} rows of weight 0 left out" if n_left_out else ""

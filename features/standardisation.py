@@ -86,13 +86,10 @@ class RunningMoments:
         mean, deviation = self.origin + self.mean, np.sqrt(self.squares / self.count)
         bad = np.flatnonzero(~(np.isfinite(mean) & np.isfinite(deviation)))
         if bad.size:
-            raise DataError(
-                f"inputs, column {bad[0]}: mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
-                "its values are too large to be standardised in float64: rescale the column"
-            )
+            told = f"mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; its values are too large"
+            raise DataError(f"inputs, column {bad[0]}: {told} to be standardised in float64: rescale the column")
         return Standardisation(mean, np.where(deviation > 0, deviation, np.inf))
 
 
 def _flat(block: np.ndarray) -> np.ndarray:
-    """Return rows (n, d) or (n, *shape) as (n, d) f8."""
     return np.asarray(block, dtype=np.float64).reshape(len(block), math.prod(block.shape[1:]))

@@ -70,7 +70,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     of_part = arguments.part, arguments.target, tuple(arguments.set)
     asked = ExampleRequest(first, False, tuple(more), *of_part)
     examples = open_examples(asked, predictor)
-    dtype, names, started = model.label_dtype(), model.decision_names(), time.perf_counter()
+    dtype, names, started = model.label_dtype(), (*model.decision_names(), *classes), time.perf_counter()
     n_far = 0
 
     def write_all(write: "Write") -> None:
@@ -84,10 +84,9 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     is_regression = model.task == "regression"
     if out is None:
-        columns = (*names, *classes)
-        write_all(csv_writer(sys.stdout.write, columns, examples.file_names, regression=is_regression))
+        write_all(csv_writer(sys.stdout.write, names, examples.file_names, regression=is_regression))
     else:
-        spec = OutputSpec(examples.n_rows, dtype, names, classes, examples.file_names, is_regression)
+        spec = OutputSpec(examples.n_rows, dtype, names, examples.file_names, is_regression)
         with stopping.working(), writing(out, spec, replace=arguments.force) as write:
             write_all(write)
             stopping.check()

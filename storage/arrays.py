@@ -4,8 +4,6 @@ The same arrays give the same bytes: an .npz has its entries sorted and uncompre
 Nothing is pickled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import zipfile
@@ -57,7 +55,6 @@ def write_arrays(
 
 
 def _as_written(name: str, values: np.ndarray) -> np.ndarray:
-    """Return an array in C order. Raises ValueError where name or dtype is not allowed."""
     if "/" in check_plain_name(name):
         raise ValueError(f"array name: wanted a name without folders, found {name!r}")
     values = np.asarray(values)

@@ -1,7 +1,5 @@
 """Checkpoints of one piece of work: numbered steps, each a committed folder of arrays; the newest whole one counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,15 +47,12 @@ def load(folder: Path) -> Checkpoint | None:
     warnings: list[str] = []
     for path in reversed(_steps(folder)):
         try:
-            arrays, metadata = read_folder(path)
+            return Checkpoint(_number(path), *read_folder(path), tuple(warnings))
         except (CorruptDataError, MissingDataError) as error:
             warnings.append(f"checkpoint {path} is damaged ({error}); the one before it is used")
-            continue
-        return Checkpoint(_number(path), arrays, metadata, tuple(warnings))
     if warnings:
-        raise CorruptDataError(
-            f"{folder}: no checkpoint is whole ({warnings[0]}); delete the folder to start this anew"
-        )
+        fault = f"no checkpoint is whole ({warnings[0]})"
+        raise CorruptDataError(f"{folder}: {fault}; delete the folder to start this anew")
     return None
 
 

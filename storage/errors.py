@@ -3,8 +3,6 @@
 Imports nothing of weight, so that a command's --help may.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 AGAIN = "delete it and report.json, then resume the run: it is made again"

@@ -5,8 +5,6 @@ that a test can record, break or replay them. Only the text in a lock file and t
 nothing depends, do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -53,7 +51,7 @@ def low_create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
-def low_write(descriptor: int, path: Path, data: ReadableBuffer) -> int:
+def low_write(descriptor: int, path: Path, data: "ReadableBuffer") -> int:
     """Write at the current position; return the number of bytes taken, which may be fewer than offered."""
     return os.write(descriptor, data)
 
@@ -121,7 +119,6 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def _check_own(path: Path) -> None:
-    """Raise CorruptDataError where there is anything but a plain file."""
     if path.is_symlink() or (not path.is_file() and path.exists()):
         raise CorruptDataError(f"{path}: is no plain file, as it was made; remove it")
 
@@ -180,7 +177,7 @@ class _AsideFile(io.FileIO):
         super().__init__(path, "xb", opener=lambda name, flags: low_create(path))
         self.path = path
 
-    def write(self, data: ReadableBuffer) -> int:
+    def write(self, data: "ReadableBuffer") -> int:
         view = memoryview(data).cast("B")
         position = 0
         while position < len(view):

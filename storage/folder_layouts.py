@@ -1,7 +1,5 @@
 """Every path of a run, a feature store and a model folder. Nobody else joins paths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +27,7 @@ class _Path:
         self.name = name
 
     def __get__(self, layout: Any, owner: type | None = None) -> Path:
-        path: Path = layout.root / self.name.format_map(vars(layout))
-        return path
+        return layout.root / self.name.format_map(vars(layout))
 
 
 class _Named:
@@ -87,7 +84,6 @@ class FeatureLayout:
     lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it
 
     def __post_init__(self) -> None:
-        """Refuse a digest that is not one plain name."""
         if "/" in check_plain_name(self.digest):
             raise ValueError(f"feature store: the digest must be one plain name, found {self.digest!r}")
 

@@ -5,8 +5,6 @@ parent fsynced. The manifest states the size and sha256 of every file and carrie
 its manifest is there and every file is as it says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -68,20 +66,17 @@ def read_manifest(root: Path) -> Manifest:
     """
     path = root / MANIFEST_NAME
     try:
-        return _decode(read_record(path))
+        body = read_record(path)
+        if body.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"format version {body.get('format_version')!r}, this program reads {FORMAT_VERSION}")
+        files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
+        return Manifest(body["kind"], files, body["metadata"])
     except MissingDataError:
         raise MissingDataError(f"{path}: does not exist; the folder was never completed") from None
     except (CorruptDataError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
         remedy = remedy_at(root, f"delete the folder {root} and build it again")
         raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}") from None
-
-
-def _decode(body: dict[str, Any]) -> Manifest:
-    if body.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"format version {body.get('format_version')!r}, this program reads {FORMAT_VERSION}")
-    files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
-    return Manifest(body["kind"], files, body["metadata"])
 
 
 def verify(root: Path, *, contents: bool) -> list[str]:
@@ -148,9 +143,8 @@ def seal(
         remove_stale(folder, recursive=True)
         disk.fsync_tree(folder)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
-    files = {
-        name: known[name] if name in known else digest_file(folder / name) for name in names if name != MANIFEST_NAME
-    }
+    names = [name for name in names if name != MANIFEST_NAME]
+    files = {name: known[name] if name in known else digest_file(folder / name) for name in names}
     for name, entry in known.items():
         if name not in files or (folder / name).stat().st_size != entry.bytes:
             raise CorruptDataError(f"{folder / name}: written, but now missing or of another size")
@@ -241,21 +235,17 @@ def remove_stale(parent: Path, *, recursive: bool = False) -> None:
     """
     with write_errors(parent), contextlib.suppress(FileNotFoundError):
         for entry in sorted(parent.iterdir()):
-            if aside_of(entry.name) is not None:
-                _remove_aside(entry)
+            if aside := aside_of(entry.name):
+                _remove_aside(entry, entry.with_name(aside.name), aside.replaced)
             elif recursive and entry.is_dir() and not entry.is_symlink():
                 remove_stale(entry, recursive=True)
 
 
-def _remove_aside(path: Path) -> None:
-    """Remove a file or folder with a name of `aside_of`, as `remove_stale` does. Raises OSError."""
-    aside = aside_of(path.name)
-    assert aside is not None
-    final = path.with_name(aside.name)
+def _remove_aside(path: Path, final: Path, replaced: bool) -> None:
     if path.is_symlink() or not path.is_dir():
-        if not aside.replaced:  # only folders are moved aside: else this is somebody else's
+        if not replaced:  # only folders are moved aside: else this is somebody else's
             disk.low_unlink(path)
-    elif not aside.replaced:
+    elif not replaced:
         disk.low_remove_tree(path)
     elif final.exists():
         _remove_replaced(path, final)

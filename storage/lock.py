@@ -3,8 +3,6 @@
 The kernel frees the lock when the last descriptor closes: nothing to clean up after kill -9, and no unlock command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -49,10 +47,9 @@ def hold_lock(
         while (descriptor := _open_locked(path, warn)) is None:
             if time.monotonic() >= deadline:
                 info = _holder_in(path) or _UNKNOWN
-                raise LockedError(
-                    f"{path}: locked by process {info['pid'] or 'unknown'} on {info['host']} ({info['purpose']}, "
-                    f"since {info['started']}); wait for it or stop it, or use another folder"
-                )
+                who = f"process {info['pid'] or 'unknown'} on {info['host']}"
+                told = f"{path}: locked by {who} ({info['purpose']}, since {info['started']})"
+                raise LockedError(f"{told}; wait for it or stop it, or use another folder")
             on_wait()
             time.sleep(_POLL_SECONDS)
     pid = os.getpid()

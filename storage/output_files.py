@@ -4,8 +4,6 @@ Predictions are written block by block, and memory does not grow with the rows: 
 groups of rows of some MiB.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -46,8 +44,7 @@ class OutputSpec:
 
     n_rows: int
     label_dtype: np.dtype[Any]  # numbers, booleans or strings of fixed length
-    names: tuple[str, ...]  # of the columns of the decision values
-    probability_names: tuple[str, ...] = ()  # of the columns of probabilities, empty where none are wanted
+    names: tuple[str, ...]  # of the columns of the decision values, and of probabilities where these are wanted
     file_names: NDArray[Any] | None = None  # (n_rows,) text: of the files that a row is each
     is_regression: bool = False
 
@@ -122,10 +119,8 @@ def _csv_text(rows: list[list[object]]) -> str:
 @contextlib.contextmanager
 def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     with disk.replacing(path, replace=replace) as stream:
-        names = (*spec.names, *spec.probability_names)
-        yield csv_writer(
-            lambda text: stream.write(text.encode()), names, spec.file_names, regression=spec.is_regression
-        )
+        files, regression = spec.file_names, spec.is_regression
+        yield csv_writer(lambda text: stream.write(text.encode()), spec.names, files, regression=regression)
 
 
 @contextlib.contextmanager
@@ -134,13 +129,13 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
     from pyarrow.parquet import ParquetWriter
 
     of_label = pyarrow.string() if spec.label_dtype.kind == "U" else pyarrow.from_numpy_dtype(spec.label_dtype)
-    values = [(name, pyarrow.float64()) for name in (*spec.names, *spec.probability_names)]
+    values = [(name, pyarrow.float64()) for name in spec.names]
     of_file = [] if spec.file_names is None else [("file", pyarrow.string())]
     schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
-    size = max(chunk_rows_for(8 * len(spec.names + spec.probability_names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
+    size = max(chunk_rows_for(8 * len(spec.names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
     waiting: list[Any] = []  # tables, until they fill a group
     start = 0
@@ -156,7 +151,7 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
             rows = slice(start, start + len(label))
             files = [] if spec.file_names is None else [spec.file_names[rows].tolist()]
             columns = [np.arange(rows.start, rows.stop), *files, label, *np.hstack(values).T]
-            waiting.append(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
+            waiting.append(pyarrow.Table.from_arrays([*map(pyarrow.array, columns)], schema=schema))
             start = rows.stop
             if sum(map(len, waiting)) >= size:
                 flush()

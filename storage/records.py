@@ -4,8 +4,6 @@ A done-marker is a small record for a finished item, so that a resumed run never
 counts as not done: the item is done again, which is always safe.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

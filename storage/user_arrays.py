@@ -6,8 +6,6 @@ refused. blosc reads past the end of a truncated chunk, so its header is checked
 go unnoticed unless crc32c is among the codecs. What a chunk holds must be the same whenever it is decoded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -60,9 +58,7 @@ class UserArray:
     @property
     def decoding_bytes(self) -> int:
         """Return the bytes that decoding takes beside its result: the stored chunks, and the decoded ones."""
-        side_by_side = math.prod(
-            -(-length // size) for length, size in zip(self.shape[1:], self._array.chunks[1:], strict=True)
-        )
+        side_by_side = sum(1 for _ in self._chunk_names(0, 1))
         return min(side_by_side, _CHUNKS_AT_ONCE) * self._chunk_bytes * (2 if self._is_compressed else 1)
 
     def __len__(self) -> int:
@@ -84,10 +80,8 @@ class UserArray:
         last = max(stop if stop == self.shape[0] else stop - stop % size, first)
         if (first, last) == (start, stop):
             return self._read(start, stop)
-        parts = [self._part(start, first)] if start < first else []
-        parts += [self._read(first, last)] if first < last else []
-        parts += [self._part(last, stop)] if last < stop else []
-        return np.concatenate(parts)
+        parts = ((self._part, start, first), (self._read, first, last), (self._part, last, stop))
+        return np.concatenate([read(low, high) for read, low, high in parts if low < high])
 
     def _part(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows of one chunk, decoded unless some thread has it in its cache."""
@@ -121,9 +115,8 @@ class UserArray:
         found = google_crc32c.extend(form, np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
         number = start // self.chunk_rows
         if len(self.checksums) <= number or int(self.checksums[number]) not in (0, found):
-            name = next(self._chunk_names(start, start + 1))
             reason = "changed while it was read; leave it alone meanwhile, and run again"
-            raise self._corrupt(name, start, start + len(rows), reason)
+            raise self._corrupt(next(self._chunk_names(start, start + 1)), start, start + len(rows), reason)
         self.checksums[number] = found
 
     def _check_chunk(self, name: str, start: int, stop: int) -> None:

@@ -7,8 +7,6 @@ their crc32c; it is read where its rows are to be: no event loop, no second copy
 Arrays of other people: `storage.user_arrays`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -134,15 +132,12 @@ class StoredArray:
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
         if values.dtype != self.dtype or values.shape[1:] != self.shape[1:]:
-            raise ValueError(
-                f"array {self.path}: wanted {self.dtype} rows of shape {self.shape[1:]}, "
-                f"found {values.dtype} {values.shape[1:]}"
-            )
+            wanted = f"wanted {self.dtype} rows of shape {self.shape[1:]}"
+            raise ValueError(f"array {self.path}: {wanted}, found {values.dtype} {values.shape[1:]}")
         whole = start % size == 0 and (stop % size == 0 or stop == self.n_rows)
         if not (0 <= start <= stop <= self.n_rows and whole):
-            raise ValueError(
-                f"array {self.path}: rows {start}..{stop} are not whole chunks of {size} rows within {self.n_rows}"
-            )
+            fault = f"rows {start}..{stop} are not whole chunks of {size} rows within {self.n_rows}"
+            raise ValueError(f"array {self.path}: {fault}")
         digests = {}
         for chunk in self._chunks(start, stop):
             rows = values[chunk * size - start : (chunk + 1) * size - start]
@@ -184,17 +179,15 @@ class StoredArray:
             raise ValueError(f"array {self.path}: rows {start}..{stop} are not within 0..{self.n_rows}")
         for chunk in self._chunks(start, stop):
             self._check_size(chunk)
-        out, part = np.empty((stop - start, *self.shape[1:]), self.dtype), None
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         for chunk in self._chunks(start, stop):
             first = chunk * self.chunk_rows
             low, high = max(start, first), min(stop, first + self.chunk_rows)
             target = out[low - start : high - start]
             if len(target) == self.chunk_rows:
                 self._read_chunk(chunk, target, digests)
-                continue
-            part = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype) if part is None else part
-            self._read_chunk(chunk, part, digests)
-            target[...] = part[low - first : high - first]
+            else:
+                target[...] = self._rows_of(chunk, low, high, digests)
         return out
 
     def take(self, rows: NDArray[np.int64], digests: Mapping[str, str] | None = None) -> NDArray[Any]:
@@ -209,12 +202,15 @@ class StoredArray:
         out = np.empty((rows.size, *self.shape[1:]), self.dtype)
 
         def read_chunk(start: int, stop: int) -> NDArray[Any]:
-            chunk, held = start // self.chunk_rows, np.empty((self.chunk_rows, *self.shape[1:]), self.dtype)
-            self._read_chunk(chunk, held, digests)  # `read` would hold it twice
-            return held[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
+            return self._rows_of(start // self.chunk_rows, start, stop, digests)  # `read` would hold it twice
 
         gather_rows(rows, self.chunk_rows, read_chunk, out)
         return out
+
+    def _rows_of(self, chunk: int, start: int, stop: int, digests: Mapping[str, str] | None) -> NDArray[Any]:
+        held, first = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype), chunk * self.chunk_rows
+        self._read_chunk(chunk, held, digests)
+        return held[start - first : stop - first]
 
     def _name(self, chunk: int) -> str:
         return f"{self.path}/c/{chunk}" + "/0" * (len(self.shape) - 1)
@@ -223,7 +219,6 @@ class StoredArray:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
     def _check_size(self, chunk: int) -> None:
-        """Raise CorruptDataError unless the file is there, plain and of the right size."""
         with self._file_errors(chunk):
             status = (self.root / self._name(chunk)).stat()
         if not stat.S_ISREG(status.st_mode):
@@ -260,11 +255,9 @@ class StoredArray:
             raise disk.cannot_read(self.root / self._name(chunk), error) from None
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
-        rows, name = (chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)), self._name(chunk)
-        return CorruptDataError(
-            f"{self.root}: array {self.path}, rows {rows[0]}..{rows[1]}, chunk file {name}: {reason}; "
-            "remove the store and build it again"
-        )
+        start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)
+        where = f"{self.root}: array {self.path}, rows {start}..{stop}, chunk file {self._name(chunk)}"
+        return CorruptDataError(f"{where}: {reason}; remove the store and build it again")
 
 
 def open_arrays(root: Path) -> dict[str, StoredArray]:

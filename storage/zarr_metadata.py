@@ -5,8 +5,6 @@ change values. A hostile v2 store has run code through its filters; v2 is refuse
 Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterator, Mapping
@@ -135,15 +133,10 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
             raise invalid(where, f"codec {name!r} is not one of {', '.join(FOREIGN_CODECS)}; rewrite it with one")
     attributes = node.get("attributes")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
-        if _changes_values(name, value):
+        is_gap = name in ("_FillValue", "missing_value") and _is_nan(value)
+        if " since " in str(value) if name == "units" else name in CHANGING_ATTRIBUTES and not is_gap:
             found = f"its attribute {name} ({str(value)[:60]!r}) gives its numbers another meaning"
             raise invalid(where, f"{found}; write the values that are meant, without the attribute")
-
-
-def _changes_values(name: str, value: object) -> bool:
-    if name == "units":
-        return " since " in str(value)
-    return name in CHANGING_ATTRIBUTES and not (name in ("_FillValue", "missing_value") and _is_nan(value))
 
 
 def _is_nan(value: object) -> bool:
@@ -171,10 +164,8 @@ def _grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[t
     grid = node.get("chunk_grid")
     if not isinstance(grid, dict) or grid.get("name") != "regular" or not isinstance(grid.get("configuration"), dict):
         raise invalid(where, "wanted a regular chunk grid")
-    shape, chunk_shape = (
-        _lengths(where, node.get("shape"), 0),
-        _lengths(where, grid["configuration"].get("chunk_shape"), 1),
-    )
+    shape = _lengths(where, node.get("shape"), 0)
+    chunk_shape = _lengths(where, grid["configuration"].get("chunk_shape"), 1)
     if len(shape) != len(chunk_shape) or not shape:
         raise invalid(where, f"shape {str(shape)[:60]} and chunks {str(chunk_shape)[:60]} do not belong together")
     return shape, chunk_shape

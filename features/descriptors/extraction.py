@@ -29,7 +29,6 @@ class FeatureSpec:
     brightness: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse an unknown name, a shear of less than nothing or more than all, a power that is no use."""
         if self.name not in VERSIONS:
             raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(VERSIONS)}")
         if not 0.0 <= self.deskew <= 1.0:

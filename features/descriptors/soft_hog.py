@@ -56,7 +56,6 @@ class SoftHog:
         return n_cells * ORIENTATIONS
 
     def _centres(self, side: int) -> np.ndarray:
-        """Return where the centres of cells are along a side of an image, in pixels."""
         step = self.cell * STRIDE
         n = math.floor((side - 1) / step + _ROUNDING) + 1
         return (side - 1) / 2 + step * (np.arange(n) - (n - 1) / 2)
@@ -214,12 +213,7 @@ def soft_hog_rows(
                 shares[0, y, x] = magnitude - shares[1, y, x]
                 lower[y, x] = whole % n_bins
         _vote(shares, lower, row_votes, column_votes, n_bins, cells)
-        total = 0.0
-        for j in range(histograms.size):
-            total += histograms[j]
-        total += FLOOR
-        for j in range(histograms.size):
-            out[i, j] = histograms[j] / total
+        out[i] = histograms / (histograms.sum() + FLOOR)
 
 
 @njit(cache=True, nogil=True)
@@ -239,6 +233,4 @@ def mean_rows(images: np.ndarray, rows: np.ndarray, columns: np.ndarray, out: np
                 for r in range(n_rows):
                     for s in range(n_columns):
                         cells[r, s] += rows[y, r] * of_row[s]
-            for r in range(n_rows):
-                for s in range(n_columns):
-                    out[i, channel, r, s] = cells[r, s]
+            out[i, channel] = cells

@@ -135,8 +135,6 @@ def sphog_rows(padded: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, 
     along_x, along_y, gx, gy = space[0], space[1], space[2], space[3]
     for i in range(padded.shape[0]):
         _gradients(padded[i], along_x, along_y, gx, gy)
-        for j in range(histograms.size):
-            histograms[j] = 0.0
+        histograms[:] = 0.0
         factor = 1.0 / (_vote(gx, gy, cell_start, histograms) + FLOOR)
-        for j in range(weights.size):
-            out[i, j] = histograms[j] * weights[j] * factor
+        out[i] = histograms[: weights.size] * weights * factor

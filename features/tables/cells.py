@@ -47,7 +47,8 @@ def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bo
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type):
-        return _array(values.cast(pyarrow.float64(), safe=False)), np.zeros(len(values), bool)
+        read = values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return read, np.zeros(len(values), bool)
     texts = texts_of(values)
     read = _all_numbers(texts)
     if read is None:
@@ -147,7 +148,7 @@ def _all_numbers(texts: "pyarrow.Array") -> NDArray[np.float64] | None:
     if compute.any(compute.is_in(begins, value_set=_NEEDLESS_ZEROS)).as_py():
         return None
     with suppress(pyarrow.ArrowInvalid):
-        read = _array(texts.cast(pyarrow.float64()))
+        read = texts.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
         if np.count_nonzero(np.isnan(read)) == texts.null_count:  # else one is such as nan(1)
             return read
     return None
@@ -161,8 +162,3 @@ def _numbers_among(texts: "pyarrow.Array") -> NDArray[np.float64]:
     if not middle:
         return np.array([TRUTH_WORDS.get(texts[0].as_py(), np.nan)])
     return np.concatenate([_numbers_among(texts[:middle]), _numbers_among(texts[middle:])])
-
-
-def _array(values: "pyarrow.Array") -> NDArray[np.float64]:
-    """Return numbers (n,) f8, NaN for null."""
-    return values.to_numpy(zero_copy_only=False)

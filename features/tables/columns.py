@@ -162,7 +162,6 @@ def model_layout(table: Table, asked: str | None, columns: Columns, n_inputs: in
 
 
 def _by_name(names: list[str], known: Columns, path: Path) -> tuple[int, ...]:
-    """Return the place of each input of a model in a table with such names; it may have others."""
     wanted = [normal_name(name) for name in known.inputs]
     missing = [name for name in wanted if name not in names]
     if missing:

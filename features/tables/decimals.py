@@ -11,7 +11,7 @@ from features.errors import DataError
 from features.tables.cells import distinct
 from features.tables.columns import TableLayout
 from features.tables.encoding import Words
-from features.tables.readers import Batch, CsvFile, Table, holds_words
+from features.tables.readers import Batch, CsvFile, Table
 
 _THREE = r"^\s*[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+\s*$"
 _COMMA = re.compile(r"[+-]?([0-9]*|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+(e[+-]?[0-9]+)?", re.I)
@@ -39,10 +39,8 @@ class PointsOfThree:
     def notes(self, layout: TableLayout) -> tuple[str, ...]:
         """Return a note of such columns, if there are any."""
         columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
-        told = (
-            "points are decimal ones, with three digits behind each; take them out where they stand between thousands"
-        )
-        return (f"{told}: {shown(columns)}",) if columns else ()
+        told = "points are decimal ones, with three digits behind each"
+        return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()
 
 
 def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarrow.Array | None") -> None:
@@ -54,7 +52,7 @@ def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarr
     if not isinstance(first, CsvFile) or first.decimal != ".":
         return
     listed = dict(zip(layout.inputs, words, strict=True))
-    if labels is not None and layout.target is not None and holds_words(labels.type):
+    if labels is not None and layout.target is not None:
         listed[layout.target] = [text for text in distinct(labels)[0] if text is not None]
     found = dict[str, list[str]]()
     for place, texts in listed.items():

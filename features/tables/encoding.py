@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, shown, value_of
+from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, normal_name, shown, value_of
 from features.errors import DataError
 
 ONE_HOT = "onehot"
@@ -37,7 +37,8 @@ class EncodingRequest:
     @classmethod
     def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
         """Return what the settings ask for: onehot, or onehot:NAME,NAME."""
-        return cls(categorical is not None, names_in((categorical or "").partition(":")[2]), missing, most)
+        columns = map(normal_name, names_in((categorical or "").partition(":")[2]))
+        return cls(categorical is not None, tuple(columns), missing, most)
 
     @property
     def encodes(self) -> bool:
@@ -153,10 +154,9 @@ def learn_encoding(
         if listed is None:
             columns.append(ColumnEncoding(name, None, float(np.median(present)), indicator))
             continue
-        known, used = list(listed), np.unique(present.astype(np.int64)).tolist()
-        columns.append(
-            ColumnEncoding(name, tuple(sorted((known[code] for code in used), key=_by_value)), 0.0, indicator)
-        )
+        known = list(listed)
+        used = sorted((known[code] for code in np.unique(present.astype(np.int64)).tolist()), key=_by_value)
+        columns.append(ColumnEncoding(name, tuple(used), 0.0, indicator))
     encoding = TableEncoding(tuple(columns), asked.missing is not None)
     twice = next((name for name, n in Counter(encoding.inputs).items() if n > 1), None)
     if twice is not None:

@@ -58,7 +58,6 @@ class _Column:
     rows: list[Batch] = field(default_factory=list)
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
-        """Return the codes (rows,) of cells, and count what they are."""
         if self.words is not None:
             return self._places(batch, values)
         read, are_words = numbers(values)
@@ -99,19 +98,16 @@ class _Column:
         return places[of_rows]
 
     def _see(self, batch: Batch, kind: str, values: "pyarrow.Array", rows: NDArray[np.bool_]) -> None:
-        """Remember the first cell of a kind."""
         if kind not in self.first and rows.any():
             row = int(np.argmax(rows))
             self.first[kind] = str(values[row].as_py()), _row_of(batch, row)
 
     def example(self, kind: str) -> str:
-        """Return the first cell of a kind and where it is, for people."""
         if kind not in self.first:
             return ""
         text, row = self.first[kind]
-        if kind == MISSING:
-            return f", the first in {row.place(0)}"
-        return f", such as {text[:40]!r} in {row.place(0)}"
+        told = "the first" if kind == MISSING else f"such as {text[:40]!r}"
+        return f", {told} in {row.place(0)}"
 
 
 def _row_of(batch: Batch, row: int) -> Batch:
@@ -211,7 +207,6 @@ class Learner:
 
 
 def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], needs: Collection[str]) -> str:
-    """Return the options that let a table be read, with those that it has already."""
     options = []
     if dropped and spec.columns is not None:
         options.append(setting("data.columns", names_text(name for name in spec.columns if name not in dropped)))
@@ -238,7 +233,6 @@ class CellReader:
     unknown: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Number the words, by their values."""
         self._known = [
             None if words is None else {value_of(word): k for k, word in enumerate(words)} for words in self.words
         ]
@@ -262,11 +256,8 @@ class CellReader:
                 faults.append((int(np.argmax(wrong)), k))
         if faults:
             row, k = min(faults)
-            (text,), title = (
-                texts_of(batch.columns[places[k]][row : row + 1]).to_pylist(),
-                title_of(self.names[k], places[k]),
-            )
-            told = f"{batch.where(row)}, column {title} is {(text or '')[:40]!r}"
+            text = texts_of(batch.columns[places[k]][row : row + 1])[0].as_py() or ""
+            told = f"{batch.where(row)}, column {title_of(self.names[k], places[k])} is {text[:40]!r}"
             raise DataError(f"{told}; {'a finite number' if self._known[k] is None else 'a category'} is needed")
         return codes
 

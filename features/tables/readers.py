@@ -282,7 +282,6 @@ class CsvFile:
 
 
 def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
-    """Return the rows of a batch of several columns whose cells are all empty."""
     if read.num_columns == 1 or not all(column.null_count for column in read.columns):
         return []
     empty = reduce(compute.and_, (column.is_null() for column in read.columns))
@@ -367,9 +366,8 @@ class ParquetFile:
         Raises DataError where the file is damaged, or one of these columns has values that are neither numbers, words
         nor dates.
         """
-        schema, n_rows, _ = self._facts
-        start = 0
-        check_types(self.path, schema, places)
+        (schema, n_rows, _), start = self._facts, 0
+        _check_types(self.path, schema, places)
         if not places:
             yield Batch(self.path, 0, n_rows, {})
             return
@@ -423,10 +421,10 @@ class Table:
 
         header, decimal: see `CsvFile`. Raises MissingInputError where there is no file.
         """
-        parts = list[TablePart]()
-        for file in existing_files(path):
-            parts.append(ParquetFile(file) if is_parquet(file) else CsvFile(file, header=header, decimal=decimal))
-        return cls(path, parts)
+        files = existing_files(path)
+        if is_parquet(files[0]):
+            return cls(path, [*map(ParquetFile, files)])
+        return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
 
     @property
     def _first(self) -> TablePart:
@@ -483,9 +481,8 @@ class Table:
         An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
         """
         names, known, first = _names_of(part), self._first.names(), self._first.path
-        left_out = {*index_in(names, part.metadata), *index_in(known, self._first.metadata)} - {
-            known[place] for place in places
-        }
+        index = index_in(names, part.metadata) | index_in(known, self._first.metadata)
+        left_out = index - {known[place] for place in places}
         own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
         if len(own) != len(wanted):
             raise DataError(f"{part.path}: has {len(own)} columns, {first.name} has {len(wanted)}")
@@ -524,11 +521,6 @@ def kind_of(of: "pyarrow.DataType") -> str | None:
     return PARQUET_TYPES.get(re.split(r"\W", str(kind))[0])
 
 
-def holds_words(kind: "pyarrow.DataType") -> bool:
-    """Return whether values of a type are texts."""
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
 # How values of other types become columns, by what their type is called.
 _REMEDIES = {
     "list": "give each place of a list a column",
@@ -539,14 +531,12 @@ _REMEDIES = {
 }
 
 
-def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
-    """Raise DataError where a column that is read holds neither numbers, words nor dates."""
+def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     wrong = [field for field in map(schema.field, places) if kind_of(field.type) is None]
     if wrong:
         held = shown(f"{field.name} ({str(field.type)[:60]})" for field in wrong)
         options = drop_setting(*(field.name for field in wrong))
         kinds = " ".join(str(field.type).partition("<")[0] for field in wrong)
         advice = "".join(f"{remedy}, or " for words, remedy in _REMEDIES.items() if re.search(words, kinds))
-        raise DataError(
-            f"{path}: columns that hold neither numbers, words nor dates: {held}; {advice}leave them out ({options})"
-        )
+        fault = f"columns that hold neither numbers, words nor dates: {held}"
+        raise DataError(f"{path}: {fault}; {advice}leave them out ({options})")

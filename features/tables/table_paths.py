@@ -107,12 +107,8 @@ def _parts_below(folder: Path) -> Iterator[Path]:
         is_bare = not folders and not any(map(is_table_file, files))
         if is_bare and is_table_file(path.name) and path != folder:
             raise DataError(f"{path}: is a folder without tables under the name of one; restore the file, or remove it")
-        existing = [_existing(path / file) for file in files]
-        yield from (file for file in existing if is_table_file(file.name))
-
-
-def _existing(path: Path) -> Path:
-    """Return the path of a file. Raises MissingInputError where it is a link to nothing."""
-    if path.is_symlink() and not path.exists():
-        raise MissingInputError(f"{path}: is a link to what is not there; restore that, or remove the link")
-    return path
+        for file in map(path.joinpath, files):
+            if file.is_symlink() and not file.exists():
+                raise MissingInputError(f"{file}: is a link to what is not there; restore that, or remove the link")
+            if is_table_file(file.name):
+                yield file

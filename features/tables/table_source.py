@@ -64,7 +64,6 @@ def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, 
 
 
 def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
-    """Return the labels of a batch. Raises DataError for the first row without one."""
     values = batch.columns[place]
     row = texts_of(values).is_null().index(True).as_py()
     if row < 0:
@@ -75,20 +74,11 @@ def _labels(batch: Batch, place: int, layout: TableLayout) -> "pyarrow.Array":
 
 
 def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
-    """Return the key (rows,) u8 of the group of each row. Raises DataError for a row without one."""
     texts, of_rows = distinct(batch.columns[place])
     if None in texts:
-        row = int(np.argmax(of_rows == texts.index(None)))
-        title = layout.title(place)
-        raise DataError(f"{batch.where(row)}, column {title} names no group; name one for each row")
+        where = batch.where(int(np.argmax(of_rows == texts.index(None))))
+        raise DataError(f"{where}, column {layout.title(place)} names no group; name one for each row")
     return group_keys(np.array(texts, dtype=str))[of_rows]
-
-
-class Sample(NamedTuple):
-    """Rows (m,), ascending, and their codes (m, columns)."""
-
-    rows: NDArray[np.int64]
-    codes: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +92,7 @@ class ReadTable:
     encoding: learned on the training rows, None for numbers alone and for a test file
     unknown: how many cells of each column of a test file have a word that no training row has
     notes: what was seen of the cells
-    sample: some of the rows, None where they were not kept
+    sample: some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept
     """
 
     words: Words
@@ -116,12 +106,12 @@ class ReadTable:
     notes: Sequence[str] = ()
     encoding: TableEncoding | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)
-    sample: Sample | None = None
+    sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
     def held(self) -> NDArray[np.float64] | None:
         """The codes of all rows, None where they are not in memory."""
-        return self.sample.codes if self.sample is not None and len(self.sample.rows) == len(self.labels) else None
+        return self.sample[1] if self.sample is not None and len(self.sample[0]) == len(self.labels) else None
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
@@ -159,9 +149,7 @@ class EncodedRows:
 
     def codes(self, rows: slice) -> NDArray[np.float64]:
         """Return the codes (n, columns) of some rows: the places of words in the encoding, numbers as they are."""
-        codes = self._codes[rows]
-        if any(table is not None for table in self._places):
-            codes = codes.copy()
+        codes = np.array(self._codes[rows])
         for k, table in enumerate(self._places):
             if table is not None:
                 filled = ~np.isnan(codes[:, k])
@@ -169,7 +157,6 @@ class EncodedRows:
         return codes
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
-        """Return the inputs of some rows."""
         return self.encoding.apply(self.codes(rows))
 
 
@@ -216,7 +203,6 @@ class CodesInOrder:
         self._rows = RowsInOrder(self._read)
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
-        """Return the codes of some rows."""
         start, stop, _ = rows.indices(self.shape[0])
         return self._rows.read(start, stop)[0] if start < stop else np.empty((0, self.shape[1]))
 
@@ -250,7 +236,6 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)
     asked = EncodingRequest.read(spec.categorical, spec.missing, spec.categories)
-    asked = replace(asked, columns=tuple(map(normal_name, asked.columns)))
     request = {"layout": astuple(layout), "header": spec.header, "asked": astuple(asked), "task": spec.task}
     request |= {"decimal": spec.decimal, "named": spec.columns}
     if asked.encodes:  # as is learned on the training rows
@@ -271,12 +256,14 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     identity["sha256"] = dict(zip(PARTS, digests, strict=True)) if test is not None else digests[0]
     source = source_of(spec, table_name(path), given, True, identity, labels_names)
     notes = [*_notes(table, layout, columns, found), *source.notes, *notes]
-    if test is None:
-        notes += _unknown_notes(source, rows)
+    chosen, inputs = source.file_rows["test"], rows.inputs
+    if test is None and isinstance(inputs, EncodedRows) and not inputs.in_order and chosen is not None:
+        counts = inputs.encoding.unknown(inputs.codes(slice(None))[chosen])
+        notes += [f"test part: {line}" for line in unknown_words(counts)]
     source = replace(source, columns=columns, notes=tuple(notes))
     if found.held is not None:
         return source
-    return replace(source, learned=_Sampled(source, found, learn, keeps=keeper is None))
+    return replace(source, learned=_sampled(source, found, learn, keeps=keeper is None))
 
 
 def learning_bytes(spec: SourceSpec) -> int:
@@ -294,7 +281,6 @@ def _read_once(
 
 
 def _where(table: Table, layout: TableLayout) -> str:
-    """Return what errors call the labels."""
     assert layout.target is not None
     return f"{table.path}: column {layout.title(layout.target)}"
 
@@ -316,7 +302,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     _check_names(table, inputs, named)
     learner.check(spec, len(found.labels))
     codes = np.delete(codes, left_out, axis=1) if left_out else codes
-    found = replace(found, sample=Sample(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
+    found = replace(found, sample=(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
     if not asked.encodes:
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
@@ -332,7 +318,6 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
 
 
 def _number_notes(layout: TableLayout, numbers: RowNumbers, learner: Learner) -> Iterator[str]:
-    """Yield notes of the columns that number the rows, and of how to use them."""
     found, left_out = numbers.found(learner.words), numbers.left_out(learner.words)
     titles = {k: layout.title(layout.inputs[k]) for k in found}
     kept = [title for k, title in titles.items() if k not in left_out]
@@ -435,7 +420,6 @@ class _Sampler:
         self._rows, self._codes = [np.empty(0, np.int64)], [np.empty((0, n_columns))]
 
     def add(self, start: int, codes: NDArray[np.float64]) -> None:
-        """Take the codes of the rows from `start` on."""
         self._rows.append(np.arange(start, start + len(codes)))
         self._codes.append(codes)
         if self._share < 1.0:
@@ -448,19 +432,16 @@ class _Sampler:
             self._n_rows = sum(map(len, self._rows))
 
     def _keep(self, k: int) -> None:
-        """Keep those rows of a batch that are in the sample."""
         kept = draw_sample(self._seed, self._share, self._rows[k].astype(np.uint64))
         self._rows[k], self._codes[k] = self._rows[k][kept], self._codes[k][kept]
 
-    def finish(self) -> Sample:
-        """Return the rows, ascending, and their codes."""
-        return Sample(np.concatenate(self._rows), np.concatenate(self._codes))
+    def finish(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return np.concatenate(self._rows), np.concatenate(self._codes)
 
 
 def _labelled_rows(
     table: Table, layout: TableLayout, found: ReadTable, encoding: TableEncoding | None, *, in_memory: bool
 ) -> LabelledRows:
-    """Return the rows of a table: inputs in memory where they are few, or to be read in any order."""
     codes: RowArray | None = found.held
     if codes is None:
         codes = CodesInOrder(table, layout, found)
@@ -495,39 +476,32 @@ def cell_reader(columns: Columns, names: Sequence[str]) -> CellReader:
     return CellReader(names, words, columns.encoding.missing)
 
 
-class _Sampled:
-    """Returns the training rows of the sample that was read; read again where it is gone, as it is large."""
+def _sampled(
+    source: Source, known: ReadTable, read: Callable[[Tick], ReadTable], *, keeps: bool
+) -> Callable[[], LearnedRows]:
+    """Return what returns the training rows of the sample that was read; read again where it is gone, as it is large.
 
-    def __init__(self, source: Source, found: ReadTable, read: Callable[[Tick], ReadTable], *, keeps: bool) -> None:
-        self._source, self._found, self._read, self._keeps = source, found, read, keeps
+    Their inputs are encoded as they are read, as they may be many.
+    """
 
-    def __call__(self) -> LearnedRows:
-        """Return the rows; their inputs are encoded as they are read, as they may be many."""
-        found = self._found if self._found.sample is not None else self._read(lambda n_rows: None)
-        if found.sha256 != self._found.sha256:
-            raise DataError(f"{self._source.name}: {CHANGED}")
-        if not self._keeps:
-            self._found = replace(self._found, sample=None)
+    def learned() -> LearnedRows:
+        nonlocal known
+        found = known if known.sample is not None else read(lambda n_rows: None)
+        if found.sha256 != known.sha256:
+            raise DataError(f"{source.name}: {CHANGED}")
+        known = known if keeps else replace(known, sample=None)
         assert found.sample is not None
-        rows = self._source.file_rows["train"]
-        rows = np.arange(self._source.n_train) if rows is None else rows
-        chosen = np.flatnonzero(np.isin(found.sample.rows, rows))
-        codes: RowArray = found.sample.codes[chosen]
-        inputs = codes if found.encoding is None else EncodedRows(codes, found.encoding, found.words)
-        return LearnedRows(inputs, np.searchsorted(rows, found.sample.rows[chosen]))
+        rows, (drawn, codes) = source.file_rows["train"], found.sample
+        rows = np.arange(source.n_train) if rows is None else rows
+        chosen = np.flatnonzero(np.isin(drawn, rows))
+        inputs: RowArray = codes[chosen]
+        inputs = inputs if found.encoding is None else EncodedRows(inputs, found.encoding, found.words)
+        return LearnedRows(inputs, np.searchsorted(rows, drawn[chosen]))
 
-
-def _unknown_notes(source: Source, rows: LabelledRows) -> list[str]:
-    """Return a note of cells of the test part with words that no training row has, where all codes are in memory."""
-    chosen = source.file_rows["test"]
-    if not isinstance(rows.inputs, EncodedRows) or rows.inputs.in_order or chosen is None:
-        return []
-    counts = rows.inputs.encoding.unknown(rows.inputs.codes(slice(None))[chosen])
-    return [f"test part: {line}" for line in unknown_words(counts)]
+    return learned
 
 
 def _file_notes(table: Table, found: ReadTable) -> list[str]:
-    """Return a note of the files of a folder, and of the rows that they have."""
     told = table.files_told()
     return [f"{told}, {len(found.labels)} rows"] if told else []
 
