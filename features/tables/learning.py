@@ -23,6 +23,7 @@ from features.cell_text import (
     names_text,
     of_one_value,
     setting,
+    shown,
     title_of,
     value_of,
 )
@@ -166,10 +167,8 @@ class Learner:
             return
         dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
         options = _remedies(spec, self._asked, dropped, needs)
-        more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
-        listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
-        raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
+        raise DataError(f"{self._path}: columns that need a setting: {shown(faults, MOST_COMPLAINTS)}; {remedy}")
 
     def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
