@@ -171,10 +171,7 @@ def given_labels(labels: Any, name: str = "y") -> Any:
 
 
 def _check_objects(values: Any, name: str, *, words: bool) -> None:
-    """Raise DataError for the first of Python objects that is a list or a time, a word unless these are `words`.
-
-    Labels, which may be words, are of one type and none is missing.
-    """
+    """Raise DataError for an object that is a list, a time, or a word; `words` are of one type, and none is missing."""
     try:
         array = np.asarray(values)
     except ValueError:

@@ -93,10 +93,7 @@ def check_text(folder: Path, names: Iterable[str]) -> None:
 
 
 def open_unpacked(path: Path) -> BufferedReader:
-    """Open a plain file to read what it holds front to back; that of a name in .gz or .zst is unpacked meanwhile.
-
-    Its reads raise DataError where it is damaged.
-    """
+    """Open a plain file to read front to back; .gz and .zst are unpacked, and reads of damage raise DataError."""
     file = open_plain(path)
     return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
 

@@ -78,10 +78,7 @@ def part_folders(folder: Path) -> dict[str, Path]:
 
 
 def check_classes(folder: Path) -> None:
-    """Raise DataError where two of the folders that would be classes have the same folders of pictures: they are parts.
-
-    Whatever their names: training and testing, Train and Test, fold1 and fold2.
-    """
+    """Raise DataError where two folders that would be classes have the same folders of pictures: they are parts."""
     inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
     below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
     for first, second in combinations(inner, 2):

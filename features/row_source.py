@@ -43,10 +43,7 @@ class LabelledRows(NamedTuple):
 
 
 class PartRows(NamedTuple):
-    """One part: inputs, what errors call them, rows (None: all), targets, weights (n,) f8, keys (n,) as given.
-
-    scale: as of `LabelledRows`.
-    """
+    """One part: inputs, what errors call them, rows (None: all), targets, and the rest as of `LabelledRows`."""
 
     inputs: RowArray
     array_name: str

@@ -89,10 +89,7 @@ def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarr
 
 
 def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and values of each array of an .npz in the order of the names, one at a time in memory.
-
-    Raises as `read_arrays`.
-    """
+    """Yield name and values of each array of an .npz, sorted, one at a time in memory. Raises as `read_arrays`."""
     with _damage_of(path), open_plain(path) as stream, np.load(stream, allow_pickle=False) as archive:
         first, *names = archive.files
         with _parsing:

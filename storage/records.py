@@ -49,10 +49,7 @@ def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises MissingDataError where it does not exist, UnavailableStoreError where it cannot be read, CorruptDataError.
-    """
+    """Read a JSON file. Raises MissingDataError, UnavailableStoreError where it cannot be read, CorruptDataError."""
     try:
         with read_errors(path):
             return parse_json(read_plain(path))
@@ -61,10 +58,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object that programs read back, with its digest under `digest`.
-
-    Raises as `write_json`.
-    """
+    """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
     body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
     write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
 

@@ -36,10 +36,7 @@ def sphog_length(height: int, width: int) -> int:
 
 
 def sphog(images: np.ndarray) -> np.ndarray:
-    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
-
-    About 20 µs an image of 28 x 28. Raises UsageError for images without a whole cell.
-    """
+    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; about 20 µs an image of 28 x 28."""
     height, width = images.shape[1:]
     cell_start, weights = _tables(height, width)
     out = np.empty((len(images), len(weights)), dtype=np.float32)

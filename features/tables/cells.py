@@ -34,10 +34,7 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
-
-    None for a missing cell.
-    """
+    """Return the distinct texts of a column (None: missing) in the order of their first rows, and which each row is."""
     coded = texts_of(values).dictionary_encode(null_encoding="encode")
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 

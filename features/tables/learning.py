@@ -237,10 +237,7 @@ class CellReader:
         ]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
-        """Return the codes (rows, columns) f8 of the columns at some places.
-
-        Raises DataError for the first row with a cell that cannot be.
-        """
+        """Return the codes (rows, columns) f8 of columns at some places; DataError for the first row that has none."""
         codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int]]()
         for k, place in enumerate(places):
             known, cells = self._known[k], batch.columns[place]

@@ -96,10 +96,7 @@ def _has_idx_files(folder: Path) -> bool:
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:
-    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs.
-
-    Whether they can be read is seen when they are opened.
-    """
+    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs."""
     for path, folders, names in walk(folder):
         files = [one for one in names if not one.startswith((".", "_"))]
         if columns := [one for one in folders if "=" in one]:
