@@ -114,10 +114,7 @@ def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool =
 
 
 def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
-    """Return what is white in the images of a training part, which a test part may follow; None for rows of numbers.
-
-    Raises DataError where the parts are on different scales.
-    """
+    """Return what is white in the images of parts, DataError where they have two scales; None for rows of numbers."""
     if len(parts[0][1].shape) < 3:
         return None
     scale, *others = (image_scale(name, pieces_of(array)) for name, array in parts)

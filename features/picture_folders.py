@@ -64,10 +64,7 @@ def _folders_in(folder: Path) -> Iterator[Path]:
 
 
 def part_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of the parts by their names; {} where the folder has none, but classes, or pictures alone.
-
-    Raises DataError where there are others beside them.
-    """
+    """Return the folders of the parts by name, {} where it has none; DataError where it has others beside them."""
     inner = {path.name: path for path in _folders_in(folder)}
     if "train" not in inner or not any(_folders_in(inner["train"])):
         return {}

@@ -345,10 +345,7 @@ def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_n
 
 
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
-    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB.
-
-    Fill in its row keys, which are those of bytes where it has images on a scale.
-    """
+    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
     digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0

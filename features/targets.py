@@ -106,10 +106,7 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int
 
 
 def check_spellings(labels: np.ndarray, where: str, told: Callable[[int], str]) -> None:
-    """Raise DataError naming two of some distinct labels (k,) that are one value in two spellings.
-
-    told: returns what is said of the label at a place, and of its first row.
-    """
+    """Raise DataError naming two distinct labels (k,) that are one value; told: returns what is said of one."""
     if (twice := of_one_value(map(_value_of, labels.tolist()))) is not None:
         both = " and ".join(map(told, twice))
         raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")

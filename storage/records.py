@@ -41,10 +41,7 @@ def digest_of(obj: object) -> str:
 
 
 def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
-    """Write `obj` as JSON with sorted keys, durably: indented, or on one line if `compact`.
-
-    Raises ValueError and TypeError as `canonical_json`, CannotWriteError as `write_file`.
-    """
+    """Write JSON with sorted keys, durably, indented or on one line if `compact`. Raises as `canonical_json`."""
     write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
 
 

@@ -124,10 +124,7 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
 
 @njit(cache=True, nogil=True)
 def sphog_rows(padded: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """Write the features of images to `out` (n, d) float32; `weights` (d,) are their factors.
-
-    padded (n, H + 4, W + 4) float64: the images, with two pixels of 0 on every side.
-    """
+    """Write the features of images (n, H + 4, W + 4) f8, with two pixels of 0 on every side, to `out` (n, d) f4."""
     space, histograms = np.empty((4, padded.shape[1], padded.shape[2])), np.empty(weights.size + N_BINS)
     along_x, along_y, gx, gy = space[0], space[1], space[2], space[3]
     for i in range(padded.shape[0]):

@@ -41,8 +41,7 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
 
 def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers (n,) that the cells of a column are, NaN for others, and which are words (n,)."""
-    if types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = values.dictionary_decode() if types.is_dictionary(values.type) else values
     if types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type):
         read = values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         return read, np.zeros(len(values), bool)

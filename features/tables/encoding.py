@@ -134,10 +134,7 @@ Words = Sequence[Collection[str] | None]  # that the codes of each column stand 
 def learn_encoding(
     names: Sequence[str], words: Words, codes: NDArray[np.float64], asked: EncodingRequest
 ) -> TableEncoding:
-    """Return the encoding that the codes (n, columns) of training rows ask for.
-
-    words: what the codes stand for. Raises DataError where columns have nothing but missing cells.
-    """
+    """Return the encoding that codes (n, columns) of training rows ask for; DataError where a column has no cell."""
     empty = [name for name, column in zip(names, codes.T, strict=True) if np.isnan(column).all()]
     if empty:
         fault = f"columns without a cell that is filled in in the training rows: {shown(empty)}"

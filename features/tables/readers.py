@@ -477,9 +477,8 @@ class Table:
         if len(own) != len(wanted):
             raise DataError(f"{part.path}: has {len(own)} columns, {first.path.name} has {len(wanted)}")
         if own != wanted:
-            raise DataError(
-                f"{part.path}: its columns are not those of {first.path.name}; give the same names in one order"
-            )
+            told = f"its columns are not those of {first.path.name}"
+            raise DataError(f"{part.path}: {told}; give the same names in one order")
         at = {place: names.index(known[place]) for place in places}
         if isinstance(part, ParquetFile) and isinstance(first, ParquetFile):
             for place, own_place in at.items():

@@ -444,7 +444,6 @@ def _labelled_rows(
 def _open_test(
     spec: SourceSpec, path: Path, columns: Columns, n_columns: int, train: ReadTable, keeper: Keeper | None
 ) -> tuple[LabelledRows, str, list[str]]:
-    """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
     table = Table.in_files(path, header=spec.header, decimal=spec.decimal)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
@@ -498,7 +497,6 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
 
 
 def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable) -> Iterator[str]:
-    """Yield what was taken for what in a table to train on, and how to have it otherwise."""
     yield from _file_notes(table, found)
     like_cells = [name for name in table.names if looks_like_cell(name)]
     if like_cells and isinstance(table.parts[0], CsvFile):
