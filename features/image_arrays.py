@@ -138,8 +138,7 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
     if images.dtype == np.uint8 and scale == BYTE_SCALE:
         return images
     flat = images.reshape(len(images), -1)
-    bad = np.argwhere(~((flat >= 0) & (flat <= scale)))
-    if bad.size:
+    if (bad := np.argwhere(~((flat >= 0) & (flat <= scale)))).size:
         row, pixel = bad[0]
         told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
         raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; give both on one scale")

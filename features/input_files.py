@@ -87,8 +87,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 def check_text(folder: Path, names: Iterable[str]) -> None:
     """Raise DataError for a name of a file that is no UTF-8 text."""
-    bad = next(filter(_SURROGATES.search, names), None)
-    if bad is not None:
+    if bad := next(filter(_SURROGATES.search, names), None):
         raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
 
 

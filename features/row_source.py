@@ -370,7 +370,6 @@ def check_finite(block: np.ndarray, array_name: str, rows: np.ndarray) -> None:
     if block.dtype.kind != "f" or not len(block):
         return
     flat = block.reshape(len(block), -1)
-    bad = np.argwhere(~np.isfinite(flat))
-    if bad.size:
+    if (bad := np.argwhere(~np.isfinite(flat))).size:
         row, column = bad[0]
         raise DataError(f"{array_name}: row {rows[row]}, column {column} is {flat[row, column]}; inputs must be finite")

@@ -41,7 +41,8 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int6
 
 def numbers(values: "pyarrow.Array") -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers (n,) that the cells of a column are, NaN for others, and which are words (n,)."""
-    values = values.dictionary_decode() if types.is_dictionary(values.type) else values
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     if types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type):
         read = values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         return read, np.zeros(len(values), bool)
@@ -122,8 +123,7 @@ def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Cal
         classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""
         example = told(listed.index(looks[2]))
         raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
-    ends = next((text for text in listed if text.endswith("\0")), None)
-    if ends is not None:
+    if ends := next((text for text in listed if text.endswith("\0")), None):
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
 
 

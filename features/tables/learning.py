@@ -125,10 +125,10 @@ class Learner:
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
         self.names, self._path, self._asked = list(names), path, asked
-        absent = next((name for name in asked.columns if name not in names), None)
-        if absent is not None:
-            known = ", ".join(names)[:400]
-            raise UsageError(f"`data.categorical`: {absent!r} is no input of {path}; it has {known}")
+        for name in asked.columns:
+            if name not in names:
+                known = ", ".join(names)[:400]
+                raise UsageError(f"`data.categorical`: {name!r} is no input of {path}; it has {known}")
         named = [name in asked.columns for name in names]
         self._columns = [_Column(name, {} if one else None, one) for name, one in zip(names, named, strict=True)]
 

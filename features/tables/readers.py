@@ -432,8 +432,7 @@ class Table:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
             raise DataError(f"{self.parts[0].path}: columns {places} {fault}; give each its own name, or delete it")
-        unreadable = next(filter(has_controls, names), None)
-        if unreadable is not None:
+        if unreadable := next(filter(has_controls, names), None):
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return names
 
