@@ -32,13 +32,7 @@ class ArrayDigests(NamedTuple):
     scale: float | None
 
 
-class ArrayNames(NamedTuple):
-    """The names of the arrays of one set of rows."""
-
-    inputs: str
-    labels: str
-    weights: str | None = None
-    groups: str | None = None
+Names = tuple[str, str, str | None, str | None]  # of the inputs, labels, weights and groups of one set of rows
 
 
 def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: ArrayDigests | None = None) -> Source:
@@ -61,18 +55,18 @@ def outline_digests(names: Iterable[str], inputs: RowArray) -> ArrayDigests:
     return ArrayDigests(dict.fromkeys(names, ""), {}, BYTE_SCALE if len(inputs.shape) > 2 else None)
 
 
-def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames]) -> ArrayDigests:
-    for one in keys:  # before a byte is hashed
-        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
-    labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
-    rows = {one.inputs: np.empty(arrays[one.inputs].shape[0], np.uint64) for one in keys}
-    scale = scale_of_parts([(one.inputs, arrays[one.inputs]) for one in keys])
+def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[Names]) -> ArrayDigests:
+    for inputs, target, *_ in keys:  # before a byte is hashed
+        check_lengths(arrays[inputs], arrays[target], inputs, target)
+    labels = {target: label_array(np.asarray(arrays[target][:]), target) for _, target, *_ in keys}
+    rows = {inputs: np.empty(arrays[inputs].shape[0], np.uint64) for inputs, *_ in keys}
+    scale = scale_of_parts([(inputs, arrays[inputs]) for inputs, *_ in keys])
     every = dict.fromkeys(filter(None, chain(*keys)))
     sha256 = {key: digest_rows(labels.get(key, arrays[key]), rows.get(key), scale) for key in every}
     return ArrayDigests(sha256, rows, scale)
 
 
-def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[ArrayNames]:
+def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Names]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
     Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
@@ -89,25 +83,26 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
         if asked is not None and names[0] not in known:
             raise DataError(f"{spec.dataset}: has no array {names[0]} for data.{option} = {asked}; name one it has")
         more.append([None if asked is None or name not in known else name for name in names])
-    return [ArrayNames(*names) for names in zip(keys[::2], keys[1::2], *more, strict=True)]
+    return list(zip(keys[::2], keys[1::2], *more, strict=True))
 
 
 def _source_of(
-    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[ArrayNames], digests: ArrayDigests, kind: str
+    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Names], digests: ArrayDigests, kind: str
 ) -> Source:
     given, identity = [], {"source": kind, "sha256": dict(digests.sha256)}
-    if len(keys) == 1 and keys[0].labels != "y" and spec.weights is not None:  # either array may be the other
-        identity["target"] = keys[0].labels
-    for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
-        labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
+    if len(keys) == 1 and keys[0][1] != "y" and spec.weights is not None:  # either array may be the other
+        identity["target"] = keys[0][1]
+    own = [f" of {part}" for part in PARTS] if len(keys) > 1 else [""]
+    for (inputs, target, weights_name, groups_name), of in zip(keys, own, strict=True):
+        labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
-            raise DataError(f"{one.labels} holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}")
-        weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
-        groups = None if one.groups is None else np.asarray(arrays[one.groups][:])
+            raise DataError(f"{target} holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}")
+        weights, groups = (
+            None if name is None else np.asarray(arrays[name][:]) for name in (weights_name, groups_name)
+        )
         groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
-        inputs, row_keys = arrays[one.inputs], digests.keys.get(one.inputs)
-        given.append(LabelledRows(inputs, labels, weights, groups, row_keys, digests.scale))
+        given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 
 
@@ -134,7 +129,7 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
         for key in filter(None, chain(*keys)):
             read = _outline if outline and key.startswith("X") else read_array
             loaded[key] = read(archive, key)
-    digests = outline_digests(loaded, loaded[keys[0].inputs]) if outline else _digests_of(loaded, keys)
+    digests = outline_digests(loaded, loaded[keys[0][0]]) if outline else _digests_of(loaded, keys)
     return _source_of(spec, loaded, keys, digests, "npz")
 
 
@@ -176,10 +171,7 @@ def given_labels(labels: Any, name: str = "y") -> Any:
 
 
 def _check_objects(values: Any, name: str, *, words: bool) -> None:
-    """Raise DataError for the first of Python objects that is a list or a time, a word unless these are `words`.
-
-    Labels, which may be words, are of one type and none is missing.
-    """
+    """Raise DataError for an object that is a list, a time, or a word; `words` are of one type, and none is missing."""
     try:
         array = np.asarray(values)
     except ValueError:

@@ -114,10 +114,7 @@ def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool =
 
 
 def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
-    """Return what is white in the images of a training part, which a test part may follow; None for rows of numbers.
-
-    Raises DataError where the parts are on different scales.
-    """
+    """Return what is white in the images of parts, DataError where they have two scales; None for rows of numbers."""
     if len(parts[0][1].shape) < 3:
         return None
     scale, *others = (image_scale(name, pieces_of(array)) for name, array in parts)
@@ -141,8 +138,7 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
     if images.dtype == np.uint8 and scale == BYTE_SCALE:
         return images
     flat = images.reshape(len(images), -1)
-    bad = np.argwhere(~((flat >= 0) & (flat <= scale)))
-    if bad.size:
+    if (bad := np.argwhere(~((flat >= 0) & (flat <= scale)))).size:
         row, pixel = bad[0]
         told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
         raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; give both on one scale")

@@ -38,10 +38,7 @@ def open_mnist(spec: SourceSpec) -> Source:
 
 
 def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
-    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels.
-
-    Raises MissingInputError where a file is not there, DataError where one is damaged or the numbers of rows differ.
-    """
+    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels. Raises as `read_idx`."""
     arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
     return _source_of(spec, folder.resolve().name, arrays)
 

@@ -87,16 +87,12 @@ def _refuse(error: OSError) -> NoReturn:
 
 def check_text(folder: Path, names: Iterable[str]) -> None:
     """Raise DataError for a name of a file that is no UTF-8 text."""
-    bad = next(filter(_SURROGATES.search, names), None)
-    if bad is not None:
+    if bad := next(filter(_SURROGATES.search, names), None):
         raise DataError(f"{folder}: the name of {bad!r:.200} is no UTF-8 text; rename it")
 
 
 def open_unpacked(path: Path) -> BufferedReader:
-    """Open a plain file to read what it holds front to back; that of a name in .gz or .zst is unpacked meanwhile.
-
-    Its reads raise DataError where it is damaged.
-    """
+    """Open a plain file to read front to back; .gz and .zst are unpacked, and reads of damage raise DataError."""
     file = open_plain(path)
     return BufferedReader(_Unpacked(file, path), _PIECE_BYTES) if path.suffix.lower() in PACKED_SUFFIXES else file
 

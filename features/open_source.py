@@ -78,10 +78,13 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
         return open_pictures(spec, path, keeper)
     if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
         return images.open_idx_folder(spec, path)
-    if path.suffix == ".npz" and path.exists():
-        return open_npz(spec, path)
-    if is_table(path) and path.exists():
-        from features.tables.table_source import open_table  # which takes a while to import
+    if path.suffix == ".npz" or is_table(path):
+        if not path.exists():
+            raise MissingInputError(f"dataset {spec.dataset}: no such file")
+        if path.suffix == ".npz":
+            return open_npz(spec, path)
+        # Imported here: what reads tables takes a while to import.
+        from features.tables.table_source import open_table
 
         return open_table(spec, path, keeper)
     if path.suffix == ".zarr":

@@ -64,10 +64,7 @@ def _folders_in(folder: Path) -> Iterator[Path]:
 
 
 def part_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of the parts by their names; {} where the folder has none, but classes, or pictures alone.
-
-    Raises DataError where there are others beside them.
-    """
+    """Return the folders of the parts by name, {} where it has none; DataError where it has others beside them."""
     inner = {path.name: path for path in _folders_in(folder)}
     if "train" not in inner or not any(_folders_in(inner["train"])):
         return {}
@@ -78,10 +75,7 @@ def part_folders(folder: Path) -> dict[str, Path]:
 
 
 def check_classes(folder: Path) -> None:
-    """Raise DataError where two of the folders that would be classes have the same folders of pictures: they are parts.
-
-    Whatever their names: training and testing, Train and Test, fold1 and fold2.
-    """
+    """Raise DataError where two folders that would be classes have the same folders of pictures: they are parts."""
     inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
     below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
     for first, second in combinations(inner, 2):

@@ -302,7 +302,6 @@ def _found(
 def _read(
     folder: Path, listed: PictureList, asked: "Decoder | tuple[int, ...] | None", tick: Tick, *, skip_bad: bool
 ) -> ReadPictures:
-    """Return what the pictures of a folder are, each of which is decoded once; some also to choose the decoder."""
     notes = list[str]()
     if listed.others:
         notes.append(f"{folder.name}: files that are no pictures are passed over: {shown(listed.others, MOST_NAMED)}")
@@ -337,10 +336,7 @@ def _decoder_for(folder: Path, looks: Mapping[str, "Look"], size: tuple[int, ...
 def decode_all(
     folder: Path, listed: list[str], decoder: Decoder, tick: Tick = lambda n_rows: None, *, skip_bad: bool = False
 ) -> ReadPictures:
-    """Return what pictures are, each of which is decoded, without those that cannot be read where `skip_bad` says so.
-
-    Raises DataError with all that cannot be read; else a note tells of them.
-    """
+    """Return what pictures are; DataError with all that cannot be read, which `skip_bad` leaves out, with a note."""
     paths, names, bad = [folder / name for name in listed], list[str](), dict[str, list[str]]()
     read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
     together = max(1, BLOCK_BYTES // math.prod(decoder.shape))

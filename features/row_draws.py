@@ -19,10 +19,7 @@ _MOST_CATEGORIES, _MOST_COPIES = 50, 12  # fewer distinct rows, more of each, ar
 
 
 def row_keys(inputs: np.ndarray) -> RowKeys:
-    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64.
-
-    A NaN equals a NaN.
-    """
+    """Return a key (n,) u8 of each row (n, …): equal for equal numbers of any dtype and NaNs, else by chance 2^-64."""
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
     step = max(_TOGETHER // len(salts), 1)
@@ -56,10 +53,7 @@ def group_keys(groups: np.ndarray) -> RowKeys:
 
 
 def units_of(keys: RowKeys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first row of each unit of equal keys (n,), ascending, and the unit of each row (n,).
-
-    Takes 16 bytes a row where all differ, else 40.
-    """
+    """Return the first row of each unit of equal keys, ascending, and the unit of each row; at most 40 bytes a row."""
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
         return (np.arange(len(keys)),) * 2

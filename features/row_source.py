@@ -43,10 +43,7 @@ class LabelledRows(NamedTuple):
 
 
 class PartRows(NamedTuple):
-    """One part: inputs, what errors call them, rows (None: all), targets, weights (n,) f8, keys (n,) as given.
-
-    scale: as of `LabelledRows`.
-    """
+    """One part: inputs, what errors call them, rows (None: all), targets, and the rest as of `LabelledRows`."""
 
     inputs: RowArray
     array_name: str
@@ -108,8 +105,7 @@ def source_of(
     labels = given[0].labels[counted[0]]
     is_table = len(given[0].inputs.shape) == 2
     first = names[0] if labels_names else "y"
-    are_classes = not is_table and are_numbered(labels)
-    most = MOST_TABLE_CLASSES if is_table else len(labels) if are_classes else MOST_CLASSES
+    most = MOST_TABLE_CLASSES if is_table else len(labels) if are_numbered(labels) else MOST_CLASSES
     task = spec.task or detect_task(labels, most, first)
     classes = class_labels(labels, task, first)
     chosen = chosen_rows(spec, given, counted, name, task, split=len(given) == 1)
@@ -160,10 +156,9 @@ def source_of(
 
 def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rows of weight above 0, ascending, and the checked weights (n,) f8; errors end with `of`."""
-    n = len(given.labels)
     if given.weights is None:
-        return np.arange(n), None
-    weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
+        return np.arange(len(given.labels)), None
+    weights = checked_weights(given.weights, len(given.labels), f"weights {spec.weights}{of or ' of the data'}")
     return np.flatnonzero(weights), weights
 
 
@@ -350,19 +345,15 @@ def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_n
 
 
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
-    """Return the sha256 of an array-like's dtype, shape and values, read in pieces of 8 MiB.
-
-    Fill in its row keys, which are those of bytes where it has images on a scale.
-    """
+    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
     if not array.shape:
         raise DataError("an array holds a single value; rows are needed")
-    digest = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode())
-    end = 0
+    digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0
     for piece in pieces_of(array):
         digest.update(piece.tobytes())
-        begin, end = end, end + len(piece)
         if keys is not None:
-            keys[begin:end] = row_keys(piece if scale is None else rescaled(piece, scale))
+            keys[begin : begin + len(piece)] = row_keys(piece if scale is None else rescaled(piece, scale))
+        begin += len(piece)
     return digest.hexdigest()
 
 
@@ -379,7 +370,6 @@ def check_finite(block: np.ndarray, array_name: str, rows: np.ndarray) -> None:
     if block.dtype.kind != "f" or not len(block):
         return
     flat = block.reshape(len(block), -1)
-    bad = np.argwhere(~np.isfinite(flat))
-    if bad.size:
+    if (bad := np.argwhere(~np.isfinite(flat))).size:
         row, column = bad[0]
         raise DataError(f"{array_name}: row {rows[row]}, column {column} is {flat[row, column]}; inputs must be finite")

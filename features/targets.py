@@ -98,18 +98,14 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y", first: int
     distinct, inverse = np.unique(labels, return_inverse=True)
     known = {_value_of(label): k for k, label in enumerate(classes)}
     index = np.array([known.get(_value_of(label), UNKNOWN) for label in distinct.tolist()], np.int64)[inverse]
-    bad = np.flatnonzero(index == UNKNOWN)
-    if bad.size:
+    if (bad := np.flatnonzero(index == UNKNOWN)).size:
         told = f"row {first + bad[0]} has label {labels[bad[0]].item()!r}"
         raise DataError(f"{array_name}: {told}, which training data lack; they have {shown(map(repr, classes), 12)}")
     return index
 
 
 def check_spellings(labels: np.ndarray, where: str, told: Callable[[int], str]) -> None:
-    """Raise DataError naming two of some distinct labels (k,) that are one value in two spellings.
-
-    told: returns what is said of the label at a place, and of its first row.
-    """
+    """Raise DataError naming two distinct labels (k,) that are one value; told: returns what is said of one."""
     if (twice := of_one_value(map(_value_of, labels.tolist()))) is not None:
         both = " and ".join(map(told, twice))
         raise DataError(f"{where}: {both} are one label in two spellings; write it in one way")
@@ -139,8 +135,7 @@ def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.nda
         found = f"{held} of shape {weights.shape}"
         raise DataError(f"{array_name} holds {found}; {n_rows} weights of rows are needed")
     values = weights.reshape(n_rows).astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-    if bad.size:
+    if (bad := np.flatnonzero(~(np.isfinite(values) & (values >= 0)))).size:
         raise DataError(f"{array_name}: row {bad[0]} is {values[bad[0]]:g}; a weight must be finite and at least 0")
     if not values.any():
         raise DataError(f"{array_name}: all weights are zero; no row counts")
@@ -160,8 +155,7 @@ def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
 
 def check_finite_targets(targets: np.ndarray, array_name: str, first: int = 0) -> None:
     """Raise DataError naming the first of some targets (n,) that is not finite; first: what the first row is called."""
-    bad = np.flatnonzero(~np.isfinite(targets))
-    if bad.size:
+    if (bad := np.flatnonzero(~np.isfinite(targets))).size:
         raise DataError(f"{array_name}: row {first + bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from storage.errors import CorruptDataError, MissingDataError, remedy_at
 from storage.files import open_plain, read_errors, replacing
-from storage.folder_layouts import check_plain_name
 from storage.folders import compare, new_folder, read_manifest
 
 _KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
@@ -34,12 +33,9 @@ def write_arrays(
     The folder has a manifest of kind "arrays" with `metadata`. An .npz with `durable=False` has no fsync: for what a
     resumed run can check and make again.
 
-    Raises ValueError where a name is not plain, a dtype is no number, or `metadata` is given with an .npz;
-    CannotWriteError.
+    Raises ValueError where a dtype is no number, CannotWriteError.
     """
     if path.suffix == ".npz":
-        if metadata is not None:
-            raise ValueError(f"{path}: metadata is only kept by the folder form; drop it or the .npz suffix")
         wanted_bytes = sum(np.asarray(values).nbytes for values in arrays.values())
         with replacing(path, wanted_bytes, sync_file=durable, sync_folder=durable) as stream:
             entries: dict[str, Any] = {_NAMES: np.array(sorted(arrays), str)}
@@ -55,8 +51,6 @@ def write_arrays(
 
 
 def _as_written(name: str, values: np.ndarray) -> np.ndarray:
-    if "/" in check_plain_name(name):
-        raise ValueError(f"array name: wanted a name without folders, found {name!r}")
     values = np.asarray(values)
     if values.dtype.kind not in _KINDS:
         raise ValueError(f"array {name}: wanted floats, integers or booleans, found dtype {values.dtype}")
@@ -95,10 +89,7 @@ def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarr
 
 
 def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and values of each array of an .npz in the order of the names, one at a time in memory.
-
-    Raises as `read_arrays`.
-    """
+    """Yield name and values of each array of an .npz, sorted, one at a time in memory. Raises as `read_arrays`."""
     with _damage_of(path), open_plain(path) as stream, np.load(stream, allow_pickle=False) as archive:
         first, *names = archive.files
         with _parsing:

@@ -34,10 +34,7 @@ _REMEDIES = {  # by how the name begins; the first that fits
 
 
 class StorageError(Exception):
-    """Base of all errors of this package: one line that says what was wanted, what was found and what to do.
-
-    `exit_code` is the exit status of the process.
-    """
+    """Base of all errors of this package: one line of what was wanted, what was found and what to do; an exit code."""
 
     exit_code: int = 70
 

@@ -254,10 +254,7 @@ def rename_file(path: Path, target: Path) -> None:
 
 
 class LineFile:
-    """A file of unbuffered lines; a last line that a kill cut off is removed at opening.
-
-    Raises CannotWriteError, CorruptDataError where it is no plain file.
-    """
+    """A file of unbuffered lines; a last line that a kill cut off is removed at opening."""
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
@@ -306,10 +303,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """Bring every file and folder below `root`, and `root` itself, to the disk.
-
-    Raises OSError, CorruptDataError where one is no plain file.
-    """
+    """Bring `root` and all below it to the disk. Raises OSError, CorruptDataError where something is no plain file."""
     for folder, _, names in os.walk(root, topdown=False):
         for name in sorted(names):
             _check_own(Path(folder, name))

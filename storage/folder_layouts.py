@@ -83,10 +83,6 @@ class FeatureLayout:
     manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # the store counts only when it is there and holds
     lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it
 
-    def __post_init__(self) -> None:
-        if "/" in check_plain_name(self.digest):
-            raise ValueError(f"feature store: the digest must be one plain name, found {self.digest!r}")
-
 
 @dataclass(frozen=True)
 class ModelLayout:

@@ -116,10 +116,7 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
 
 
 def check_folder(folder: Path, *, remedy: str) -> None:
-    """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
-
-    Raises CorruptDataError naming the first file that is damaged, and ending with `remedy`.
-    """
+    """Raise CorruptDataError, ending with `remedy`, unless every byte of a folder is as its manifest says; one pass."""
     problems = verify(folder, contents=True)
     if problems:
         reason = problems[0].partition(";")[0]

@@ -124,7 +124,6 @@ def _try_lock(descriptor: int, kind: int) -> bool | None:
 
 
 def _holder_in(path: Path) -> dict[str, Any] | None:
-    """Return the holder that a lock file names, None where it names none or cannot be read."""
     try:
         info = parse_json(read_plain(path))
     except (OSError, ValueError, CorruptDataError):

@@ -30,10 +30,9 @@ def check_output(path: Path, *, replace: bool) -> None:
     """Raise CannotWriteError where a file may not be written: no plain file is there, or one without `replace`."""
     if not (path.exists() or path.is_symlink()):
         return
-    if path.is_dir():
-        raise CannotWriteError(f"{path}: is a folder; choose another name")
     if path.exists() and not path.is_file():
-        raise CannotWriteError(f"{path}: is a pipe, a device or a socket; choose another name")
+        kind = "a folder" if path.is_dir() else "a pipe, a device or a socket"
+        raise CannotWriteError(f"{path}: is {kind}; choose another name")
     if not replace:
         raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
 
@@ -51,8 +50,6 @@ class OutputSpec:
 
 def check_predictions(path: Path, *, replace: bool) -> None:
     """Raise CannotWriteError where `writing` would refuse `path`, so that nothing is computed in vain."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: wanted one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise CannotWriteError(f"{path}: there is no folder {path.parent}; make it, or choose another")
     check_output(path, replace=replace)

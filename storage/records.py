@@ -12,7 +12,6 @@ from typing import Any
 
 from storage.errors import CorruptDataError, MissingDataError, StorageError
 from storage.files import make_folder, parse_json, read_errors, read_plain, write_file
-from storage.folder_layouts import check_plain_name
 
 
 def canonical_json(obj: object) -> bytes:
@@ -42,18 +41,12 @@ def digest_of(obj: object) -> str:
 
 
 def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
-    """Write `obj` as JSON with sorted keys, durably: indented, or on one line if `compact`.
-
-    Raises ValueError and TypeError as `canonical_json`, CannotWriteError as `write_file`.
-    """
+    """Write JSON with sorted keys, durably, indented or on one line if `compact`. Raises as `canonical_json`."""
     write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises MissingDataError where it does not exist, UnavailableStoreError where it cannot be read, CorruptDataError.
-    """
+    """Read a JSON file. Raises MissingDataError, UnavailableStoreError where it cannot be read, CorruptDataError."""
     try:
         with read_errors(path):
             return parse_json(read_plain(path))
@@ -62,12 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
-    """Write a JSON object that programs read back, with its digest under `digest`.
-
-    Raises as `write_json`; ValueError also where `body` has a `digest` already.
-    """
-    if "digest" in body:
-        raise ValueError("the key 'digest' is the record's own")
+    """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
     body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
     write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
 
@@ -97,8 +85,6 @@ class Markers(dict[str, dict[str, Any]]):
 
 def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
     """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
-    if "/" in check_plain_name(item_name) or item_name.startswith("."):
-        raise ValueError(f"marker: wanted a plain item name, found {item_name!r}")
     make_folder(folder)
     write_record(folder / f"{item_name}.json", {"item": item_name, "payload": dict(payload)}, compact=True)
 

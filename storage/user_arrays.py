@@ -168,8 +168,7 @@ def open_user_arrays(
     arrays = {}
     for name in nodes:
         try:
-            opened = zarr.open_array(str(path / name), mode="r", zarr_format=3)
+            arrays[name] = UserArray(path, name, zarr.open_array(str(path / name), mode="r", zarr_format=3))
         except Exception as error:  # zarr has no common base for bad metadata
             raise zarr_metadata.invalid(path / name, f"zarr refuses it: {str(error)[:200]}") from error
-        arrays[name] = UserArray(path, name, opened)
     return arrays

@@ -191,10 +191,7 @@ class StoredArray:
         return out
 
     def take(self, rows: NDArray[np.int64], digests: Mapping[str, str] | None = None) -> NDArray[Any]:
-        """Gather rows in the order given, repeats allowed; each touched chunk is read once, one at a time.
-
-        Raises ValueError where a row is not within the array, and as `read`.
-        """
+        """Gather rows in the order given, repeats allowed; each touched chunk is read once. Raises as `read`."""
         if rows.size and not (rows.min() >= 0 and rows.max() < self.n_rows):
             raise ValueError(f"array {self.path}: rows {rows.min()}..{rows.max()} are not within 0..{self.n_rows}")
         for chunk in np.unique(rows // self.chunk_rows).tolist():

@@ -79,10 +79,7 @@ def _read_node(folder: Path) -> dict[str, Any]:
 
 
 def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...], str, int]:
-    """Return shape, dtype and chunk rows of an array that is exactly of the form we write.
-
-    Raises CorruptDataError where anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
-    """
+    """Return shape, dtype and chunk rows of an array exactly of the form that we write, else raise CorruptDataError."""
     shape, chunk_shape = _grid(where, node, OUR_DTYPES)
     ours = array_node(shape, node["data_type"], chunk_shape[0])
     different = [key for key in ours if node.get(key) != ours[key]]
@@ -115,10 +112,7 @@ def array_node(shape: tuple[int, ...], dtype: str, chunk_rows: int) -> dict[str,
 
 
 def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
-    """Check an array that someone else wrote, before zarr sees it.
-
-    Raises CorruptDataError where dtype, codecs or grid are none that we read, or an attribute changes the values.
-    """
+    """Raise CorruptDataError where an array of others has a dtype, codec, grid or attribute that is not read."""
     _grid(where, node, FOREIGN_DTYPES)
     codecs = node.get("codecs")
     if not isinstance(codecs, list):

@@ -181,10 +181,7 @@ def soft_hog_rows(
     n_bins: int,
     out: np.ndarray,
 ) -> None:
-    """Write the features of padded images (n, channels, H + 2r, W + 2r) f8 to `out` (n, d) f4; r + 1 = len(bell).
-
-    row_votes, column_votes : of `SoftHog.votes`
-    """
+    """Write the features of padded images (n, channels, H + 2r, W + 2r) f8 to `out` (n, d) f4; r + 1 = len(bell)."""
     around = bell.size - 1
     height, width = padded.shape[2] - 2 * around, padded.shape[3] - 2 * around
     space, other = np.empty((2, 4, padded.shape[2], padded.shape[3]))

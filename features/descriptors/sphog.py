@@ -36,10 +36,7 @@ def sphog_length(height: int, width: int) -> int:
 
 
 def sphog(images: np.ndarray) -> np.ndarray:
-    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
-
-    About 20 µs an image of 28 x 28. Raises UsageError for images without a whole cell.
-    """
+    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; about 20 µs an image of 28 x 28."""
     height, width = images.shape[1:]
     cell_start, weights = _tables(height, width)
     out = np.empty((len(images), len(weights)), dtype=np.float32)
@@ -127,10 +124,7 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
 
 @njit(cache=True, nogil=True)
 def sphog_rows(padded: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """Write the features of images to `out` (n, d) float32; `weights` (d,) are their factors.
-
-    padded (n, H + 4, W + 4) float64: the images, with two pixels of 0 on every side.
-    """
+    """Write the features of images (n, H + 4, W + 4) f8, with two pixels of 0 on every side, to `out` (n, d) f4."""
     space, histograms = np.empty((4, padded.shape[1], padded.shape[2])), np.empty(weights.size + N_BINS)
     along_x, along_y, gx, gy = space[0], space[1], space[2], space[3]
     for i in range(padded.shape[0]):

@@ -34,10 +34,7 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
 
 
 def distinct(values: "pyarrow.Array") -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
-
-    None for a missing cell.
-    """
+    """Return the distinct texts of a column (None: missing) in the order of their first rows, and which each row is."""
     coded = texts_of(values).dictionary_encode(null_encoding="encode")
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
@@ -126,8 +123,7 @@ def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Cal
         classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""
         example = told(listed.index(looks[2]))
         raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
-    ends = next((text for text in listed if text.endswith("\0")), None)
-    if ends is not None:
+    if ends := next((text for text in listed if text.endswith("\0")), None):
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
 
 

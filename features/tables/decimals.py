@@ -44,10 +44,7 @@ class PointsOfThree:
 
 
 def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarrow.Array | None") -> None:
-    """Raise DataError with every column of a text of which most words are numbers with commas.
-
-    words: those of the inputs; labels: some, None where they are classes.
-    """
+    """Raise DataError with every column (`labels`: None for classes) of which most words are numbers with commas."""
     first = table.parts[0]
     if not isinstance(first, CsvFile) or first.decimal != ".":
         return

@@ -121,16 +121,11 @@ class TableEncoding:
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the columns that are encoded; none where there are none."""
-        words, gaps = [], []
-        for column in self.columns:
-            if column.words is not None:
-                words.append(f"{column.name} ({len(column.words)})")
-            if column.indicator:
-                gaps.append(column.name)
+        words = [f"{column.name} ({len(column.words)})" for column in self.columns if column.words is not None]
+        gaps = [column.name for column in self.columns if column.indicator]
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
         filled = "missing cells count as the median (words: as no category), and an input marks them"
-        notes += [f"{filled}: {shown(gaps)}"] if gaps else []
-        return tuple(notes)
+        return (*notes, f"{filled}: {shown(gaps)}") if gaps else tuple(notes)
 
 
 Words = Sequence[Collection[str] | None]  # that the codes of each column stand for, in their order; None for numbers
@@ -139,10 +134,7 @@ Words = Sequence[Collection[str] | None]  # that the codes of each column stand 
 def learn_encoding(
     names: Sequence[str], words: Words, codes: NDArray[np.float64], asked: EncodingRequest
 ) -> TableEncoding:
-    """Return the encoding that the codes (n, columns) of training rows ask for.
-
-    words: what the codes stand for. Raises DataError where columns have nothing but missing cells.
-    """
+    """Return the encoding that codes (n, columns) of training rows ask for; DataError where a column has no cell."""
     empty = [name for name, column in zip(names, codes.T, strict=True) if np.isnan(column).all()]
     if empty:
         fault = f"columns without a cell that is filled in in the training rows: {shown(empty)}"
@@ -155,8 +147,9 @@ def learn_encoding(
             columns.append(ColumnEncoding(name, None, float(np.median(present)), indicator))
             continue
         known = list(listed)
-        used = sorted((known[code] for code in np.unique(present.astype(np.int64)).tolist()), key=_by_value)
-        columns.append(ColumnEncoding(name, tuple(used), 0.0, indicator))
+        used = [(value_of(known[code]), known[code]) for code in np.unique(present.astype(np.int64)).tolist()]
+        used.sort(key=lambda one: (isinstance(one[0], str), *one))  # numbers by their value, before words
+        columns.append(ColumnEncoding(name, tuple(word for _, word in used), 0.0, indicator))
     encoding = TableEncoding(tuple(columns), asked.missing is not None)
     twice = next((name for name, n in Counter(encoding.inputs).items() if n > 1), None)
     if twice is not None:
@@ -168,9 +161,3 @@ def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
     """Return a note of cells with unknown words, by column; none where there are none."""
     unknown = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
-
-
-def _by_value(word: str) -> tuple[bool, Any, str]:
-    """Return the key that sorts numbers by their value and before words."""
-    value = value_of(word)
-    return isinstance(value, str), value, word

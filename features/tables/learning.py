@@ -23,6 +23,7 @@ from features.cell_text import (
     names_text,
     of_one_value,
     setting,
+    shown,
     title_of,
     value_of,
 )
@@ -124,10 +125,10 @@ class Learner:
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
         self.names, self._path, self._asked = list(names), path, asked
-        absent = next((name for name in asked.columns if name not in names), None)
-        if absent is not None:
-            known = ", ".join(names)[:400]
-            raise UsageError(f"`data.categorical`: {absent!r} is no input of {path}; it has {known}")
+        for name in asked.columns:
+            if name not in names:
+                known = ", ".join(names)[:400]
+                raise UsageError(f"`data.categorical`: {name!r} is no input of {path}; it has {known}")
         named = [name in asked.columns for name in names]
         self._columns = [_Column(name, {} if one else None, one) for name, one in zip(names, named, strict=True)]
 
@@ -166,10 +167,8 @@ class Learner:
             return
         dropped = dropped if len(dropped) < len(self._columns) else []  # no input would be left
         options = _remedies(spec, self._asked, dropped, needs)
-        more = f" and {len(faults) - MOST_COMPLAINTS} more" if len(faults) > MOST_COMPLAINTS else ""
-        listed = ", ".join(faults[:MOST_COMPLAINTS]) + more
         remedy = f"mend their cells, or try: {options}" if options else "mend their cells"
-        raise DataError(f"{self._path}: columns that need a setting: {listed}; {remedy}")
+        raise DataError(f"{self._path}: columns that need a setting: {shown(faults, MOST_COMPLAINTS)}; {remedy}")
 
     def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
@@ -238,10 +237,7 @@ class CellReader:
         ]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
-        """Return the codes (rows, columns) f8 of the columns at some places.
-
-        Raises DataError for the first row with a cell that cannot be.
-        """
+        """Return the codes (rows, columns) f8 of columns at some places; DataError for the first row that has none."""
         codes, faults = np.empty((batch.n_rows, len(places))), list[tuple[int, int]]()
         for k, place in enumerate(places):
             known, cells = self._known[k], batch.columns[place]

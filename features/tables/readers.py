@@ -417,37 +417,29 @@ class Table:
 
     @classmethod
     def in_files(cls, path: Path, *, header: bool | None = True, decimal: str = ".") -> "Table":
-        """Return the table in a file, or in those of a folder in the order of their names.
-
-        header, decimal: see `CsvFile`. Raises MissingInputError where there is no file.
-        """
+        """Return the table in a file, or in those of a folder in the order of their names; see `CsvFile`."""
         files = existing_files(path)
         if is_parquet(files[0]):
             return cls(path, [*map(ParquetFile, files)])
         return cls(path, [CsvFile(file, header=header, decimal=decimal) for file in files])
 
-    @property
-    def _first(self) -> TablePart:
-        return self.parts[0]
-
     @cached_property
     def names(self) -> list[str]:
         """Names of all columns. Raises DataError where there are none, two are alike, or one has control characters."""
-        names = _names_of(self._first)
+        names = _names_of(self.parts[0])
         twice = next((name for name, n in Counter(names).items() if n > 1), None)
         if twice is not None:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
-            raise DataError(f"{self._first.path}: columns {places} {fault}; give each its own name, or delete it")
-        unreadable = next(filter(has_controls, names), None)
-        if unreadable is not None:
+            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; give each its own name, or delete it")
+        if unreadable := next(filter(has_controls, names), None):
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return names
 
     @cached_property
     def index(self) -> frozenset[int]:
         """Which columns are the index of a pandas frame, and are read only where they are named."""
-        index = index_in(self.names, self._first.metadata)
+        index = index_in(self.names, self.parts[0].metadata)
         return frozenset(place for place, name in enumerate(self.names) if name in index)
 
     @cached_property
@@ -463,14 +455,10 @@ class Table:
         """Return how many files a folder has, for people; nothing of a table by its own name."""
         return counted(len(self.parts), "file") if self.path.is_dir() else ""
 
-    def reading_bytes(self) -> int:
-        """Return how many bytes reading one of the files takes."""
-        return self._first.reading_bytes()
-
     def batches(self, places: Collection[int]) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
         for part in self.parts:
-            at = {place: place for place in places} if part is self._first else self._places(part, places)
+            at = {place: place for place in places} if part is self.parts[0] else self._places(part, places)
             for batch in part.batches([*at.values()]):
                 columns = {place: batch.columns[own_place] for place, own_place in at.items()}
                 yield Batch(batch.path, batch.start, batch.n_rows, columns, batch.line_of)
@@ -480,20 +468,22 @@ class Table:
 
         An index of a frame, which pandas writes for some parts and not for others, counts only where it is read.
         """
-        names, known, first = _names_of(part), self._first.names(), self._first.path
-        index = index_in(names, part.metadata) | index_in(known, self._first.metadata)
+        first = self.parts[0]
+        names, known = _names_of(part), first.names()
+        index = index_in(names, part.metadata) | index_in(known, first.metadata)
         left_out = index - {known[place] for place in places}
         own, wanted = ([name for name in listed if name not in left_out] for listed in (names, known))
         if len(own) != len(wanted):
-            raise DataError(f"{part.path}: has {len(own)} columns, {first.name} has {len(wanted)}")
+            raise DataError(f"{part.path}: has {len(own)} columns, {first.path.name} has {len(wanted)}")
         if own != wanted:
-            raise DataError(f"{part.path}: its columns are not those of {first.name}; give the same names in one order")
+            told = f"its columns are not those of {first.path.name}"
+            raise DataError(f"{part.path}: {told}; give the same names in one order")
         at = {place: names.index(known[place]) for place in places}
-        if isinstance(part, ParquetFile) and isinstance(self._first, ParquetFile):
+        if isinstance(part, ParquetFile) and isinstance(first, ParquetFile):
             for place, own_place in at.items():
-                held, before = part.kinds[own_place], self._first.kinds[place]
+                held, before = part.kinds[own_place], first.kinds[place]
                 if held != before and "gaps" not in (held, before):
-                    raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.name} {before}")
+                    raise DataError(f"{part.path}: column {known[place]} holds {held}, in {first.path.name} {before}")
         return at
 
 

@@ -37,11 +37,9 @@ def is_table_file(name: str) -> bool:
 
 def is_table(path: Path) -> bool:
     """Return whether a path names a table: a file by its name, or a folder with parts."""
-    if path.suffix.lower() in (".zarr", ".npz"):
-        return False
     if is_table_file(path.name):
         return True
-    if not path.is_dir() or _has_idx_files(path) or is_picture_folder(path):
+    if path.suffix.lower() in (".zarr", ".npz") or not path.is_dir() or _has_idx_files(path) or is_picture_folder(path):
         return False
     return next(_parts_below(path), None) is not None
 
@@ -96,10 +94,7 @@ def _has_idx_files(folder: Path) -> bool:
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:
-    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs.
-
-    Whether they can be read is seen when they are opened.
-    """
+    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs."""
     for path, folders, names in walk(folder):
         files = [one for one in names if not one.startswith((".", "_"))]
         if columns := [one for one in folders if "=" in one]:

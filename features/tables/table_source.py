@@ -46,10 +46,7 @@ class ReadRows(NamedTuple):
 
 
 def rows_of(table: Table, layout: TableLayout, reader: Learner | CellReader, *, labelled: bool) -> Iterator[ReadRows]:
-    """Yield the rows of a table by batches; without labels, weights and groups unless they are `labelled`.
-
-    Raises DataError for the first row of a batch that cannot be read.
-    """
+    """Yield the rows of a table by batches; without labels, weights and groups unless they are `labelled`."""
     roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
     target, weights, groups = roles
     of_weights = CellReader([layout.names[weights or 0]], [None])
@@ -135,10 +132,7 @@ class ReadTable:
 
 
 class EncodedRows:
-    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it.
-
-    words: what the codes stand for.
-    """
+    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it."""
 
     def __init__(self, codes: RowArray, encoding: TableEncoding, words: Words) -> None:
         self._codes, self.encoding = codes, encoding
@@ -189,17 +183,14 @@ class RowsInOrder:
 
 
 class CodesInOrder:
-    """Codes (n, columns) f8 of a table, an array-like that reads it front to back.
-
-    Raises DataError where they are not those of the first reading, by their number and sha256.
-    """
+    """Codes (n, columns) f8 of a table, read front to back; DataError where they are not those of the first reading."""
 
     dtype, in_order = np.dtype(np.float64), True
 
     def __init__(self, table: Table, layout: TableLayout, found: ReadTable) -> None:
         self._table, self._layout, self._words, self._sha256 = table, layout, found.words, found.codes_sha256
         self.shape = (len(found.labels), len(layout.inputs))
-        self.decoding_bytes = table.reading_bytes()
+        self.decoding_bytes = table.parts[0].reading_bytes()
         self._rows = RowsInOrder(self._read)
 
     def __getitem__(self, rows: slice) -> NDArray[np.float64]:
@@ -270,7 +261,7 @@ def learning_bytes(spec: SourceSpec) -> int:
     """Return how many bytes the first reading of a table takes beside 60 for each row, from headers and sizes."""
     path = Path(spec.dataset)
     size = sum(file.stat().st_size for file in existing_files(path))
-    return Table.in_files(path, header=spec.header).reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
+    return Table.in_files(path, header=spec.header).parts[0].reading_bytes() + min(16 * SAMPLE_CELLS, 32 * size)
 
 
 def _read_once(
@@ -453,7 +444,6 @@ def _labelled_rows(
 def _open_test(
     spec: SourceSpec, path: Path, columns: Columns, n_columns: int, train: ReadTable, keeper: Keeper | None
 ) -> tuple[LabelledRows, str, list[str]]:
-    """Return the rows of a test file, whose columns are those of the training file, their sha256, and notes."""
     table = Table.in_files(path, header=spec.header, decimal=spec.decimal)
     layout = model_layout(table, None, columns, n_columns, labelled=True)
     reader = replace(cell_reader(columns, layout.input_names), words=train.words)
@@ -507,7 +497,6 @@ def _file_notes(table: Table, found: ReadTable) -> list[str]:
 
 
 def _notes(table: Table, layout: TableLayout, columns: Columns, found: ReadTable) -> Iterator[str]:
-    """Yield what was taken for what in a table to train on, and how to have it otherwise."""
     yield from _file_notes(table, found)
     like_cells = [name for name in table.names if looks_like_cell(name)]
     if like_cells and isinstance(table.parts[0], CsvFile):
