@@ -41,13 +41,23 @@ def deskew(images: np.ndarray, strength: float) -> np.ndarray:
 @njit(nogil=True)
 def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
     """Return slant and centre row of the ink |image - ground| (H, W); the slant is 0 where there is none to see."""
-    ink, y, x = np.abs(image - ground), np.arange(image.shape[0]).reshape(-1, 1), np.arange(image.shape[1])
-    mass = ink.sum()
+    height, width = image.shape
+    mass = row_sum = column_sum = 0.0
+    for y in range(height):
+        for x in range(width):
+            ink = abs(image[y, x] - ground)
+            mass += ink
+            row_sum += ink * y
+            column_sum += ink * x
     if not 0.0 < mass < math.inf:
         return 0.0, 0.0
-    centre_row, below, right = (ink * y).sum() / mass, y - (ink * y).sum() / mass, x - (ink * x).sum() / mass
-    share = ink / mass
-    spread, covariance = (share * (below * below)).sum(), (share * below * right).sum()
+    centre_row, centre_column = row_sum / mass, column_sum / mass
+    spread = covariance = 0.0
+    for y in range(height):
+        for x in range(width):
+            share = abs(image[y, x] - ground) / mass
+            spread += share * (y - centre_row) ** 2
+            covariance += share * (y - centre_row) * (x - centre_column)
     if not (spread > FLAT and math.isfinite(centre_row) and math.isfinite(covariance)):
         return 0.0, 0.0
     return covariance / spread, centre_row
