@@ -14,6 +14,7 @@ from features.input_files import check_text, walk
 from features.source import PARTS
 
 SUFFIXES = tuple(chain(*picture_forms.SUFFIXES.values()))
+PART_NAMES = ("train", "test", "val", "dev", "eval")  # How names of parts begin.
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(SUFFIXES)}) for each class"
 
 
@@ -75,14 +76,17 @@ def part_folders(folder: Path) -> dict[str, Path]:
 
 
 def check_classes(folder: Path) -> None:
-    """Raise DataError where two folders that would be classes have the same folders of pictures: they are parts."""
-    inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
+    """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
+    inner = sorted(_folders_in(folder), key=lambda path: (not path.name.lower().startswith("train"), path.name))
     below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
     for first, second in combinations(inner, 2):
-        alike = below[first] & below[second]
-        if len(alike) > 1 or (alike and below[first] == below[second]):
-            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(sorted(alike), 3)})"
-            remedy = f"train on {first} with `data.test={second}`"
+        alike = sorted(below[first] & below[second])
+        are_named = below[first] and all(path.name.lower().startswith(PART_NAMES) for path in (first, second))
+        if are_named or len(alike) > 1:
+            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
+            if len(alike) < 2:
+                told = f"{first.name} has folders of pictures, and {second.name} is beside it"
+            remedy = f"train on {first} with `data.test={second}`, or put the pictures of each class into one folder"
             raise DataError(f"{folder}: {told}, so that they are parts and no classes; {remedy}")
 
 

@@ -5,7 +5,6 @@ A loop is compiled for the types that it is called with. `warm_up` has that done
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,9 @@ from numba.core import event
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
+
+
+OUR_FILES = ("kernel_loops.", "solver_loops.", "soft_hog.", "sphog.", "deskew.", "deformed_copies.")  # of loops
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -63,6 +65,6 @@ def _call(step: Callable[[], object]) -> None:
         step()
     except Exception:  # Code that is damaged raises whatever it likes while it is read.
         for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
-            with suppress(OSError):
-                index.unlink()
+            if index.name.startswith(OUR_FILES):
+                index.unlink(missing_ok=True)
         step()
