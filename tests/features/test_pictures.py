@@ -67,6 +67,25 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
     assert f"{tmp_path.name}: in colour: b/7.webp of 13 pictures, and all are read so" in opened(tmp_path).notes
 
 
+@pytest.mark.parametrize(
+    ("folders", "are_parts"),
+    [
+        (("training/a", "training/b", "testing/a"), True),
+        (("Train/a", "Train/b", "Test"), True),
+        (("set1/a", "set1/b", "set2/a", "set2/b"), True),
+        (("cat/images", "dog/images"), False),
+        (("train_station", "test_tube"), False),
+    ],
+)
+def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
+    write(tmp_path, **dict.fromkeys(folders, 4))
+    if are_parts:
+        with pytest.raises(DataError, match="are parts and no classes; train on .*data.test="):
+            opened(tmp_path)
+    else:
+        assert len(opened(tmp_path).classes) == 2
+
+
 @pytest.mark.parametrize("factor", [1, 4, 16, 257])
 def test_pictures_of_16_bits_have_one_scale(tmp_path, factor):
     of_bytes = opened(write(tmp_path / "bytes", a=9, b=9))
