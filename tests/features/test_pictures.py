@@ -80,7 +80,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
 def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
     write(tmp_path, **dict.fromkeys(folders, 4))
     if are_parts:
-        with pytest.raises(DataError, match="are parts and no classes; train on .*data.test="):
+        with pytest.raises(DataError, match=r"are parts and no classes; train on .*data\.test="):
             opened(tmp_path)
     else:
         assert len(opened(tmp_path).classes) == 2
