@@ -60,9 +60,9 @@ def check_commas(table: Table, layout: TableLayout, words: Words, labels: "pyarr
     if not found:
         return
     told = shown(f"{title} (such as {commas[0]!r:.60})" for title, commas in found.items())
-    remedy = f"if these are decimal commas, read the file with {setting('data.decimal', ',')}"
-    if any("." in text for commas in found.values() for text in commas):
-        remedy += ", without points between thousands"
+    has_points = any("." in text for commas in found.values() for text in commas)
+    without = ", without points between thousands" if has_points else ""
+    remedy = f"if these are decimal commas{without}, read the file with {setting('data.decimal', ',')}"
     if unclear := [title for title, commas in found.items() if all(map(_MAY_BE_THOUSANDS.fullmatch, commas))]:
-        remedy += f"; if commas stand between thousands ({shown(unclear)}), take them out of the cells"
+        remedy = f"if commas stand between thousands ({shown(unclear)}), take them out of the cells; {remedy}"
     raise DataError(f"{table.path}: numbers with commas in {told}; {remedy}")
