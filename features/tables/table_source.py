@@ -293,9 +293,9 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     assert found.sample is not None
     drawn, codes = found.sample
     inputs = layout.without(order.left_out)
-    _check_names(table, inputs, named)
-    learner.check(spec, len(found.labels))
     codes = np.delete(codes, order.left_out, axis=1)
+    _check_names(table, inputs, named, codes)
+    learner.check(spec, len(found.labels))
     warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
     found = replace(found, sample=(drawn, codes), warnings=warnings)
     if not asked.encodes:
@@ -312,13 +312,18 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     return replace(found, encoding=encoding)
 
 
-def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> None:
+def _check_names(table: Table, layout: TableLayout, named: Collection[str], codes: NDArray[np.float64]) -> None:
     """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
-    nameless = [place for place in layout.inputs if place in table.nameless and layout.names[place] not in named]
+    places = [(k, place) for k, place in enumerate(layout.inputs) if place in table.nameless]
+    nameless = [(k, place) for k, place in places if layout.names[place] not in named]
     if nameless:
-        told, options = shown(map(layout.title, nameless)), drop_setting(*(layout.names[place] for place in nameless))
-        fault = f"columns without a name whose numbers do not rise from row to row: {told}"
-        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or name them if they are inputs")
+        told = shown(layout.title(place) for _, place in nameless)
+        options = drop_setting(*(layout.names[place] for _, place in nameless))
+        fault, remedy = "whose numbers do not rise from row to row", "name them if they are inputs"
+        if all(np.isnan(codes[:, k]).all() for k, _ in nameless):
+            fault, remedy = "and without cells", "take the separators at the ends of lines out"
+        fault = f"columns without a name {fault}: {told}"
+        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or {remedy}")
 
 
 def _read(
