@@ -48,7 +48,6 @@ class GramStatistics:
         return replace(replace(self, gram=nothing) + replace(other, gram=nothing), gram=gram)
 
     def __sub__(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of this without those of the other."""
         less = GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
         return replace(less, unit_errors=self.unit_errors + other.unit_errors)
 
@@ -61,7 +60,6 @@ class GramStatistics:
 
     @property
     def n_centers(self) -> int:
-        """Number of columns M."""
         return len(self.gram)
 
     def cut(self, columns: NDArray[np.int64]) -> "GramStatistics":
@@ -198,7 +196,6 @@ class RowBounds(NamedTuple):
 
     @classmethod
     def of(cls, terms: NDArray[np.float64]) -> "RowBounds":
-        """Return the bounds of rows from their `largest_terms`."""
         weight, *of_outputs = terms.tolist()
         n = len(of_outputs) // 2
         return cls(weight, tuple(of_outputs[:n]), tuple(of_outputs[n:]))
@@ -262,11 +259,9 @@ class StatisticsSums:
         self._gram.add(columns, each)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the sums as they are stored: whole numbers of units."""
         return {"gram": self._gram.units, **{name: value.units for name, value in self._sums.items()}}
 
     def absorb(self, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
-        """Add what `arrays` of other sums of the same bounds returned."""
         mine = self.arrays()
         for name, units in arrays:
             mine[name] += units

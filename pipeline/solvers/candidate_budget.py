@@ -121,7 +121,6 @@ class Fit:
         return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
 
     def memory_bytes(self, m: int) -> int:
-        """Return the memory of a fit with m candidates, beside the process."""
         grams = GRAMS_OF_A_CHOICE if self.chosen else GRAMS
         return 8 * (grams * m * m + 2 * m * self.n_features)
 

@@ -67,7 +67,6 @@ class Sample:
     weights: NDArray[np.float64] | None = None
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
-        """Return some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
         arrays = {name: getattr(self, name)[rows] for name in ("X", "keys", "targets", "folds")}
         return replace(self, **arrays, weights=weights)
@@ -85,17 +84,14 @@ class Sample:
 
     @property
     def n_folds(self) -> int:
-        """The number of folds."""
         return int(self.folds.max()) + 1
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """How much each row counts, (rows,) f8."""
         return np.ones(len(self.X)) if self.weights is None else self.weights
 
     @property
     def truth(self) -> NDArray[np.int64]:
-        """The class of each row, (rows,)."""
         outputs = self.targets
         return np.asarray(outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(np.int64))
 
@@ -139,7 +135,6 @@ class Search:
     once: Callable[[Callable[[], Found]], Found] = lambda make: make()
 
     def tried(self, sample: Sample, trial: Trial) -> Trial:
-        """Return a trial with its error, ridge and weights: see `try_kernel`."""
         found = self.once(lambda: _result_of(try_kernel(sample, trial)))
         ridge, weights = found["ridge"], found["weights"]
         return replace(

@@ -28,7 +28,6 @@ class Curvature:
 
     @classmethod
     def nothing(cls, size: int) -> Curvature:
-        """Return the curvature of a function of `size` numbers before the first step."""
         return cls(np.empty((0, size), np.float32), np.empty((0, size), np.float32))
 
     def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> Curvature:

@@ -42,12 +42,10 @@ class Problem:
 
     @cached_property
     def rounding(self) -> Rounding:
-        """Return what rounding may change a score by."""
         return self.rounding_of_sums or Rounding.of_squares(float(np.diagonal(self.gram).max()))
 
     @property
     def n_candidates(self) -> int:
-        """Return M."""
         return int(self.kty.shape[0])
 
     def validate(self) -> Problem:

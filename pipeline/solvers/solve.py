@@ -56,7 +56,6 @@ class Solution:
 
     @property
     def converged(self) -> bool:
-        """Return whether the stopping rule that was asked for was met."""
         return self.status in (Status.CONVERGED, Status.PAPER_RULE)
 
     @property
@@ -66,7 +65,6 @@ class Solution:
 
     @property
     def n_active(self) -> int:
-        """Return the number of candidates with a non-zero weight."""
         return int(np.count_nonzero(self.weights))
 
 

@@ -116,12 +116,10 @@ class SolverState:
 
     @property
     def iterations(self) -> int:
-        """Return the number of sweeps and Newton rounds so far."""
         return len(self.records)
 
     @property
     def totals(self) -> dict[str, int]:
-        """Return the counts of all iterations, added up."""
         return {name: sum(getattr(record, name) for record in self.records) for name in Counts._fields}
 
     @property
@@ -142,7 +140,6 @@ class SolverState:
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
 
     def after_sweep(self, inverse: ActiveInverse, report: SweepReport, generator: np.random.Generator) -> SolverState:
-        """Return the state at the end of a sweep, not certified yet."""
         return replace(
             self,
             mu=inverse.mu.copy(),
@@ -167,7 +164,6 @@ class SolverState:
 
     @staticmethod
     def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SolverState:
-        """Return the state that `to_arrays` wrote."""
         values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
         values |= dict(zip(_FLOATS, arrays["floats"].tolist(), strict=True))
         records = tuple(Record(**record) for record in scalars["records"])

@@ -76,7 +76,6 @@ class TargetFacts:
         return factors if weights is None else weights * factors
 
     def bounds(self) -> RowBounds:
-        """Return the bounds of the rows."""
         return RowBounds.of(np.array(self.largest))
 
 
@@ -249,7 +248,6 @@ class RowBlock(NamedTuple):
     weights: NDArray[np.float64] | None
 
     def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
-        """Return some of the rows."""
         arrays: list[Any] = [None if values is None else values[rows] for values in self[2:]]
         return RowBlock(self.number, self.start, *arrays)
 
@@ -282,7 +280,6 @@ class RowTask:
         return self.kernel_at(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
-        """Return the kernel of the columns of points (m, d)."""
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
 
 
@@ -297,15 +294,12 @@ class RowGrid:
 
     @property
     def n_blocks(self) -> int:
-        """Number of blocks."""
         return -(-self.n_rows // self.block_rows)
 
     def size(self, block: int) -> float:
-        """Return how many rows a block has."""
         return min(self.block_rows, self.n_rows - block * self.block_rows)
 
     def rows(self, blocks: range) -> slice:
-        """Return the rows of some blocks in a row."""
         stop = min(blocks.stop * self.block_rows, self.n_rows)
         return slice(self.first + blocks.start * self.block_rows, self.first + stop)
 
@@ -402,7 +396,6 @@ class RunSize:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a kernel value."""
         return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
     def pieces(self, blocks: RowGrid, n_columns: int) -> int:

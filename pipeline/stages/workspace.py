@@ -62,7 +62,6 @@ class FinalWeights:
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> "FinalWeights":
-        """Return the weights that were committed."""
         named: dict[str, Any] = dict(arrays)
         return cls(**{**named, SUMMARY: json.loads(arrays[SUMMARY].tobytes())})
 
@@ -73,7 +72,6 @@ class FinalWeights:
         return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
 
     def arrays(self) -> Arrays:
-        """Return all of it as arrays."""
         arrays = {name: value for name, value in vars(self).items() if value is not None}
         return arrays | {SUMMARY: np.frombuffer(json.dumps(self.summary).encode(), np.uint8)}
 
@@ -216,13 +214,11 @@ class Workspace(RowData):
 
     @property
     def final(self) -> FinalWeights | None:
-        """The weights of the model, once they are committed."""
         found = self.committed(FINAL)
         return None if found is None else FinalWeights.of_arrays(found)
 
     @property
     def facts(self) -> TargetFacts:
-        """What training makes of targets and row weights."""
         return facts_of(self.choices)
 
     @property
@@ -258,15 +254,12 @@ class Workspace(RowData):
 
     @cached_property
     def preselection(self) -> Preselection | None:
-        """How the finalists of a greedy selection are chosen; None where there are none."""
         return preselection_of(self.config, self.shape.n_train)
 
     @property
     def kernel(self) -> type[Kernel]:
-        """The kernel, once candidates are committed."""
         return KERNELS[int(self.choices["kernel"])]
 
     @property
     def intercept(self) -> bool:
-        """Whether an intercept is fitted."""
         return self.config.solver.intercept

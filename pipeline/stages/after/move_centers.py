@@ -96,27 +96,22 @@ class Moving(Solution):
 
     @property
     def step(self) -> int:
-        """Steps taken."""
         return len(self.errors) - 1
 
     @property
     def level(self) -> int:
-        """Which share of the rows is in use."""
         return len(self.begun) - 1
 
     @property
     def lowest(self) -> float:
-        """The lowest held-out error on the rows in use."""
         return float(self.errors[self.begun[-1] :].min())
 
     @property
     def waited(self) -> int:
-        """Steps since the held-out error was lowest on the rows in use."""
         return self.step - max(self.best_step, int(self.begun[-1]))
 
     @property
     def curvature(self) -> Curvature:
-        """What L-BFGS has learned."""
         return Curvature(self.steps, self.changes)
 
 

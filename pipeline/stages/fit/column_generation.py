@@ -60,7 +60,6 @@ class Limits(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> "Limits":
-        """Return the limits of a run."""
         capacity = run.config.centers.working_set or run.n_candidates
         if run.config.centers.on_demand:
             return Limits(capacity, 0, min(max(-(-run.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))

@@ -51,7 +51,6 @@ class Tiles:
 
     @property
     def n_tiles(self) -> int:
-        """Number of tiles."""
         of_candidates = -(-self.n_candidates // TILE_ROWS)
         return of_candidates * (of_candidates + 1) // 2 if self.symmetric else of_candidates * self.n_of_rows
 
@@ -215,7 +214,6 @@ class Correlations:
 
     @staticmethod
     def unknown(n_candidates: int, residuals: NDArray[np.float64]) -> "Correlations":
-        """Return correlations of which nothing is known, with residuals (n, T)."""
         shape = n_candidates, residuals.shape[1]
         infinite, none = np.full(n_candidates, np.inf), np.zeros(n_candidates, bool)
         return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), none, none, 0, 0)
@@ -233,7 +231,6 @@ class Correlations:
         return replace(self, residuals=residuals, errors=errors)
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
-        """Return the correlations with those of some candidates replaced by exact ones."""
         found, errors = self.values.copy(), self.errors.copy()
         found[which], errors[which] = values, 0.0
         return replace(self, values=found, errors=errors)
@@ -279,11 +276,9 @@ class PricedRound:
 
     @property
     def tau(self) -> float:
-        """√penalty."""
         return float(np.sqrt(self.penalty))
 
     def residuals(self) -> NDArray[np.float64]:
-        """Return the residuals (n, T) of all training rows."""
         current, weights = self.working_set, self.weights
         active = current.columns.cut(weights.columns)
         return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept)
@@ -309,7 +304,6 @@ class PricedRound:
         return known
 
     def waiting(self) -> NDArray[np.int64]:
-        """Return the candidates that may violate and are not evaluated."""
         return np.flatnonzero(~(self.correlations.bounded(self.tau) | self.known))
 
     def violations(self) -> NDArray[np.float64]:
@@ -323,7 +317,6 @@ class PricedRound:
         return violations
 
     def violators(self) -> NDArray[np.int64]:
-        """Return the candidates outside the working set that violate."""
         return np.setdiff1d(np.flatnonzero((self.violations() > 1.0).any(axis=1)), self.inside)
 
     @cached_property

@@ -73,12 +73,10 @@ class KeptColumns:
         return KeptColumns(*(np.array(arrays[field.name]) for field in fields(KeptColumns)))
 
     def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
-        """Return some of the columns."""
         return replace(self, members=self.members[columns])
 
     @property
     def last_size(self) -> int:
-        """How many candidates the last group has."""
         return int(np.count_nonzero(self.groups == self.groups.max(initial=0)))
 
     def places(self) -> NDArray[np.int64]:
@@ -212,12 +210,10 @@ class WorkingSet:
 
     @property
     def candidates(self) -> NDArray[np.int64]:
-        """Whose columns these are, by row."""
         return self.columns.members
 
     @property
     def index(self) -> int:
-        """The number of the round, from 0."""
         return int(self.name.rpartition("-")[2])
 
 
