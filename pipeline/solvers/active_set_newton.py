@@ -4,8 +4,6 @@ A round admits the worst violators of |c_m^T r| <= tau in one batch and minimise
 the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The compiled loop is in `solver_loops`. G is factorised afresh at fixed points o
 alone lose it at small penalties.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -19,8 +19,6 @@ and then dropped, each the one whose loss raises the error least: with H = gram_
 last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The problem of a solve, (gram, kty, yty, penalty) whatever the number of rows, and its checks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,7 +46,7 @@ class Problem:
     def n_candidates(self) -> int:
         return int(self.kty.shape[0])
 
-    def validate(self) -> Problem:
+    def validate(self) -> "Problem":
         """Return self, or raise InvalidProblemError; the Gram, which the classes share, is for `check_gram`."""
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")

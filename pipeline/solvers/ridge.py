@@ -3,8 +3,6 @@
 All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -35,7 +33,7 @@ class Weights:
     intercept: NDArray[np.float64]
 
     @staticmethod
-    def of_support(table: NDArray[np.float64], statistics: GramStatistics, *, intercept: bool) -> Weights:
+    def of_support(table: NDArray[np.float64], statistics: GramStatistics, *, intercept: bool) -> "Weights":
         """Return the rows of a table (M, T) that are not zero, with the intercept that the statistics give them."""
         columns = np.flatnonzero(table.any(axis=1))
         offset = statistics.intercept(table[columns], columns) if intercept else np.zeros(table.shape[1])
@@ -45,7 +43,7 @@ class Weights:
         """Return the decision values (n, T) of rows with these kernel columns (n, k)."""
         return columns @ self.weights + self.intercept
 
-    def named(self, names: NDArray[np.int64]) -> Weights:
+    def named(self, names: NDArray[np.int64]) -> "Weights":
         """Return the weights with names (M,) i8 of the columns in place of their positions."""
         return replace(self, columns=names[self.columns])
 

@@ -4,8 +4,6 @@
 state: the state between two records is a value, and going on from it gives the same bytes as never having stopped.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

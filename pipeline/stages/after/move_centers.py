@@ -5,8 +5,6 @@ of the rows, then a larger one, the last ones all. Each level goes on from the p
 the one before. The state between two steps is checkpointed.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
