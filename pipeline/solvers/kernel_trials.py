@@ -25,7 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.held_out_losses import clipped, log_losses
-from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
+from pipeline.solvers.ridge import HeldOutRows, least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 1 / 16)  # times the typical one, at which rounds of scales begin
@@ -199,7 +199,8 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
             fits = [reduce(add, parts[:fold] + parts[fold + 1 :]) for fold in range(len(parts))]
             fit = fits[0] + parts[0]
         columns = kernel.block(scaled(rows.X, trial.scales), None, np.float64)
-        held_out = [_HeldOut(columns[span], rows.part(span)) for span in spans]
+        of_spans = [(columns[span], rows.part(span)) for span in spans]
+        held_out = [HeldOutRows(float(some.counts.sum()), partial(_squared_error, K, some)) for K, some in of_spans]
         ridges, weights = try_ridges(list(zip(fits, held_out, strict=True)), start=trial.ridge, intercept=True)
         if not ridges:
             return replace(trial, error=float("inf"), weights=None)
@@ -216,16 +217,11 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
 
 
-class _HeldOut:
-    """The columns (rows, m) f8 of held-out rows; a choice of the ridge asks of them what it asks of statistics."""
-
-    def __init__(self, columns: NDArray[np.floating], rows: Sample) -> None:
-        self._columns, self._rows, self.weight_sum = columns, rows, float(rows.counts.sum())
-
-    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return Σ s (y - K w - b)² over the rows, (T,)."""
-        off = self._columns @ weights + intercept - self._rows.targets
-        return np.asarray(self._rows.counts @ np.square(off))
+def _squared_error(
+    columns: NDArray[np.floating], rows: Sample, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    off = columns @ weights + intercept - rows.targets
+    return np.asarray(rows.counts @ np.square(off))
 
 
 def _error(f: NDArray[np.float64], rows: Sample) -> float:

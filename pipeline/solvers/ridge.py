@@ -3,9 +3,9 @@
 All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, he
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
+# Of rows: keys (b,), equal for equal ones, columns (b, m), classes (b,), weights (b,) > 0, and who is held out (b,).
+LabelledColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+# Of distinct rows: decision values (n, T), classes (n,) and weights (n,).
+LabelledValues = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,20 +107,16 @@ def least_squares(
     return Weights(np.arange(len(weights)), weights, offset)
 
 
-class HeldOutRows(Protocol):
-    """Rows that judge weights: their statistics, or their columns."""
+class HeldOutRows(NamedTuple):
+    """What judges weights in place of statistics: the number of rows, and their squared error of each output, (T,)."""
 
-    @property
-    def weight_sum(self) -> float:
-        """The number of rows, or the sum of their weights."""
-
-    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the squared error of each output over the rows, (T,)."""
+    weight_sum: float
+    squared_error: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 
 def refit(
     fit: GramStatistics,
-    held_out: HeldOutRows,
+    held_out: GramStatistics,
     final: GramStatistics,
     *,
     intercept: bool,
@@ -133,7 +133,7 @@ def refit(
 
 
 def try_ridges(
-    folds: Sequence[tuple[GramStatistics, HeldOutRows]],
+    folds: Sequence[tuple[GramStatistics, GramStatistics | HeldOutRows]],
     fractions: Sequence[float] = RIDGES,
     start: int | None = None,
     *,
@@ -262,55 +262,39 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
-class LeftOut:
-    """Decision values of training rows of classes by a fit, each without its own row and those equal to it.
+def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues:
+    """Return decision values of rows by a fit, each without its own row and those equal to it (mathematics.md, eq. 79).
 
-    Costs m³/3 operations, and m² for each row added; 16·m² bytes.
+    Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
+    equal to them keep the values of the fit. Costs m³/3 operations, and m² for each row; 16·m² bytes.
     """
-
-    def __init__(self, fit: RidgeFit) -> None:
-        used = fit.statistics.centred() if fit.centred else fit.statistics
-        self._fit, self._blocks = fit, list[tuple[NDArray[Any], ...]]()
-        self._means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
-        self._constant = np.diagonal(used.gram) == 0.0
-        self._factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
-
-    def add(
-        self,
-        keys: NDArray[np.uint64],
-        columns: NDArray[np.floating],
-        truth: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        held_out: NDArray[np.bool_],
-    ) -> None:
-        """Add rows: keys (b,), equal for equal rows, columns (b, m), classes, weights > 0, who is held out (b,)."""
-        free = columns - self._means
-        free[:, self._constant] = 0.0
-        root = solve_triangular(self._factor, free.T, lower=True)
+    used = fit.statistics.centred() if fit.centred else fit.statistics
+    means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
+    constant = np.diagonal(used.gram) == 0.0
+    factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
+    del used
+    of_blocks = list[tuple[NDArray[Any], ...]]()
+    for keys, columns, truth, weights, held_out in blocks:
+        about_means = columns - means
+        about_means[:, constant] = 0.0
+        root = solve_triangular(factor, about_means.T, lower=True)
         leverages = np.einsum("mi,mi->i", root, root)
-        leverages += 1.0 / self._fit.statistics.weight_sum if self._fit.centred else 0.0
-        decision = self._fit.weights.decide(columns)
-        self._blocks.append((keys, decision, truth, weights, np.where(held_out, 0.0, weights * leverages)))
-
-    def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return decision values (n, T), classes (n,) and weights (n,) of the distinct rows (mathematics.md, eq. 79).
-
-        Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
-        equal to them keep the values of the fit.
-        """
-        keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*self._blocks, strict=True))
-        n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
-        signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
-        pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
-        free = 1.0 - np.bincount(group, own)[group]
-        sure = free <= LEAST_FREE
-        pull[sure], free[sure] = 0.0, 1.0
-        kept = np.flatnonzero(~sure | (own == 0.0))
-        pairs = group[kept] * max(n_outputs, 2) + truth[kept]
-        _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
-        one = kept[first]
-        without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
-        return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
+        leverages += 1.0 / fit.statistics.weight_sum if fit.centred else 0.0
+        own = np.where(held_out, 0.0, weights * leverages)
+        of_blocks.append((keys, fit.weights.decide(columns), truth, weights, own))
+    keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*of_blocks, strict=True))
+    n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
+    signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
+    pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
+    free = 1.0 - np.bincount(group, own)[group]
+    sure = free <= LEAST_FREE
+    pull[sure], free[sure] = 0.0, 1.0
+    kept = np.flatnonzero(~sure | (own == 0.0))
+    pairs = group[kept] * max(n_outputs, 2) + truth[kept]
+    _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+    one = kept[first]
+    without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
+    return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
 
 
 def ridge_bytes(n_columns: int) -> int:

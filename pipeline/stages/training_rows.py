@@ -247,6 +247,10 @@ class RowBlock(NamedTuple):
     held_out: NDArray[np.bool_]
     weights: NDArray[np.float64] | None
 
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
     def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
         arrays: list[Any] = [None if values is None else values[rows] for values in self[2:]]
         return RowBlock(self.number, self.start, *arrays)
@@ -273,11 +277,6 @@ class RowTask:
         """
         X = points_of_candidates(self.candidates, candidates)
         return self.kernel_at(open_features(self.features).take(candidates) if X is None else X)
-
-    def kernel_of_stored(self, columns: NDArray[np.int64] | range) -> Kernel:
-        """Return the kernel of some candidates of a run that has the features of all in one file."""
-        X = self.candidates.read(mapped=True)["X"]
-        return self.kernel_at(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
