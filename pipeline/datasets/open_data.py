@@ -42,10 +42,7 @@ class PlannedData:
 
 
 def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = None) -> PlannedData:
-    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`.
-
-    Zarr data are read once for that, while their files do not change.
-    """
+    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`."""
     zarr = _digests_of(spec) if _is_zarr(spec) else None
     if zarr is not None and place is not None:
         make_folder(place.parent)

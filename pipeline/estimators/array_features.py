@@ -107,10 +107,7 @@ class ArrayFeatures:
         self._groups = self._keys if apart is None else apart
 
     def take_images(self, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> None:
-        """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each.
-
-        `row_numbers` then count copies as well.
-        """
+        """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each."""
         kept, n_rows = self.index, len(self.index) * copies.count
         counted = images[kept]
         starts = range(0, n_rows, MOST_BLOCK_ROWS)

@@ -52,10 +52,7 @@ def choose_greedily(
     *,
     intercept: bool,
 ) -> GreedyChoice:
-    """Choose some of the columns, on the fit rows and on all rows.
-
-    Each of the two choices costs what `select` does, the curve of held-out errors a few factors of the chosen's Gram.
-    """
+    """Choose some of the columns, on the fit rows and on all rows."""
     first = select("fit", fit)
     tried = first.chosen
     if not len(tried):

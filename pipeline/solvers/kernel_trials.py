@@ -79,7 +79,6 @@ class Sample:
 
     @property
     def by_fold(self) -> NDArray[np.int64]:
-        """The held-out rows, fold by fold."""
         return np.argsort(self.folds, kind="stable")[np.count_nonzero(self.folds < 0) :]
 
     @property
@@ -277,10 +276,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
 
 
 def search_kernel(sample: Sample, kernel: type[Kernel], search: Search) -> list[Trial]:
-    """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last.
-
-    They are of features as they are, of inputs on one scale where that gains, and of learned scales where these gain.
-    """
+    """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last."""
     ones = np.ones(sample.points.shape[1], np.float32)
     starts = [(PLAIN, ones)]
     if search.kinds and np.ptp(sample.common) > 1e-3:
@@ -344,7 +340,6 @@ def _woken(sample: Sample, line: list[Trial], search: Search) -> Trial:
 
 
 def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
-    """Return the trials at which rounds of scales begin: at several widths, on more candidates."""
     widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
     n_centers = min(START_CENTERS * search.n_centers, len(sample.points))
     return [search.tried(sample, replace(base, sigma2=width, n_centers=n_centers, ridge=None)) for width in widths]

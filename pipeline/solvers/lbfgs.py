@@ -29,7 +29,6 @@ class Curvature:
         return cls(np.empty((0, size), np.float32), np.empty((0, size), np.float32))
 
     def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> "Curvature":
-        """Return the curvature after a step, without the oldest pair where there are enough."""
         if step @ change <= _LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(change):
             return self
         steps, changes = (

@@ -97,10 +97,7 @@ class Refit:
 def least_squares(
     statistics: GramStatistics, ridge: float, *, intercept: bool, centred: GramStatistics | None = None
 ) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 58), or raise LinAlgError.
-
-    centred: the centred statistics, where they are known.
-    """
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 58), or raise LinAlgError."""
     used = centred or statistics.centred() if intercept else statistics
     weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
     offset = intercept_of(statistics, weights, intercept=intercept)

@@ -58,7 +58,6 @@ class Solution:
 
     @property
     def objective(self) -> float:
-        """Return 2P of ``weights``."""
         return self.certificate.objective
 
     @property

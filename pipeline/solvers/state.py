@@ -130,7 +130,6 @@ class SolverState:
         return max((self.best_primal - self.best_dual) / self.best_primal, LEAST_GAP) if self.best_primal else 0.0
 
     def with_proof(self, certificate: Certificate) -> SolverState:
-        """Return the state with the certificate of its weights taken into account."""
         state = replace(self, certified=True, relative_gap=certificate.relative_gap)
         if not np.isfinite(certificate.gap):
             return state

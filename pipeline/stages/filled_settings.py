@@ -117,10 +117,7 @@ def _image_width(config: TrainConfig) -> float | str:
 
 
 def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: int) -> TrainConfig:
-    """Fill in the penalty of a table: none, unless something asks for the penalised problem.
-
-    Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
-    """
+    """Fill in the penalty of a table: none, unless something asks for the penalised problem."""
     asks_for_a_penalty = (
         n_different < LEAST_FOLDED_ROWS
         or bool(explicit & (PENALISED | {"solver.refit"}))

@@ -44,7 +44,7 @@ from pipeline.stages.workspace import CANDIDATES, FINAL, STAGES, FinalWeights, T
 from storage import checkpoints as checkpoint_files
 from storage.arrays import read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
-from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
+from storage.errors import ANEW, CannotWriteError, CorruptDataError, StorageError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
 from storage.folders import check_folder, remove_folder
@@ -235,9 +235,12 @@ class Run(Workspace):
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
-        for name in waiting:
-            if self.path(name).exists():
+        waiting = dict(items)
+        for name in items:
+            try:
+                if self.committed(name) is not None:
+                    del waiting[name]
+            except CorruptDataError:
                 self.events.warn(f"{self.path(name)}: damaged; it is made again")
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
@@ -272,7 +275,6 @@ class Run(Workspace):
         write_record(self.layout.state, facts | {"progress": progress})
 
     def read_done(self, markers: Path) -> dict[str, dict[str, Any]]:
-        """Return the payloads of the items done, and warn of markers that are damaged."""
         payloads = read_markers(markers)
         for warning in payloads.warnings:
             self.events.warn(warning)
@@ -407,14 +409,3 @@ def _compute_item(
 def load_final(layout: RunLayout) -> FinalWeights:
     """Return the committed weights of a run. Raises CorruptDataError where they are missing or damaged."""
     return FinalWeights.of_arrays(read_arrays(layout.root / FINAL, remedy=ANEW))
-
-
-def is_whole(part: Path) -> bool:
-    """Return whether the file that an item commits is there and undamaged: each of its arrays has a checksum."""
-    if not part.exists():
-        return False
-    try:
-        read_arrays(part)
-    except (CorruptDataError, MissingDataError):
-        return False
-    return True

@@ -212,7 +212,6 @@ def _mean(run: RowData) -> float:
 
 
 def _range_of_targets(run: RowData) -> tuple[float, float]:
-    """Return the least and the largest target of a regression, 0 and 0 of classes."""
     if run.shape.task != "regression":
         return 0.0, 0.0
     squares = weight = 0.0

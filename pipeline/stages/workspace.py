@@ -164,9 +164,7 @@ class Workspace(RowData):
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        """Apply a function to each item, commit its result under the item's name, and return the results.
-
-        Items whose results are committed already are skipped.
+        """Return what a function makes of each item, committed under its name; what is there is not made again.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress

@@ -317,7 +317,6 @@ class _Mover:
         return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
-        """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
         name = f"moves-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
         task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
@@ -349,7 +348,6 @@ class _Mover:
     def refit(
         self, parts: dict[str, GramStatistics], final: GramStatistics, fractions: Sequence[float] = RIDGES
     ) -> Refit:
-        """Return the fit to `final` with the ridge that held-out rows want, among these and larger ones."""
         try:
             return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
         except LinAlgError as error:

@@ -39,10 +39,7 @@ Values = NDArray[np.float64]
 
 
 def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return the fields of a calibration, the number of rows that it is from, and whether the weights have seen them.
-
-    None for a regression, and where there are no such rows.
-    """
+    """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
     n_held_out, fit = count_held_out(work, work.facts), tried.fit
@@ -136,7 +133,6 @@ def temperature_bytes(run: RunSize) -> int:
 
 
 def _few(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:
-    """Yield the blocks of all rows, of few: here and now."""
     kernel = task.kernel_of(tried.weights.columns)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     step = run_length(task, grid)

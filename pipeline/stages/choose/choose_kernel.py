@@ -7,6 +7,7 @@ again on more candidates, and what is simple is taken where the gain may be chan
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -300,29 +301,28 @@ def _targets(
     return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
-class _Steps:
-    """The steps of a search: those that an earlier session has made are taken from its checkpoint.
+def _resumed(checkpoints: TaskCheckpoints) -> Callable[[Callable[[], Arrays]], Arrays]:
+    """Return what makes the steps of a search, or takes those that an earlier session has made from its checkpoint.
 
-    A search takes its next step by what the steps before have found: it is the same in every session.
+    A search takes its next step by what the steps before have found: it is the same in every session. Raises
+    StoppedError between steps, when what was found is kept.
     """
+    earlier, numbers = checkpoints.load(), count()
+    known = {} if earlier is None else dict(earlier.arrays)
 
-    def __init__(self, checkpoints: TaskCheckpoints) -> None:
-        earlier = checkpoints.load()
-        self._checkpoints, self._n_taken = checkpoints, 0
-        self._arrays = {} if earlier is None else dict(earlier.arrays)
-
-    def once(self, make: Callable[[], Arrays]) -> Arrays:
-        """Return what a step has found, or find it. Raises StoppedError between steps, when what was found is kept."""
-        step = f"{self._n_taken}-"
-        self._n_taken += 1
-        found = {name.removeprefix(step): values for name, values in self._arrays.items() if name.startswith(step)}
+    def once(make: Callable[[], Arrays]) -> Arrays:
+        number = next(numbers)
+        step = f"{number}-"
+        found = {name.removeprefix(step): values for name, values in known.items() if name.startswith(step)}
         if not found:
             found = make()
-            self._arrays |= {f"{step}{name}": values for name, values in found.items()}
-            if self._checkpoints.is_due():
-                self._checkpoints.save(self._n_taken, self._arrays, {})
+            known.update({f"{step}{name}": values for name, values in found.items()})
+            if checkpoints.is_due():
+                checkpoints.save(number + 1, known, {})
         stopping.check()
         return found
+
+    return once
 
 
 def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
@@ -334,7 +334,7 @@ def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) ->
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
     kinds = kinds_of(task.scale, start.kernel, sample.X.shape[1], float(np.count_nonzero(sample.fitted)))
-    search = Search(task.few, kinds, task.given, on_round, _Steps(checkpoints).once)
+    search = Search(task.few, kinds, task.given, on_round, _resumed(checkpoints))
     if start.scales is None:
         kept = search_kernel(sample, start.kernel, search)
     else:
@@ -348,7 +348,7 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
-    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
+    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_resumed(checkpoints)))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 

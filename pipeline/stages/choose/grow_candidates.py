@@ -47,10 +47,7 @@ class Judged:
 
 
 def grow_candidates(work: Workspace) -> None:
-    """Commit the statistics of as many candidates as lower the held-out loss by more than chance, and cut the others.
-
-    With the candidates are then committed the width, and the ridges that were tried, with their held-out losses.
-    """
+    """Commit the statistics of as many candidates as lower the held-out loss by more than chance; cut the others."""
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from storage.zarr_arrays import Block
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
 CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when its result is committed
+Tile = tuple[Kernel, Block, Block]  # some candidates, whose columns the kernel computes, and a block of rows
 
 
 @dataclass(frozen=True)
@@ -109,22 +110,14 @@ def correlate(
     return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
 
 
-class Tile(NamedTuple):
-    """A block of rows against some candidates, whose columns the kernel computes."""
-
-    kernel: Kernel
-    candidates: Block
-    rows: Block
-
-
 def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
-    members, tile = given.read(mapped=True)["candidates"], None
+    members, before = given.read(mapped=True)["candidates"], None
     for piece in pieces:
         candidates, rows = tiles.tile(piece)
-        if tile is None or tile.candidates != candidates:
-            tile = Tile(task.kernel_of(members[candidates.start : candidates.stop]), candidates, rows)
+        if before != candidates:
+            kernel, before = task.kernel_of(members[candidates.start : candidates.stop]), candidates
         stopping.check()
-        yield piece, tile._replace(rows=rows)
+        yield piece, (kernel, candidates, rows)
 
 
 def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:

@@ -36,10 +36,7 @@ from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 
 
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows.
-
-    Without a penalty they are least squares on all candidates.
-    """
+    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows."""
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)
     solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)

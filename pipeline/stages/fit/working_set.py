@@ -25,9 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
-from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
-from pipeline.stages.fit.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import (
     PassBytes,
@@ -142,7 +140,6 @@ class ColumnFiles:
         return self.folder / f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
 
     def make_folders(self, columns: KeptColumns) -> None:
-        """Make the folders of the groups, and remove those of all others."""
         folders = {self.of_group(candidates) for candidates, *_ in columns.by_group()}
         for unused in set(self.folder.glob("group-*")) - folders:
             remove_folder(unused, durable=False)
@@ -294,12 +291,6 @@ def drop(run: Run, name: str) -> None:
     """Remove statistics, and what the solves made of them: the largest files of a run."""
     for folder in (name, f"{name}-centred"):
         run.drop(name_of(folder))
-
-
-def active_weights(run: Run, current: WorkingSet) -> Weights:
-    """Return the committed weights of a round's solves, on the columns that are active."""
-    weights = load_weights(run, current.name, len(current.candidates))
-    return Weights.of_support(weights, current.statistics, intercept=run.intercept)
 
 
 def compute_residuals(
