@@ -23,14 +23,11 @@ _opening = Lock()
 
 @dataclass(frozen=True)
 class ZarrDigests:
-    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k".
-
-    scale: what is white in images, or None.
-    """
+    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k"."""
 
     arrays: tuple[tuple[str, str], ...]
     chunks: Stored
-    scale: float | None
+    scale: float | None  # what is white in images, or None
 
 
 @dataclass(frozen=True)

@@ -47,24 +47,18 @@ _LEAST = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Training rows on which kernels are tried.
+    """Training rows on which kernels are tried."""
 
-    X (rows, d), keys (rows,) u8, equal for equal ones, targets (rows, T) f8, folds (rows,) i8: the fold that a row is
-    held out with, -1 for none; points (m, d): candidates; common (d,) f4: the scales that put the inputs on one common
-    scale; n_held_out: how many of the held-out rows differ; of_classes: the targets are 1 and -1; limits (2,) f8 of
-    predictions, (0,) for none; weights (rows,) f8, None: 1 each.
-    """
-
-    X: NDArray[np.floating]
-    keys: NDArray[np.uint64]
-    targets: NDArray[np.float64]
-    folds: NDArray[np.int64]
-    points: NDArray[np.floating]
-    common: NDArray[np.float32]
-    n_held_out: float
+    X: NDArray[np.floating]  # (rows, d)
+    keys: NDArray[np.uint64]  # (rows,), equal for equal rows
+    targets: NDArray[np.float64]  # (rows, T); of classes 1 and -1
+    folds: NDArray[np.int64]  # (rows,): the fold that a row is held out with, -1 for none
+    points: NDArray[np.floating]  # (m, d): candidates
+    common: NDArray[np.float32]  # (d,): the scales that put the inputs on one common scale
+    n_held_out: float  # how many of the held-out rows differ
     of_classes: bool
-    limits: NDArray[np.float64]
-    weights: NDArray[np.float64] | None = None
+    limits: NDArray[np.float64]  # (2,), of predictions, (0,) for none
+    weights: NDArray[np.float64] | None = None  # (rows,); None: 1 each
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
         weights = None if self.weights is None else self.weights[rows]

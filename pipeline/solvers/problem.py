@@ -18,20 +18,13 @@ class InvalidProblemError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """The sufficient statistics of one solve.
+    """The sufficient statistics of one solve."""
 
-    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map.
-    kty (M,) f8 : Cᵀy, C-contiguous.
-    yty : squared norm of y.
-    penalty : λν, above 0.
-    rounding_of_sums : what rounding may change a score by; None: as of columns that were not centred.
-    """
-
-    gram: np.ndarray
-    kty: np.ndarray
-    yty: float
-    penalty: float
-    rounding_of_sums: Rounding | None = None
+    gram: np.ndarray  # CᵀC (M, M) f8 of the candidates' columns, C-contiguous; may be a read-only memory map
+    kty: np.ndarray  # Cᵀy (M,) f8, C-contiguous
+    yty: float  # squared norm of y
+    penalty: float  # λν, above 0
+    rounding_of_sums: Rounding | None = None  # what it may change a score by; None: as of columns not centred
 
     @property
     def tau(self) -> float:

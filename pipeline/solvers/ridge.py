@@ -64,16 +64,12 @@ class RidgeFit:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationWeights:
-    """Weights that predict the held-out rows, from which the temperature of the probabilities is found.
-
-    fit: the least squares they are from, None for penalised weights and moved centers; points (k, d): where the centers
-    were moved; everything: of weights that were fitted to these rows too, for want of others, statistics of all rows.
-    """
+    """Weights that predict the held-out rows, from which the temperature of the probabilities is found."""
 
     weights: Weights
-    fit: RidgeFit | None = None
-    points: NDArray[np.floating] | None = None
-    everything: GramStatistics | None = None
+    fit: RidgeFit | None = None  # the least squares they are from; None for penalised weights and moved centers
+    points: NDArray[np.floating] | None = None  # (k, d), where the centers were moved
+    everything: GramStatistics | None = None  # statistics of all rows, where the weights were fitted to these
 
 
 def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, intercept: bool) -> NDArray[np.float64]:
@@ -83,15 +79,12 @@ def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, in
 
 @dataclass(frozen=True)
 class Refit:
-    """Least-squares weights, their ridge ρ, and the mean held-out loss of ridges that were tried: squared, or log loss.
-
-    of_fit: the fit to the fit rows alone, with the same fraction of the diagonal as ridge.
-    """
+    """Least-squares weights, their ridge ρ, and the mean held-out losses of ridges tried: squared, or log losses."""
 
     weights: Weights
     ridge: float
     held_out_errors: tuple[tuple[float, float], ...]
-    of_fit: RidgeFit
+    of_fit: RidgeFit  # to the fit rows alone, with the same fraction of the diagonal as ridge
 
 
 def least_squares(

@@ -41,16 +41,13 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer and its proof: weights (M,) f8; mu (M,) f8, with w_m = mu_m q_m; the certificate of the weights.
-
-    state: what a later call may start from, with the records of all iterations.
-    """
+    """The answer and its proof: weights (M,) f8; mu (M,) f8, with w_m = mu_m q_m; the certificate of the weights."""
 
     weights: np.ndarray
     mu: np.ndarray
     certificate: Certificate
     status: Status
-    state: SolverState
+    state: SolverState  # what a later call may start from, with the records of all iterations
 
     @property
     def converged(self) -> bool:

@@ -71,14 +71,11 @@ def features_of(
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What there is to fit: different rows, and bytes for candidates and their Grams.
-
-    fits: whether a fit with these settings does, whose working set is all candidates.
-    """
+    """What there is to fit: different rows, and bytes for candidates and their Grams."""
 
     n_different: int
     memory_bytes: int
-    fits: Callable[[TrainConfig], bool]
+    fits: Callable[[TrainConfig], bool]  # whether such a fit does, whose working set is all candidates
 
 
 def fill_in(

@@ -49,20 +49,13 @@ class RowData:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What training makes of targets and row weights.
+    """What training makes of targets and row weights."""
 
-    mean : is taken off the targets
-    class_factors : of the weights of the rows of each class; () for none
-    held_out_limit : rows whose coins are below it are held out
-    largest : the `largest_terms` of the rows
-    limits : of predictions of the encoded targets; () for none
-    """
-
-    mean: float = 0.0
-    class_factors: tuple[float, ...] = ()
-    held_out_limit: float = 0.0
-    largest: tuple[float, ...] = ()
-    limits: Limits = ()
+    mean: float = 0.0  # is taken off the targets
+    class_factors: tuple[float, ...] = ()  # of the weights of the rows of each class; () for none
+    held_out_limit: float = 0.0  # rows whose coins are below it are held out
+    largest: tuple[float, ...] = ()  # the `largest_terms` of the rows
+    limits: Limits = ()  # of predictions of the encoded targets; () for none
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
         """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
@@ -230,21 +223,16 @@ def _range_of_targets(run: RowData) -> tuple[float, float]:
 
 
 class RowBlock(NamedTuple):
-    """Some rows: their number, that of the first, features (rows, d), labels as stored (rows,), and what training adds.
-
-    targets (rows, T) f8, those of `TargetFacts.encoded`; keys (rows,) u8 of training rows, equal for equal ones;
-    held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
-    each row counts 1.
-    """
+    """Some rows: their number, that of the first, and what training adds to what is stored of them."""
 
     number: int
     start: int
-    X: NDArray[np.floating]
-    y: NDArray[Any]
-    targets: NDArray[np.float64]
-    keys: NDArray[np.uint64]
-    held_out: NDArray[np.bool_]
-    weights: NDArray[np.float64] | None
+    X: NDArray[np.floating]  # (rows, d)
+    y: NDArray[Any]  # (rows,), labels as stored
+    targets: NDArray[np.float64]  # (rows, T), those of `TargetFacts.encoded`
+    keys: NDArray[np.uint64]  # (rows,), of training rows, equal for equal ones
+    held_out: NDArray[np.bool_]  # (rows,)
+    weights: NDArray[np.float64] | None  # (rows,), of training rows with the factors of the classes; None: 1 each
 
     @property
     def counts(self) -> NDArray[np.float64]:
@@ -403,12 +391,9 @@ class RunSize:
 
 
 class PassBytes(NamedTuple):
-    """What a pass needs: memory beside that of the processes, of all of them, and disk.
+    """What a pass needs: memory beside that of the processes, of all of them, and disk."""
 
-    pieces : of its work that do not wait for each other: as many workers find something to do
-    """
-
-    pieces: int
+    pieces: int  # of its work that do not wait for each other: as many workers find something to do
     memory: int
     disk: int
 

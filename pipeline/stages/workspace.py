@@ -46,19 +46,15 @@ FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES = (
 
 @dataclass(frozen=True)
 class FinalWeights:
-    """The weights of the model, on its `active` candidates, in the order of the model's centers.
+    """The weights of the model, on its `active` candidates, in the order of the model's centers."""
 
-    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: weights before a refit (equal without one); points (a,
-    d): moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
-    """
-
-    active: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-    penalised_weights: NDArray[np.float64]
+    active: NDArray[np.int64]  # (a,)
+    weights: NDArray[np.float64]  # (a, T)
+    intercept: NDArray[np.float64]  # (T,)
+    penalised_weights: NDArray[np.float64]  # before a refit; equal without one
     penalised_intercept: NDArray[np.float64]
-    points: NDArray[np.floating] | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    points: NDArray[np.floating] | None = None  # (a, d), where they were moved
+    summary: dict[str, Any] = field(default_factory=dict)  # for the report
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> "FinalWeights":

@@ -56,41 +56,30 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Solution:
-    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error.
-
-    ridge, fraction : ρ, and its part of the mean diagonal of the Gram where it was chosen
-    """
+    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
 
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     objective: float
     held_out_error: float
-    ridge: float
-    fraction: float
+    ridge: float  # ρ
+    fraction: float  # ρ as a part of the mean diagonal of the Gram where it was chosen
 
 
 @dataclass(frozen=True)
 class Moving(Solution):
-    """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
+    """The state between two passes: the solution at some points, and the best points so far."""
 
-    gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
-        learned from it, else (0,); steps, changes : its curvature
-    best, best_step : the points of the lowest held-out error on the rows in use, or those that these began with
-    begun : the steps at which each level so far began, (levels,) i8
-    errors : held-out errors before the first step and after each; of a level's first points in the place of those of
-        the last step before it
-    """
-
-    points: Points
-    gradient: Points
-    last_step: Points
-    last_gradient: Points
-    steps: NDArray[np.float32]
+    points: Points  # (m, d) f8
+    gradient: Points  # at the points, before its pass (0,)
+    last_step: Points  # that led here, until L-BFGS has learned from it, else (0,)
+    last_gradient: Points  # where it began, likewise
+    steps: NDArray[np.float32]  # as `changes`: what L-BFGS has learned
     changes: NDArray[np.float32]
-    best: NDArray[np.floating]
+    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error on the rows in use, or those they began with
     best_step: int
-    begun: NDArray[np.int64]
-    errors: NDArray[np.float64]
+    begun: NDArray[np.int64]  # the steps at which each level so far began, (levels,)
+    errors: NDArray[np.float64]  # held-out, at first and after each step; a level's first replaces the last before it
 
     @property
     def step(self) -> int:

@@ -48,15 +48,11 @@ NO_ROOM = "the working set has no room for the candidates it lacks; raise --pena
 
 
 class Limits(NamedTuple):
-    """How many columns and candidates a round has.
+    """How many columns and candidates a round has."""
 
-    capacity, drawn : the most columns of a working set, and how many of them the first one draws at random
-    block : candidates priced together; None: all of them, in every round
-    """
-
-    capacity: int
-    drawn: int
-    block: int | None
+    capacity: int  # the most columns of a working set
+    drawn: int  # how many of them the first one draws at random
+    block: int | None  # candidates priced together; None: all of them, in every round
 
     @staticmethod
     def of(run: Run) -> "Limits":

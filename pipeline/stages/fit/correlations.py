@@ -189,20 +189,15 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
 
 @dataclass(frozen=True)
 class Correlations:
-    """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
-
-    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
-    screened (M,): zero in every solution, never evaluated again; made (M,): have been in a working set, their columns
-    materialised; evaluated: how many candidates were this round.
-    """
+    """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last with a bound."""
 
     values: NDArray[np.float64]
-    norm_bounds: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    screened: NDArray[np.bool_]
-    made: NDArray[np.bool_]
-    evaluated: int
+    norm_bounds: NDArray[np.float64]  # (M,) ≥ ‖c_m‖
+    residuals: NDArray[np.float64]  # (n, T) of the last pass
+    errors: NDArray[np.float64]  # (M, T) of the values, 0 where evaluated now
+    screened: NDArray[np.bool_]  # (M,): zero in every solution, never evaluated again
+    made: NDArray[np.bool_]  # (M,): have been in a working set, their columns materialised
+    evaluated: int  # how many candidates were this round
     kernel_entries: int
 
     @staticmethod
@@ -249,17 +244,14 @@ class Correlations:
 
 @dataclass(frozen=True)
 class PricedRound:
-    """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row.
-
-    weights: of its active columns; summaries: of the solves of the outputs.
-    """
+    """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row."""
 
     run: Run
     candidates: NDArray[np.int64]
     penalty: float
     working_set: WorkingSet
-    weights: Weights
-    summaries: Sequence[dict[str, Any]]
+    weights: Weights  # of its active columns
+    summaries: Sequence[dict[str, Any]]  # of the solves of the outputs
     correlations: Correlations
 
     @cached_property

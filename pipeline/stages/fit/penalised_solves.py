@@ -37,20 +37,16 @@ EXHAUSTED = 20  # certified iterations without half the gap, after which roundin
 
 @dataclass(frozen=True)
 class SolveTask:
-    """What a worker needs to solve for any output.
-
-    start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: solve as far as float64
-    goes. number: of the penalty, where several are tried.
-    """
+    """What a worker needs to solve for any output."""
 
     statistics: Stored
     name: str
     penalty: float
     options: SolverOptions
     seed: int
-    start: Stored | None
-    to_rounding: bool
-    number: int | None
+    start: Stored | None  # has the "weights" (candidates, outputs) that the solves start from
+    to_rounding: bool  # solve as far as float64 goes
+    number: int | None  # of the penalty, where several are tried
 
 
 def solve_outputs(

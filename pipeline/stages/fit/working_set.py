@@ -56,14 +56,11 @@ ReadColumns = Callable[..., NDArray[np.float64]]  # see `open_columns`
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """The columns of the candidates `members` (W,), by row, in the order of their Gram, and the groups they are in.
-
-    grouped, groups (G,): the candidates of all groups, one group after the other, and the number of the group of each.
-    """
+    """The columns of the candidates `members` (W,), by row, in the order of their Gram, and the groups they are in."""
 
     members: NDArray[np.int64]
-    grouped: NDArray[np.int64]
-    groups: NDArray[np.int64]
+    grouped: NDArray[np.int64]  # the candidates of all groups, one group after the other
+    groups: NDArray[np.int64]  # the number of the group of each of these
 
     @staticmethod
     def of(arrays: Arrays) -> "KeptColumns":
