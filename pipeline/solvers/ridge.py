@@ -172,10 +172,7 @@ def with_ridge(
     intercept: bool,
     of_fractions: Mapping[float, Weights] | None = None,
 ) -> Refit:
-    """Return the fit to `final` with the ridge of the lowest of held-out errors, by fractions of the diagonal.
-
-    of_fractions: weights on the rows of `fit` that are known already.
-    """
+    """Return the fit to `final` with the ridge of the lowest held-out error; of_fractions: known weights of `fit`."""
     scale, final_scale = mean_diagonal(fit), mean_diagonal(final)
     for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):
         try:

@@ -54,10 +54,7 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
 def features_of(
     config: TrainConfig, input_shape: tuple[int, ...], scale: float | None, *, standardise: bool
 ) -> TrainConfig:
-    """Fill in the features of inputs of a shape, and whether they are z-scored: `standardise` raw ones.
-
-    scale: what is white in images; None for other inputs.
-    """
+    """Fill in the features of inputs, images where they have a `scale`, and whether raw ones are z-scored."""
     if config.features.name == "auto":
         is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")

@@ -79,8 +79,7 @@ def correlate(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the kernel entries that it took.
 
-    residuals (n, T) as `compute_residuals` returns them. All training rows in order make the pass symmetric: half the
-    kernel entries.
+    residuals (n, T) as `compute_residuals` returns them.
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
     tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
@@ -121,10 +120,7 @@ def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> It
 
 
 def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:
-    """Return what adds a tile.
-
-    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), in order
-    """
+    """Return what adds a tile; `given` has "residuals" (n, T + 1), row weights last, "candidates" (M,), in order."""
     residuals = given.read(mapped=True)["residuals"]
 
     def add(total: ExactSum, tile: Tile, each: ForEach) -> None:

@@ -212,8 +212,7 @@ class SolveProgress:
 
 
 def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:
-    """Return the penalty of the lowest held-out error (the largest of equals), the weights (M, T) of the fit rows
-    there, and the points of the path: each a penalty, its solves and its held-out error.
+    """Return the penalty of the lowest held-out error, the weights (M, T) of the fit rows there, and the path's points.
 
     Errors are of refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of
     a regression.
