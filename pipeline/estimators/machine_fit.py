@@ -70,23 +70,19 @@ class Listeners(TaskCheckpoints):
         self._machine, self._said = machine, ""
 
     def log(self, message: str, **facts: Any) -> None:
-        """Print a line for people, unless it is the last one again."""
         if self._machine.verbose and message != self._said:
             print(message)
         self._said = message
 
     def callback(self, record: dict[str, Any]) -> None:
-        """Hand on what is known of an iteration."""
         if self._machine.callback is not None:
             self._machine.callback(record)
 
     def record(self, facts: Mapping[str, Any]) -> None:
-        """Hand on the record of an iteration of a solve."""
         self.log(note_of(facts))
         self.callback({name: value for name, value in facts.items() if name not in ("statistics", WHICH)})
 
     def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
-        """Hand on how far a choice of centers is."""
         if n_chosen % LOG_EVERY == 0:
             self.log(f"{n_chosen} of {most} centers chosen on {rows}")
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
