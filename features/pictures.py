@@ -80,7 +80,6 @@ class Decoder:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the pixels of a picture."""
         return (*self.size, 3) if self.colour else self.size
 
     def read(self, path: Path) -> Decoded:
@@ -165,26 +164,18 @@ def _pool(_: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, eq=False)
 class ReadPictures:
-    """What the first reading of a folder found.
+    """What the first reading of a folder found."""
 
-    names (n,) text: of its pictures, in it; checks (n,) u8: the first number of the sha256 of each
-    keys (n,) u8: of the pixels; shape: of each, (height, width) or (height, width, 3)
-    scale: what is white in those with more than 8 bits, else 255
-    sha256: of names, files and pixels; decoding_bytes: of the largest picture
-    notes: what was passed over, and how they were resized
-    """
-
-    names: NDArray[Any]
-    checks: NDArray[np.uint64]
-    keys: RowKeys
-    shape: tuple[int, ...]
-    scale: float
-    sha256: str
-    decoding_bytes: int
-    notes: tuple[str, ...]
+    names: NDArray[Any]  # (n,) text: of its pictures, in it
+    checks: NDArray[np.uint64]  # (n,): the first number of the sha256 of each
+    keys: RowKeys  # (n,) of the pixels
+    shape: tuple[int, ...]  # of each, (height, width) or (height, width, 3)
+    scale: float  # what is white in those with more than 8 bits, else 255
+    sha256: str  # of names, files and pixels
+    decoding_bytes: int  # of the largest picture
+    notes: tuple[str, ...]  # what was passed over, and how they were resized
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return arrays that `from_arrays` reads."""
         record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes", "notes")}
         record["names"] = self.names.tolist()
         of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)

@@ -44,21 +44,16 @@ NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite",
 
 @dataclass
 class _Column:
-    """What was seen of a column: its words in the order of their first rows, None for numbers.
-
-    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. longest: the
-    characters of its longest word. rows: the first of each word. counts, first: of the cells of a kind, how many there
-    are and the first one.
-    """
+    """What was seen of a column."""
 
     name: str
-    words: dict[str, int] | None = None
-    named: bool = False
-    place: int = 0
-    longest: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
-    rows: list[Batch] = field(default_factory=list)
+    words: dict[str, int] | None = None  # in the order of their first rows; None for numbers
+    named: bool = False  # whether it was asked for as categories, so that its numbers are words
+    place: int = 0  # among all columns
+    longest: int = 0  # characters of its longest word
+    counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
+    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
+    rows: list[Batch] = field(default_factory=list)  # the first row of each word
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         if self.words is not None:
@@ -136,7 +131,6 @@ class Learner:
 
     @property
     def words(self) -> list[dict[str, int] | None]:
-        """The words of each column and their codes; None for a column of numbers."""
         return [column.words for column in self._columns]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:

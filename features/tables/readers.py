@@ -107,7 +107,6 @@ class CsvFile:
 
     @property
     def separator(self) -> str:
-        """What separates the cells."""
         return self._first[0]
 
     @cached_property
@@ -159,7 +158,6 @@ class CsvFile:
                 return
 
     def count_rows(self) -> int:
-        """Return the number of rows, in one reading."""
         return sum(batch.n_rows for batch in self.batches((0,)))
 
     def reading_bytes(self) -> int:
@@ -332,7 +330,6 @@ class ParquetFile:
         self.path = path
 
     def names(self) -> list[str]:
-        """Return the names of the columns. Raises DataError where the file is damaged."""
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
@@ -346,7 +343,6 @@ class ParquetFile:
         return self._facts[0].metadata
 
     def count_rows(self) -> int:
-        """Return the number of rows that the footer promises."""
         return self._facts[1]
 
     def reading_bytes(self) -> int:
@@ -453,7 +449,6 @@ class Table:
         return frozenset(place for place, name in enumerate(self.names) if _NO_NAME.fullmatch(name))
 
     def count_rows(self) -> int:
-        """Return the number of rows of all files; one reading of those without a footer."""
         return sum(part.count_rows() for part in self.parts if _names_of(part))
 
     def files_told(self) -> str:

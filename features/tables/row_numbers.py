@@ -29,16 +29,12 @@ COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr)?")  # as pandas and polars ca
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The columns that the rows are in the order of, by their places among `names`.
-
-    left_out: those that number the rows, which are no inputs; kept: such ones that are, as there are no others;
-    sorting: those that never fall, or never rise, but have most values several times.
-    """
+    """The columns that the rows are in the order of, by their places among `names`."""
 
     names: Sequence[str]
-    left_out: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
-    sorting: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
+    kept: tuple[int, ...] = ()  # such ones that are, as there are no others
+    sorting: tuple[int, ...] = ()  # those that never fall, or never rise, but have most values several times
 
     @classmethod
     def of(

@@ -80,30 +80,21 @@ def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
 
 @dataclass(frozen=True, eq=False)
 class ReadTable:
-    """What the first reading of a table found.
+    """What the first reading of a table found."""
 
-    words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
-    keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
-    codes_sha256, sha256: of the codes; of all that was read, with names and words
-    left_out: the columns that number the rows, by their places among those asked for: nothing else here is of them
-    encoding: learned on the training rows, None for numbers alone and for a test file
-    unknown: how many cells of each column of a test file have a word that no training row has
-    notes, warnings: what was seen of the cells, and of the order of the rows
-    sample: some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept
-    """
-
-    words: Words
-    labels: NDArray[Any]
-    weights: NDArray[np.float64] | None
-    groups: RowKeys | None
-    keys: RowKeys
+    words: Words  # of each column, for their codes; None for numbers
+    labels: NDArray[Any]  # (n,)
+    weights: NDArray[np.float64] | None  # (n,)
+    groups: RowKeys | None  # (n,)
+    keys: RowKeys  # (n,) of the inputs: equal where all cells are, in the test file as in the training file
     codes_sha256: str
-    sha256: str
-    left_out: Sequence[int] = ()
-    notes: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-    encoding: TableEncoding | None = None
-    unknown: Mapping[str, int] = field(default_factory=dict)
+    sha256: str  # of all that was read, with names and words
+    left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
+    notes: Sequence[str] = ()  # what was seen of the cells
+    warnings: Sequence[str] = ()  # what was seen of the order of the rows
+    encoding: TableEncoding | None = None  # learned on the training rows; None for numbers alone and for a test file
+    unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
+    # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
