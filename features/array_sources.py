@@ -214,7 +214,7 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
         elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
             raise DataError(f"{name} holds times, {told}; {TIMES}")
         elif isinstance(cell, list | tuple | dict | np.ndarray):
-            raise DataError(f"{name} holds lists, {told}; give each place of a list a column")
+            raise DataError(f"{name} holds lists or structs, {told}; give each place or field a column")
         elif not isinstance(cell, Real | Decimal | np.bool):
             raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
         elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
