@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from numbers import Integral, Real
@@ -18,10 +19,12 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
+from features.tables.row_numbers import counting_columns
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
+FIRST_ROWS = 1000  # that show which columns count rows
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
@@ -105,7 +108,11 @@ def _source_of(
         )
         groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
-    return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
+    is_table = len(given[0].inputs.shape) == 2
+    source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
+    counters = counting_columns(np.asarray(given[0].inputs[:FIRST_ROWS], np.float64)) if is_table else []
+    told = f"columns of X that count its rows: {shown(map(str, counters))}; leave them out"
+    return replace(source, warnings=(told,)) if counters else source
 
 
 def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:

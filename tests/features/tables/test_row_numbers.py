@@ -218,3 +218,10 @@ def test_an_estimator_warns_of_a_column_that_counts_the_rows(tmp_path):
         SLKLClassifier(random_state=0).fit(frame.drop(columns="y"), frame["y"])
     with pytest.warns(UserWarning, match="count its rows: 2; leave them out"):
         SLKLClassifier(random_state=0).fit(np.column_stack([FRAME[["a", "b"]], np.arange(N) + 5]), FRAME["y"])
+
+
+def test_arrays_warn_of_a_column_that_counts_the_rows(tmp_path):
+    X = np.column_stack([FRAME[["a", "b"]], np.arange(N)])
+    for inputs, told in ((X, ["columns of X that count its rows: 2; leave them out"]), (X[:, :2], [])):
+        np.savez(tmp_path / "data.npz", X=inputs, y=FRAME["y"])
+        assert [*opened(tmp_path / "data.npz").warnings] == told
