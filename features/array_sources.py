@@ -110,7 +110,7 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    counters = counting_columns(np.asarray(given[0].inputs[:FIRST_ROWS], np.float64)) if is_table else []
+    counters = counting_columns(np.asarray(given[0].inputs[0:FIRST_ROWS], np.float64)) if is_table else []
     told = f"columns of X that count its rows: {shown(map(str, counters))}; leave them out"
     return replace(source, warnings=(told,)) if counters else source
 
