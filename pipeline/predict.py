@@ -50,7 +50,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.examples import ExampleRequest
     from pipeline.prediction.predictor import load_predictor, open_examples, predictions, warnings_of
-    from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, writing  # numpy
+    from storage.output_files import SUFFIXES, check_predictions, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
     if out is not None:
@@ -70,8 +70,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     of_part = arguments.part, arguments.target, tuple(arguments.set)
     asked = ExampleRequest(first, False, tuple(more), *of_part)
     examples = open_examples(asked, predictor)
-    dtype, names, started = model.label_dtype(), (*model.decision_names(), *classes), time.perf_counter()
-    n_far = 0
+    names, started, n_far = (*model.decision_names(), *classes), time.perf_counter(), 0
 
     def write_all(write: "Write") -> None:
         nonlocal n_far
@@ -82,12 +81,15 @@ def _predict(arguments: argparse.Namespace) -> None:
             write(model.labels_of(block.decision), block.decision, *more)
             n_far += block.n_far
 
-    is_regression = model.task == "regression"
+    files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, names, examples.file_names, regression=is_regression))
+        write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
     else:
-        spec = OutputSpec(examples.n_rows, dtype, names, examples.file_names, is_regression)
-        with stopping.working(), writing(out, spec, replace=arguments.force) as write:
+        of_rows = examples.n_rows, model.label_dtype(), files
+        with (
+            stopping.working(),
+            writing(out, names, *of_rows, regression=regression, replace=arguments.force) as write,
+        ):
             write_all(write)
             stopping.check()
     for line in warnings_of(model, examples, n_far):

@@ -100,7 +100,7 @@ def read_markers(folder: Path) -> Markers:
     for path in paths:
         try:
             body = read_record(path)
-            if body.get("item") != path.stem or not isinstance(body.get("payload"), dict):
+            if body.get("item") != path.stem:
                 raise CorruptDataError(f"{path}: it belongs to another item")
             markers[path.stem] = body["payload"]
         except StorageError as error:

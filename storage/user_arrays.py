@@ -152,10 +152,8 @@ def open_user_arrays(
 ) -> dict[str, UserArray]:
     """Open the arrays of a zarr v3 store by their paths in it ("X", "train/y"); a lone array has the name "".
 
-    `choose` gets the names of all and returns the wanted ones; no others are looked at. None: all.
-
-    Raises MissingDataError where there is no such folder, CorruptDataError where it is zarr v2, or has a dtype, codec
-    or attribute that is not read.
+    `choose` gets the names of all and returns the wanted ones; no others are looked at. Raises MissingDataError where
+    there is no such folder, CorruptDataError where it is zarr v2, or has a dtype, codec or attribute that is not read.
     """
     _, nodes = zarr_metadata.read_nodes(path)
     wanted = nodes if choose is None else choose(nodes)

@@ -49,9 +49,6 @@ def load_model(folder: Path) -> SparseKernelModel:
     """Return the model in a folder after checking every byte against its manifest."""
     layout = ModelLayout(folder)
     problems = verify(folder, contents=True)  # before anything else is read
-    if not problems:
-        unnamed = {layout.description.name, layout.arrays.name} - set(read_manifest(folder).files)
-        problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
         what, remedy = problems[0].partition(";")[0], remedy_at(folder, "train again or restore it")
         raise CorruptDataError(f"model {folder} is damaged: {what}; {remedy}")

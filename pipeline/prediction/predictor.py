@@ -213,10 +213,7 @@ def _decide(
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
-    """Return what a user should know of the rows that were read, of which so many are far from every center.
-
-    That most are, so that the model knows nothing of them, what was left out, and that cells held unknown categories.
-    """
+    """Return what a user should know of the rows that were read, of which so many are far from every center."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_far <= n_rows:
         return told

@@ -125,8 +125,7 @@ def needs_download(config: TrainConfig) -> str:
 def _mistakes(predictor: Predictor) -> dict[str, Any]:
     """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
 
-    Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
-    predicted.
+    Of classes, those rows first whose decision values are furthest from right.
     """
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
@@ -169,10 +168,7 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
 
 
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
-    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images.
-
-    A center that was moved has the picture of the training row nearest to it.
-    """
+    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
     model = predictor.model
     if len(model.input_shape) < 2 or not model.n_centers:
         return None

@@ -85,7 +85,6 @@ class DaskExecutor(Executor):
         self._has_told = False
 
     def report_to(self, warn: Callable[[str], None]) -> None:
-        """Tell from now on where no worker is left."""
         self._warn = warn
 
     def run(
@@ -94,7 +93,6 @@ class DaskExecutor(Executor):
         items: Iterable[Item],
         lease_file: Path | None = None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
-        """Yield the result of every item as it completes."""
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
         first = islice(waiting, 2 * self.workers)
@@ -119,14 +117,12 @@ class DaskExecutor(Executor):
             self._end([future for future in under_way if not future.done()], lease_file)
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the worker processes of this moment."""
         while not (there := self._check_workers()):  # where all died, for the first to come back
             stopping.check()
             time.sleep(stopping.POLL_SECONDS)
         return [WorkerProcess(address, threads) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
-        """Raise SchedulerError naming a path that some worker does not see."""
         self._paths = list(map(str, paths))
         self._known.clear()
         self._check_workers()
@@ -323,7 +319,7 @@ def _key() -> Security:
 def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
 
-    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost or takes too long.
+    Raises SchedulerError where the scheduler is lost or takes too long.
     """
     answer: ThreadFuture[Value] = ThreadFuture()
 

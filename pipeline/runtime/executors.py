@@ -92,7 +92,6 @@ class Executor:
             pool.terminate()  # of a call that has not come back: its thread is a daemon
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the processes that there are at this moment, with their threads."""
         return [WorkerProcess(None, self.workers)]
 
     def check_paths(self, paths: Iterable[Path]) -> None:

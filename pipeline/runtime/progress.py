@@ -41,7 +41,6 @@ class Progress:
     seconds_left: float | None = None
 
     def text(self) -> str:
-        """Return it in a few words."""
         told = (
             f"{self.done / self.total:3.0%}" if self.total else "",
             "" if self.seconds_left is None else f"{duration(self.seconds_left)} left",
@@ -139,7 +138,6 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
         del _watched[self._reports_to]
         rmtree(self._reports_to.parent, ignore_errors=True)
 
@@ -148,7 +146,6 @@ class Watch:
         return partial(_run_item, self._reports_to, function)
 
     def finished(self, index: int) -> None:
-        """Count an item as done, whatever it has reported."""
         self._done += self._sizes.pop(index)
         self._reports.pop(index, None)
         with suppress(OSError):

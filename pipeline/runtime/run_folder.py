@@ -153,7 +153,7 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
         finally:
             if made and not layout.config.exists():
                 with suppress(OSError):
-                    remove_stale(layout.root, recursive=True)
+                    remove_stale(layout.root)
                     layout.environment.unlink(missing_ok=True)
                     layout.lock.unlink()  # whoever waits for it sees that it is gone, and makes another
                     for folder in made:
@@ -166,7 +166,7 @@ def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, wor
     Later the digest is compared. The lock is held. The time limit and the address of a scheduler hold for one start and
     are not kept; `words` of the command are, in env.json.
     """
-    remove_stale(layout.root, recursive=True)
+    remove_stale(layout.root)
     if not layout.config.exists():
         text = to_toml(config).encode()
         facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
@@ -185,7 +185,7 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
     """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more."""
-    remove_stale(layout.root, recursive=True)
+    remove_stale(layout.root)
     write_record(layout.report, report)
     remove_folder(layout.statistics)
 
@@ -242,10 +242,7 @@ def environment() -> dict[str, Any]:
 
 
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for each difference between two environments that may change the last bits of a model.
-
-    `stored`: of a run's first start (env.json); `now`: of a resumption. Unknown facts are not compared.
-    """
+    """Return a line for each known difference, from the start of a run, that may change the last bits of a model."""
     return [
         f"{what} is {now[what]} here, the run was started with {stored[what]}: "
         "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "

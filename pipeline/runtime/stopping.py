@@ -48,7 +48,6 @@ class Lease:
         return lease
 
     def is_over(self) -> bool:
-        """Return whether a later lease was taken."""
         return _latest_lease(self.path) > self.number
 
 

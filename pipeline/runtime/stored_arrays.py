@@ -37,7 +37,6 @@ class StoredInMemory:
     name: str
 
     def read(self, *, mapped: bool = False) -> Arrays:
-        """Return the arrays."""
         return self.committed[self.name]
 
 

@@ -46,7 +46,7 @@ from storage.arrays import read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
-from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
+from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout
 from storage.folders import check_folder, remove_folder
 from storage.records import read_markers, read_record, write_record
 
@@ -185,7 +185,7 @@ class Run(Workspace):
 
     def path(self, name: str) -> Path:
         """Return the file, or the folder to be mapped, that has what is committed under a name."""
-        return self.layout.root / check_plain_name(name)
+        return self.layout.root / name
 
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; every byte is checked once a session."""

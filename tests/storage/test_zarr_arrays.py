@@ -168,8 +168,6 @@ def test_what_is_no_whole_chunk_is_damage_and_never_zeros(written, name, what):
     (array.root / name).unlink()
     INSTEAD[what](array.root / name)
     assert_damage_is_named(array, name)
-    with pytest.raises(CorruptDataError, match=name):  # as where it goes after sizes were checked
-        array._read_chunk(CHUNKS.index(name), np.empty((6, 3), "float32"), None)
 
 
 @pytest.mark.parametrize("position", range(76))
