@@ -262,7 +262,7 @@ def _run(
     ):
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
-            executor.report_to(events.warn)
+            executor.warn = events.warn
             events.log(f"run folder {layout.root}")
             for note in (*read.notes, *prepared.notes):
                 events.log(note)

@@ -103,12 +103,11 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
     return ""
 
 
-def check_folder(folder: Path, *, remedy: str) -> None:
-    """Raise CorruptDataError, ending with `remedy`, unless every byte of a folder is as its manifest says; one pass."""
+def check_folder(folder: Path) -> None:
+    """Raise CorruptDataError unless every byte of a folder is as its manifest says; one pass."""
     problems = verify(folder, contents=True)
     if problems:
-        reason = problems[0].partition(";")[0]
-        raise CorruptDataError(f"{folder}: damaged ({reason}); {remedy}")
+        raise CorruptDataError(f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy_at(folder)}")
 
 
 def seal(
@@ -152,10 +151,9 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
 
-    `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
-    moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. Without
-    `replace`, what others have put there meanwhile stays. On any exception the temporary folder is removed and `final`
-    is as before. Raises CannotWriteError naming the path and the cause.
+    An existing `final` is moved aside, the new one moved in, and only then the old one pruned; after a kill between the
+    two, `remove_stale` brings it back. Without `replace`, what others have put there meanwhile stays. On any exception
+    `final` is as before. Raises CannotWriteError naming the path and the cause.
     """
     make_folder(final.parent)
     aside = disk.temporary_path(final)

@@ -56,8 +56,6 @@ def writing(
 ) -> Iterator[Write]:
     """Yield the function that takes the next rows of predictions, see `Write`.
 
-    The file becomes `path` in one step when the block ends; on any error nothing changes.
-
     .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `label_dtype`
     says, file a string, and the others f8, in groups that suit `n_rows`.
 

@@ -173,8 +173,7 @@ def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
     """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
 
-    Labels are the names of the folders in the folder that was named, else of the folders that files are in. To skip bad
-    ones all are decoded here, and again when they are read.
+    To skip bad ones all are decoded here, and again when they are read.
     """
     from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
 

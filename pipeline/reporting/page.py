@@ -123,10 +123,7 @@ def needs_download(config: TrainConfig) -> str:
 
 
 def _mistakes(predictor: Predictor) -> dict[str, Any]:
-    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
-
-    Of classes, those rows first whose decision values are furthest from right.
-    """
+    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression."""
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
     for block in predictions(model, data):

@@ -19,8 +19,7 @@ _DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug comes with its traceback unless a log has it. Of a run, a stop is no error. A reader who leaves is none
-    either: results lie in files, and of what is printed he has seen enough.
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves.
     """
     with of_command():
         try:

@@ -76,16 +76,13 @@ class DaskExecutor(Executor):
         self.workers, self._patience = workers, patience
         self._client = client
         self._submitted = 0
-        self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
+        self.warn = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
         self._known: set[str] = set()  # addresses of the workers that were checked
         self._looked = -math.inf  # when
         self._alone_since: float | None = None
         self._has_told = False
-
-    def report_to(self, warn: Callable[[str], None]) -> None:
-        self._warn = warn
 
     def run(
         self,
@@ -153,7 +150,7 @@ class DaskExecutor(Executor):
                 "--resume auto, or use --scheduler threads"
             )
         if alone > TOLD_SECONDS and not self._has_told:
-            self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
+            self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
         return there
 

@@ -48,6 +48,8 @@ class WorkerProcess:
 class Executor:
     """Runs items in threads of this process; of one worker one after the other: the reference for all others."""
 
+    warn: Callable[[str], object]  # told where no worker is left
+
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
 
@@ -96,9 +98,6 @@ class Executor:
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that the items use and some worker does not see."""
-
-    def report_to(self, warn: Callable[[str], None]) -> None:
-        """Tell from now on where no worker is left."""
 
 
 def available_processors() -> int:

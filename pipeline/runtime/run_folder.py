@@ -36,7 +36,6 @@ LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-i
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
-_REMEDY = "restore it, or start a new run"
 
 
 def default_run_dir(dataset: str) -> Path:
@@ -163,8 +162,7 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
 def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, words: Sequence[str]) -> None:
     """Keep configuration, environment, digest of the data and name of the feature store at the first start.
 
-    Later the digest is compared. The lock is held. The time limit and the address of a scheduler hold for one start and
-    are not kept; `words` of the command are, in env.json.
+    The time limit and the address of a scheduler hold for one start and are not kept; `words` of the command are.
     """
     remove_stale(layout.root)
     if not layout.config.exists():
@@ -211,12 +209,12 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
 
 def read_report(layout: RunLayout) -> dict[str, Any]:
     """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
-    return read_record(layout.report, remedy="delete it and resume the run: it is made again")
+    return read_record(layout.report)
 
 
 def read_environment(layout: RunLayout) -> dict[str, Any]:
     """Return what a run was started with."""
-    record = read_record(layout.environment, remedy=_REMEDY)
+    record = read_record(layout.environment)
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record

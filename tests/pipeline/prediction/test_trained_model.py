@@ -112,7 +112,7 @@ def test_decisions_are_those_of_exact_arithmetic(kernel, case):
 
 OTHER_VERSIONS = [(name, "algorithm_version", value) for name in SPECS for value in (0, 2)]
 ABSENT = object()
-WRONG_FEATURES = [("raw", "algorithm_version", ABSENT), ("upright", "deskew", 2.0), ("upright", "deskew_version", 2)]
+WRONG_FEATURES = [("raw", "algorithm_version", ABSENT), ("raw", "name", "sift"), ("upright", "deskew_version", 2)]
 
 
 def with_features(name: str, key: str, value: Any) -> dict[str, Any]:
