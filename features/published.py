@@ -62,16 +62,13 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-def folder_with(name: str, place: str | Path) -> Path | None:
-    """Return `place`, or its folder called `name`, where it holds a file of the data set; else None."""
+def given_folder(name: str, place: str | Path | None = None) -> Path | None:
+    """Return `place` (by default SLKL_DATA_DIR), or its folder called `name`, if it holds a file of the data set."""
+    place = place or os.environ.get("SLKL_DATA_DIR")
+    if not place:
+        return None
     folders, files = (Path(place) / name, Path(place)), PUBLISHED[name].files
     return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
-
-
-def given_folder(name: str, place: str | None = None) -> Path | None:
-    """Return the folder of a data set in `place`, by default in the folder of SLKL_DATA_DIR; None if none is."""
-    place = place or os.environ.get("SLKL_DATA_DIR")
-    return folder_with(name, place) if place else None
 
 
 def missing_files(name: str, folder: Path) -> list[str]:

@@ -47,8 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]
-    of_part = arguments.part, arguments.target, tuple(arguments.set)
-    asked = ExampleRequest(first, True, tuple(more), *of_part)
+    asked = ExampleRequest(first, True, tuple(more), arguments.part, arguments.target, tuple(arguments.set))
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

@@ -103,11 +103,11 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
     return ""
 
 
-def check_folder(folder: Path) -> None:
-    """Raise CorruptDataError unless every byte of a folder is as its manifest says; one pass."""
+def check_folder(folder: Path, elsewhere: str = "restore it or build it again") -> None:
+    """Raise CorruptDataError, see `remedy_at`, unless every byte of a folder is as its manifest says; one pass."""
     problems = verify(folder, contents=True)
     if problems:
-        raise CorruptDataError(f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy_at(folder)}")
+        raise CorruptDataError(f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy_at(folder, elsewhere)}")
 
 
 def seal(

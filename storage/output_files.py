@@ -36,13 +36,6 @@ def check_output(path: Path, *, replace: bool) -> None:
         raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
 
 
-def check_predictions(path: Path, *, replace: bool) -> None:
-    """Raise CannotWriteError where `writing` would refuse `path`, so that nothing is computed in vain."""
-    if not path.parent.is_dir():
-        raise CannotWriteError(f"{path}: there is no folder {path.parent}; make it, or choose another")
-    check_output(path, replace=replace)
-
-
 @contextlib.contextmanager
 def writing(
     path: Path,
@@ -57,11 +50,8 @@ def writing(
     """Yield the function that takes the next rows of predictions, see `Write`.
 
     .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `label_dtype`
-    says, file a string, and the others f8, in groups that suit `n_rows`.
-
-    Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses.
+    says, file a string, and the others f8, in groups that suit `n_rows`. Raises CannotWriteError naming path and cause.
     """
-    check_predictions(path, replace=replace)
     with disk.replacing(path, replace=replace) as stream:
         if path.suffix == ".csv":
             yield csv_writer(lambda text: stream.write(text.encode()), names, files, regression=regression)

@@ -119,18 +119,14 @@ class StoredArray:
         """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.
 
         The last chunk of the array may be shorter. Keys are file names relative to the store's root. Cost: one pass for
-        crc32c, one for sha256. Raises ValueError where the rows are not whole chunks, or shape or dtype differ,
-        CannotWriteError naming the file, its bytes and the cause.
+        crc32c, one for sha256. Raises CannotWriteError naming the file, its bytes and the cause.
         """
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
-        if values.dtype != self.dtype or values.shape[1:] != self.shape[1:]:
-            wanted = f"wanted {self.dtype} rows of shape {self.shape[1:]}"
-            raise ValueError(f"array {self.path}: {wanted}, found {values.dtype} {values.shape[1:]}")
-        whole = start % size == 0 and (stop % size == 0 or stop == self.n_rows)
-        if not (0 <= start <= stop <= self.n_rows and whole):
-            fault = f"rows {start}..{stop} are not whole chunks of {size} rows within {self.n_rows}"
-            raise ValueError(f"array {self.path}: {fault}")
+        assert (values.dtype, values.shape[1:]) == (self.dtype, self.shape[1:])
+        assert 0 <= start <= stop <= self.n_rows
+        assert start % size == 0
+        assert stop % size == 0 or stop == self.n_rows
         digests = {}
         for chunk in self._chunks(start, stop):
             rows = values[chunk * size - start : (chunk + 1) * size - start]
@@ -165,11 +161,10 @@ class StoredArray:
         `digests` is what `write` returned: then the sha256 of every touched chunk file is verified too (1.5 GB/s).
         Memory: the result and, where a chunk is touched in part, one chunk.
 
-        Raises ValueError where the range does not fit, CorruptDataError naming array, rows and file where a chunk is
-        missing, truncated or altered, UnavailableStoreError where the file system refuses.
+        Raises CorruptDataError naming array, rows and file where a chunk is missing, truncated or altered,
+        UnavailableStoreError where the file system refuses.
         """
-        if not 0 <= start <= stop <= self.n_rows:
-            raise ValueError(f"array {self.path}: rows {start}..{stop} are not within 0..{self.n_rows}")
+        assert 0 <= start <= stop <= self.n_rows
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         for chunk in self._chunks(start, stop):
             first = chunk * self.chunk_rows
@@ -183,8 +178,7 @@ class StoredArray:
 
     def take(self, rows: NDArray[np.int64], digests: Mapping[str, str] | None = None) -> NDArray[Any]:
         """Gather rows in the order given, repeats allowed; each touched chunk is read once. Raises as `read`."""
-        if rows.size and not (rows.min() >= 0 and rows.max() < self.n_rows):
-            raise ValueError(f"array {self.path}: rows {rows.min()}..{rows.max()} are not within 0..{self.n_rows}")
+        assert not rows.size or (rows.min() >= 0 and rows.max() < self.n_rows)
         out = np.empty((rows.size, *self.shape[1:]), self.dtype)
 
         def read_chunk(start: int, stop: int) -> NDArray[Any]:
@@ -247,11 +241,8 @@ def open_arrays(root: Path) -> dict[str, StoredArray]:
     Raises MissingDataError where there is none, CorruptDataError where it is not zarr v3 or holds an array in a form
     that we do not write.
     """
-    group, nodes = zarr_metadata.read_nodes(root)
-    if group["node_type"] != "group" or not isinstance(group.get("attributes", {}), dict):
-        raise zarr_metadata.invalid(root, "wanted a group")
     arrays = {}
-    for path, node in nodes.items():
+    for path, node in zarr_metadata.read_nodes(root).items():
         shape, dtype, chunk_rows = zarr_metadata.check_our_array(root / path, node)
         arrays[path] = StoredArray(root, path, shape, np.dtype(dtype).newbyteorder("<"), chunk_rows)
     return arrays

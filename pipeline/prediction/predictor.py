@@ -94,10 +94,7 @@ def load_predictor(path: Path) -> Predictor:
 
 
 def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
-    """Open the data that were asked for, and check that the model fits their inputs.
-
-    Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
-    """
+    """Open the data that were asked for, a run's own split as the run did, and check that they fit the model."""
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
     if asked.more and others:

@@ -57,8 +57,7 @@ def environment() -> jinja2.Environment:
 def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
     """Return what the page shows; what does not apply or is not there yet is None or empty.
 
-    `notes` name what could not be read; what of it is damaged comes into `damaged`, too. Memory: 64 MiB of log and
-    metrics each, and a block of predictions.
+    What is damaged comes into `damaged`. Memory: 64 MiB of log and metrics each, and a block of predictions.
     """
     facts = status(layout.root)
     damaged += facts["damaged"]

@@ -12,7 +12,7 @@ from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import frozen_config, read_report, resume_command
+from pipeline.runtime.run_folder import frozen_config, resume_command
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
@@ -47,7 +47,7 @@ def status(root: Path) -> dict[str, Any]:
     if held_by:
         state = "running"
     elif layout.report.exists():
-        state, report = "finished", tried(damaged, "report", lambda: read_report(layout))
+        state, report = "finished", tried(damaged, "report", lambda: read_record(layout.report))
     under_way = stored if state != "finished" else {}
     progress = under_way.get("progress")
     if progress and state != "running":

@@ -44,9 +44,8 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode(int(code)), line
     if isinstance(error, UnicodeEncodeError):
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
-    if (
-        line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP
-    ):  # RuntimeError up to Python 3.12
+    # RuntimeError up to Python 3.12
+    if line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP:
         return ExitCode.CANNOT_CREATE, f"{line}: links that lead to each other; choose another path"
     if isinstance(error, PermissionError):
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"

@@ -61,8 +61,7 @@ class Executor:
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        A run that is asked to stop raises StoppedError between two of them. Tasks beside the caller read the lease file
-        for whether to stop.
+        Raises StoppedError between two where the run is asked to stop; tasks beside the caller learn it by the lease.
         """
         if self.workers == 1:
             yield from (run_item(function, item) for item in items)

@@ -30,7 +30,6 @@ class Progress:
     """What is done of a stage's items: `done` of `total` units, of which `unit` is the word (empty: a share).
 
     words, note : what is being done, and the state of the work
-    seconds_left : None where it is not known
     """
 
     done: float

@@ -387,7 +387,7 @@ class _Waiting:
     def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
         self._pieces, self._lock = pieces, threading.Lock()
         self._run_length, self._n_groups = run_length, n_groups
-        self._closed = False
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -395,16 +395,13 @@ class _Waiting:
     def take(self) -> range:
         """Return some pieces in a row: fewer at the end, so that the groups end together."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return range(0)
             most = min(self._run_length, max(len(self._pieces) // (4 * self._n_groups), 1), len(self._pieces))
             first = self._pieces[0] if most else 0
             count = next((i for i in range(1, most) if self._pieces[i] != first + i), most)
             del self._pieces[:count]
             return range(first, first + count)
-
-    def close(self) -> None:
-        self._closed = True
 
     def give_back(self, pieces: Sequence[int]) -> None:
         with self._lock:
@@ -431,7 +428,7 @@ def _add_until(
         except StoppedError:
             return True
         except BaseException:
-            waiting.close()
+            waiting.closed = True
             raise
         finally:
             waiting.give_back(left)

@@ -27,7 +27,7 @@ from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, write_file
 from storage.folder_layouts import RunLayout
-from storage.folders import digest_file, remove_folder, remove_stale, verify
+from storage.folders import check_folder, digest_file, remove_folder, remove_stale
 from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
@@ -135,10 +135,7 @@ def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
 
 @contextmanager
 def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
-    """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed.
-
-    `stored` is the configuration read before the lock, None for a new run.
-    """
+    """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed."""
     layout = RunLayout(root.absolute())
     made = [folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]
     # The log cannot be written to before the lock is held.
@@ -192,24 +189,14 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
     if not layout.report.exists():
         return None
-    problems = verify(layout.model, contents=True)
-    if problems:
-        raise CorruptDataError(
-            f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
-            "resume: they are made again"
-        )
-    report = read_report(layout)
+    check_folder(layout.model)
+    report = read_record(layout.report)
     asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
     if asides or layout.statistics.exists():
         with hold_lock(layout.lock, "removing statistics"):
             for path in (*asides, layout.statistics):
                 remove_folder(path)
     return report
-
-
-def read_report(layout: RunLayout) -> dict[str, Any]:
-    """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
-    return read_record(layout.report)
 
 
 def read_environment(layout: RunLayout) -> dict[str, Any]:

@@ -166,12 +166,6 @@ def check() -> None:
         raise StoppedError(f"stopped by {reason}")
 
 
-def request(reason: str) -> None:
-    """Ask the work to stop, from any thread; `reason` says what does: a few words."""
-    global _reason
-    _reason = _reason or reason
-
-
 def _request(number: int, frame: FrameType | None) -> None:
     global _reason
     if _reason is not None:  # the command is ending already, and another error would only disturb it
