@@ -194,6 +194,7 @@ class Source:
     row_keys: Callable[[int, int], RowKeys] | None = None
     columns: Columns | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     file_names: Mapping[Part, np.ndarray] | None = None
     memory: SourceMemory = SourceMemory()
     image_scale: float | None = None

@@ -10,12 +10,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
@@ -150,7 +151,7 @@ class CsvFile:
         for number in count(1):
             line = stream.readline(MOST_LINE_BYTES)
             if len(line) == MOST_LINE_BYTES:
-                raise DataError(f"{self.path}: line {number} is longer than {MOST_LINE_BYTES} bytes")
+                raise DataError(f"{self.path}: line {number} has over {MOST_LINE_BYTES} bytes; leave long texts out")
             text = line.removeprefix(_BYTE_ORDER_MARK)
             if text.strip():
                 yield _decoded(self.path, text, number)
@@ -282,10 +283,13 @@ class CsvFile:
 
 
 def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
-    if read.num_columns == 1 or not all(column.null_count for column in read.columns):
-        return []
-    empty = reduce(compute.and_, (column.is_null() for column in read.columns))
-    return compute.indices_nonzero(empty).to_pylist()
+    """Return the rows of several columns that have nothing but blanks in them."""
+    rows = pyarrow.array(np.arange(read.num_rows if read.num_columns > 1 else 0))
+    for column in read.columns:
+        if not len(rows):
+            break
+        rows = rows.filter(compute.match_substring_regex(column.take(rows), r"^\s*$").fill_null(True))
+    return rows.to_pylist()
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:
@@ -431,7 +435,8 @@ class Table:
         if twice is not None:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
-            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; give each its own name, or delete it")
+            remedy = "give each its own name, or delete it (or a title above the names)"
+            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; {remedy}")
         if unreadable := next(filter(has_controls, names), None):
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return names
