@@ -62,16 +62,13 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-def folder_with(name: str, place: str | Path) -> Path | None:
-    """Return `place`, or its folder called `name`, where it holds a file of the data set; else None."""
+def given_folder(name: str, place: str | Path | None = None) -> Path | None:
+    """Return `place` (by default SLKL_DATA_DIR), or its folder called `name`, if it holds a file of the data set."""
+    place = place or os.environ.get("SLKL_DATA_DIR")
+    if not place:
+        return None
     folders, files = (Path(place) / name, Path(place)), PUBLISHED[name].files
     return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
-
-
-def given_folder(name: str, place: str | None = None) -> Path | None:
-    """Return the folder of a data set in `place`, by default in the folder of SLKL_DATA_DIR; None if none is."""
-    place = place or os.environ.get("SLKL_DATA_DIR")
-    return folder_with(name, place) if place else None
 
 
 def missing_files(name: str, folder: Path) -> list[str]:
@@ -80,9 +77,7 @@ def missing_files(name: str, folder: Path) -> list[str]:
 
 
 def find(name: str, place: str | None) -> Path:
-    """Return the folder that holds the data set `name`: one that was given, else the cache, after filling it.
-
-    place : where it was found before; None looks in the folder that SLKL_DATA_DIR names
+    """Return the folder that holds the data set `name`: one given (see `given_folder`), else the cache, filled.
 
     Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
@@ -118,9 +113,7 @@ def fetch(
 ) -> Path:
     """Return the folder, with all `files` (name → sha256 in hexadecimal digits), after downloading those that it lacks.
 
-    A file with another sha256 is replaced. Each comes from the first mirror, a URL with "/" at its end, that has the
-    right bytes, and becomes visible once its sha256 is compared. A mirror that is silent for so long is given up.
-
+    Each comes from the first mirror, a URL with "/" at its end, that has the right bytes and is not silent for so long.
     Raises UnavailableError where no mirror has some file, OSError where the folder cannot be written.
     """
     import pooch  # slow to import, as above

@@ -19,10 +19,7 @@ COMPILED_BYTES = 2**21  # More than the compiled loops of a run take.
 
 
 def check_own_packages() -> None:
-    """Raise ImportError where the package cannot work here; end a command with that line and 2.
-
-    A folder called `features` or `storage` where Python is started would be imported instead of ours.
-    """
+    """Raise ImportError where the package cannot work here; end a command with that line and 2."""
     if sys.platform == "win32":
         _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
     for name in ("features", "storage"):

@@ -29,13 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, for programs")
     add_data_options(parser)
     arguments = parser.parse_args(argv)
-    return answered(lambda: _print_result(_evaluate(arguments), as_json=arguments.json))
 
+    def work() -> None:
+        result = _evaluate(arguments)
+        print(json.dumps(result, indent=2) if arguments.json else "\n".join(table(result)))
+        for line in result["warnings"]:
+            print(f"warning: {line}", file=sys.stderr)
 
-def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
-    print(json.dumps(result, indent=2) if as_json else "\n".join(table(result)))
-    for line in result["warnings"]:
-        print(f"warning: {line}", file=sys.stderr)
+    return answered(work)
 
 
 @stopping.listening()
@@ -46,8 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]
-    of_part = arguments.part, arguments.target, tuple(arguments.set)
-    asked = ExampleRequest(first, True, tuple(more), *of_part)
+    asked = ExampleRequest(first, True, tuple(more), arguments.part, arguments.target, tuple(arguments.set))
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered
 from pipeline.runtime.console import Console
+from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.output_files import Write
@@ -50,7 +51,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     from features.tables.table_paths import is_table, table_files
     from pipeline.prediction.examples import ExampleRequest
     from pipeline.prediction.predictor import load_predictor, open_examples, predictions, warnings_of
-    from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, writing  # numpy
+    from storage.output_files import SUFFIXES, check_output, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
     if out is not None:
@@ -62,16 +63,16 @@ def _predict(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--out {out}: is the data, or lies in the folder of the data; choose another name")
         if out.resolve().is_relative_to(arguments.model.resolve()):
             raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
-        check_predictions(out, replace=arguments.force)
+        if not out.parent.is_dir():
+            raise CannotWriteError(f"{out}: there is no folder {out.parent}; make it, or choose another")
+        check_output(out, replace=arguments.force)
     predictor = load_predictor(arguments.model)
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
     first, *more = arguments.data
-    of_part = arguments.part, arguments.target, tuple(arguments.set)
-    asked = ExampleRequest(first, False, tuple(more), *of_part)
+    asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, tuple(arguments.set))
     examples = open_examples(asked, predictor)
-    dtype, names, started = model.label_dtype(), (*model.decision_names(), *classes), time.perf_counter()
-    n_far = 0
+    names, started, n_far = (*model.decision_names(), *classes), time.perf_counter(), 0
 
     def write_all(write: "Write") -> None:
         nonlocal n_far
@@ -82,12 +83,12 @@ def _predict(arguments: argparse.Namespace) -> None:
             write(model.labels_of(block.decision), block.decision, *more)
             n_far += block.n_far
 
-    is_regression = model.task == "regression"
+    files, regression = examples.file_names, model.task == "regression"
     if out is None:
-        write_all(csv_writer(sys.stdout.write, names, examples.file_names, regression=is_regression))
+        write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
     else:
-        spec = OutputSpec(examples.n_rows, dtype, names, examples.file_names, is_regression)
-        with stopping.working(), writing(out, spec, replace=arguments.force) as write:
+        form = examples.n_rows, model.label_dtype(), files
+        with stopping.working(), writing(out, names, *form, regression=regression, replace=arguments.force) as write:
             write_all(write)
             stopping.check()
     for line in warnings_of(model, examples, n_far):

@@ -114,13 +114,19 @@ def train(
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
         with stopping.listening(stopping.unclaimed()):
-            run = _interruptible(parse(words), callback)
+            try:
+                run = _train(parse(words), callback)
+            except StoppedError as error:  # that Ctrl-C asked for comes out as what Python means by it
+                if stopping.requested() == signal.SIGINT.name:
+                    raise KeyboardInterrupt(str(error)) from None
+                raise
     except (PipelineError, DataError, UsageError, StorageError) as error:
         if not isinstance(error, StoppedError):  # which has a command that continues the run
             error.args = (_in_python(str(error)),)
         raise
     finally:
         _under_way.release()
+    assert run is not None  # only options that are no setting print and train nothing
     _tell(run, quiet)
     return run
 
@@ -129,18 +135,6 @@ def _in_python(message: str) -> str:
     """Return what an error says, of arguments in place of the options that they became."""
     said, command = re.match(r"((?s:.*?))(python -m pipeline\..*)?\Z", message).groups()  # type: ignore[union-attr]
     return in_arguments(said) + (command or "")
-
-
-def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:
-    """Train; a stop that Ctrl-C asked for comes out as what Python means by it."""
-    try:
-        run = _train(arguments, callback)
-    except StoppedError as error:
-        if stopping.requested() == signal.SIGINT.name:
-            raise KeyboardInterrupt(str(error)) from None
-        raise
-    assert run is not None  # only options that are no setting print and train nothing
-    return run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,6 +163,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from pipeline.runtime.memory_limits import limit_bytes
     from pipeline.runtime.open_executor import open_executor
     from storage.folder_layouts import RunLayout
+    from storage.records import read_record
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
     config = loaded.config if stored is None else resumed(stored, loaded)
@@ -225,7 +220,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
                 raise StoppedError(f"{error}; continue with: {command}") from None
             more = ", with more time" if "time limit" in str(error) else ""
             raise StoppedError(f"{error} before anything was saved; start it again{more}") from None
-        return TrainedRun(layout.root, run_folder.read_report(layout))
+        return TrainedRun(layout.root, read_record(layout.report))
 
 
 def _run(
@@ -263,7 +258,7 @@ def _run(
     ):
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
-            executor.report_to(events.warn)
+            executor.warn = events.warn
             events.log(f"run folder {layout.root}")
             for note in (*read.notes, *prepared.notes):
                 events.log(note)

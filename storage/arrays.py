@@ -57,24 +57,23 @@ def _as_written(name: str, values: np.ndarray) -> np.ndarray:
     return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
 
-def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, *, mapped: bool = False, required: bool = False) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and contents too
     unless `mapped` (then `check_folder` is the caller's).
 
-    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read. With a
-    `remedy`, absence is damage too, and the message ends with it.
+    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read. The
+    absence of what is `required` is damage too.
     """
     try:
         if path.suffix == ".npz":
             return dict(read_each_array(path))
         return read_folder(path, mapped=mapped)[0]
-    except (CorruptDataError, MissingDataError) as error:
-        if remedy is None:
+    except MissingDataError:
+        if not required:
             raise
-        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        raise CorruptDataError(f"{path}: {reason}; {remedy}") from None
+        raise CorruptDataError(f"{path}: does not exist; {remedy_at(path)}") from None
 
 
 def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:

@@ -62,14 +62,10 @@ class CannotWriteError(StorageError, exit_code=73):
     """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error."""
 
 
-def remedy_of(name: str) -> str:
-    """Return what to do about a file or folder of a run, `name` relative to the run's folder."""
-    return next((remedy for start, remedy in _REMEDIES.items() if name.startswith(start)), ANEW)
-
-
 def remedy_at(path: Path, elsewhere: str = "restore it or build it again") -> str:
-    """Return what to do about a file or folder: in a run, what `remedy_of` says."""
+    """Return what to do about a damaged file or folder, in a run or elsewhere."""
     for root in path.parents:
         if (root / "config.toml").is_file() and (root / "env.json").is_file():
-            return remedy_of(path.relative_to(root).as_posix())
+            name = path.relative_to(root).as_posix()
+            return next((remedy for start, remedy in _REMEDIES.items() if name.startswith(start)), ANEW)
     return elsewhere

@@ -84,8 +84,7 @@ def low_unlink(path: Path) -> None:
 def low_remove_tree(path: Path) -> None:
     """Remove a folder and all in it, but for what somebody has open: a later sweep removes that. Raises OSError.
 
-    On a network file system (and on FUSE) an open or mapped file that is removed stays in its folder under another name
-    until it is closed.
+    On a network file system (and on FUSE) such a file stays in its folder under another name until it is closed.
     """
     failed: list[BaseException] = []
     if sys.version_info >= (3, 12):
@@ -280,7 +279,6 @@ class LineFile:
         self._size += len(data)
 
     def close(self) -> None:
-        """Close the file; there is nothing left to write."""
         with contextlib.suppress(OSError):
             self._stream.close()
 

@@ -8,18 +8,6 @@ from typing import Any
 MANIFEST_NAME = "MANIFEST.json"
 
 
-def check_plain_name(name: str) -> str:
-    """Return `name` if it is a plain relative path with forward slashes.
-
-    Raises ValueError where it is empty, absolute, longer than 1024 characters, or has an empty, `.` or `..` part, a
-    backslash or a control character.
-    """
-    climbs = any(part in {"", ".", ".."} for part in name.split("/"))
-    if climbs or len(name) > 1024 or any(character == "\\" or ord(character) < 32 for character in name):
-        raise ValueError(f"file name: wanted a plain relative name, found {name[:80]!r}")
-    return name
-
-
 class _Path:
     """The path of a file or folder of a layout; `{digest}` in it stands for that field."""
 
@@ -31,13 +19,13 @@ class _Path:
 
 
 class _Named:
-    """The function that returns the path of a file or folder by its name, which must be plain."""
+    """The function that returns the path of a file or folder by its name."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
 
     def __get__(self, layout: Any, owner: type | None = None) -> Callable[[str], Path]:
-        return lambda name: layout.root / self.pattern.format(check_plain_name(name))
+        return lambda name: layout.root / self.pattern.format(name)
 
 
 @dataclass(frozen=True)

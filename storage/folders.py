@@ -10,14 +10,14 @@ import errno
 import hashlib
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storage import files as disk
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError, remedy_at
 from storage.files import aside_of, fsync_folder, make_folder, open_plain, read_errors, write_errors
-from storage.folder_layouts import MANIFEST_NAME, check_plain_name
+from storage.folder_layouts import MANIFEST_NAME
 from storage.records import read_record, write_record
 
 FORMAT_VERSION = 1
@@ -36,8 +36,8 @@ class Manifest:
     """The content of one committed folder; `files` maps plain relative names to their digests."""
 
     kind: str
-    files: Mapping[str, FileDigest] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, FileDigest]
+    metadata: Mapping[str, Any]
 
 
 def digest_file(path: Path) -> FileDigest:
@@ -47,29 +47,18 @@ def digest_file(path: Path) -> FileDigest:
         return FileDigest(stream.tell(), digest)
 
 
-def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Write `root/MANIFEST.json` durably. Raises ValueError where a name is not plain, CannotWriteError."""
-    body = {
-        "kind": manifest.kind,
-        "format_version": FORMAT_VERSION,
-        "files": {check_plain_name(name): [entry.bytes, entry.sha256] for name, entry in manifest.files.items()},
-        "metadata": dict(manifest.metadata),
-    }
-    write_record(root / MANIFEST_NAME, body, compact=True)
-
-
 def read_manifest(root: Path) -> Manifest:
     """Read `root/MANIFEST.json` and check its form and its own digest; no other file is looked at.
 
     Raises MissingDataError where there is none: the folder was never committed; CorruptDataError where it is malformed,
-    damaged, of another format version or names a file outside the folder.
+    damaged or of another format version.
     """
     path = root / MANIFEST_NAME
     try:
         body = read_record(path)
         if body.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format version {body.get('format_version')!r}, this program reads {FORMAT_VERSION}")
-        files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
+        files = {name: FileDigest(*entry) for name, entry in body["files"].items()}
         return Manifest(body["kind"], files, body["metadata"])
     except MissingDataError:
         raise MissingDataError(f"{path}: does not exist; the folder was never completed") from None
@@ -82,8 +71,7 @@ def read_manifest(root: Path) -> Manifest:
 def verify(root: Path, *, contents: bool) -> list[str]:
     """Compare a folder with its manifest and return what is wrong, one line each; empty if it holds.
 
-    With `contents` every file is hashed (a pass over all bytes), else presence and size are checked. A missing or
-    damaged manifest is one problem. Files that the manifest does not name are not looked at.
+    With `contents` every file is hashed, else presence and size are checked. Other files are not looked at.
     """
     try:
         manifest = read_manifest(root)
@@ -115,12 +103,11 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
     return ""
 
 
-def check_folder(folder: Path, *, remedy: str) -> None:
-    """Raise CorruptDataError, ending with `remedy`, unless every byte of a folder is as its manifest says; one pass."""
+def check_folder(folder: Path, elsewhere: str = "restore it or build it again") -> None:
+    """Raise CorruptDataError, see `remedy_at`, unless every byte of a folder is as its manifest says; one pass."""
     problems = verify(folder, contents=True)
     if problems:
-        reason = problems[0].partition(";")[0]
-        raise CorruptDataError(f"{folder}: damaged ({reason}); {remedy}")
+        raise CorruptDataError(f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy_at(folder, elsewhere)}")
 
 
 def seal(
@@ -132,12 +119,12 @@ def seal(
 ) -> None:
     """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
 
-    `known` gives digests taken when the bytes were written; those files are not read again. Cost: one pass over all
-    other files. Raises CorruptDataError where a file of `known` is missing or has another size, CannotWriteError.
+    `known` gives digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
+    CorruptDataError where a file of `known` is missing or has another size.
     """
     known = known or {}
     with write_errors(folder):
-        remove_stale(folder, recursive=True)
+        remove_stale(folder)
         disk.fsync_tree(folder)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
     names = [name for name in names if name != MANIFEST_NAME]
@@ -145,7 +132,13 @@ def seal(
     for name, entry in known.items():
         if name not in files or (folder / name).stat().st_size != entry.bytes:
             raise CorruptDataError(f"{folder / name}: written, but now missing or of another size")
-    write_manifest(folder, Manifest(kind, files, metadata or {}))
+    body = {
+        "kind": kind,
+        "format_version": FORMAT_VERSION,
+        "files": {name: [entry.bytes, entry.sha256] for name, entry in files.items()},
+        "metadata": dict(metadata or {}),
+    }
+    write_record(folder / MANIFEST_NAME, body, compact=True)
 
 
 @contextlib.contextmanager
@@ -158,10 +151,9 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
 
-    `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
-    moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. Without
-    `replace`, what others have put there meanwhile stays. On any exception the temporary folder is removed and `final`
-    is as before. Raises CannotWriteError naming the path and the cause.
+    An existing `final` is moved aside, the new one moved in, and only then the old one pruned; after a kill between the
+    two, `remove_stale` brings it back. Without `replace`, what others have put there meanwhile stays. On any exception
+    `final` is as before. Raises CannotWriteError naming the path and the cause.
     """
     make_folder(final.parent)
     aside = disk.temporary_path(final)
@@ -179,10 +171,7 @@ def new_folder(
 
 
 def _move_in(aside: Path, final: Path, *, replace: bool) -> None:
-    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last.
-
-    Raises OSError; CannotWriteError where something is there without `replace`: a rename replaces an empty folder only.
-    """
+    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError too."""
     old = disk.replaced_path(final)
     replaces = replace and final.exists()
     if replaces:
@@ -223,8 +212,8 @@ def remove_folder(path: Path, *, durable: bool = True) -> None:
         disk.low_remove_tree(aside)
 
 
-def remove_stale(parent: Path, *, recursive: bool = False) -> None:
-    """Remove the files and folders that killed runs left aside (`aside_of`).
+def remove_stale(parent: Path) -> None:
+    """Remove the files and folders that killed runs left aside (`aside_of`), in folders below as well.
 
     Call it only while holding the lock of `parent`: another process may be filling them. A folder that was moved aside
     for a replacement that never arrived is moved back instead. Files that are open may stay for the next call. Raises
@@ -234,8 +223,8 @@ def remove_stale(parent: Path, *, recursive: bool = False) -> None:
         for entry in sorted(parent.iterdir()):
             if aside := aside_of(entry.name):
                 _remove_aside(entry, entry.with_name(aside.name), aside.replaced)
-            elif recursive and entry.is_dir() and not entry.is_symlink():
-                remove_stale(entry, recursive=True)
+            elif entry.is_dir() and not entry.is_symlink():
+                remove_stale(entry)
 
 
 def _remove_aside(path: Path, final: Path, replaced: bool) -> None:

@@ -9,7 +9,6 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,50 +36,28 @@ def check_output(path: Path, *, replace: bool) -> None:
         raise CannotWriteError(f"{path}: exists; choose another name, or --force to replace it")
 
 
-@dataclass(frozen=True, eq=False)
-class OutputSpec:
-    """What a file of predictions holds, known before the first row."""
-
-    n_rows: int
-    label_dtype: np.dtype[Any]  # numbers, booleans or strings of fixed length
-    names: tuple[str, ...]  # of the columns of the decision values, and of probabilities where these are wanted
-    file_names: NDArray[Any] | None = None  # (n_rows,) text: of the files that a row is each
-    is_regression: bool = False
-
-
-def check_predictions(path: Path, *, replace: bool) -> None:
-    """Raise CannotWriteError where `writing` would refuse `path`, so that nothing is computed in vain."""
-    if not path.parent.is_dir():
-        raise CannotWriteError(f"{path}: there is no folder {path.parent}; make it, or choose another")
-    check_output(path, replace=replace)
-
-
 @contextlib.contextmanager
-def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[Write]:
+def writing(
+    path: Path,
+    names: Sequence[str],
+    n_rows: int,
+    label_dtype: np.dtype[Any],
+    files: NDArray[Any] | None = None,
+    *,
+    regression: bool = False,
+    replace: bool = False,
+) -> Iterator[Write]:
     """Yield the function that takes the next rows of predictions, see `Write`.
 
-    The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
-
-    .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as
-    `spec.label_dtype` says, file a string, and the others f8.
-
-    Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
-    another number of rows was written.
+    .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as `label_dtype`
+    says, file a string, and the others f8, in groups that suit `n_rows`. Raises CannotWriteError naming path and cause.
     """
-    check_predictions(path, replace=replace)
-    form = {".csv": _csv, ".parquet": _parquet}[path.suffix]
-    rows = 0
-
-    with form(path, spec, replace) as write:
-
-        def counted(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
-            nonlocal rows
-            rows += len(label)
-            write(label, *values)
-
-        yield counted
-        if rows != spec.n_rows:
-            raise ValueError(f"{path}: wanted {spec.n_rows} rows, {rows} were written")
+    with disk.replacing(path, replace=replace) as stream:
+        if path.suffix == ".csv":
+            yield csv_writer(lambda text: stream.write(text.encode()), names, files, regression=regression)
+            return
+        with _parquet_writer(stream, names, n_rows, label_dtype, files) as write:
+            yield write
 
 
 def csv_writer(
@@ -114,30 +91,25 @@ def _csv_text(rows: list[list[object]]) -> str:
 
 
 @contextlib.contextmanager
-def _csv(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
-    with disk.replacing(path, replace=replace) as stream:
-        files, regression = spec.file_names, spec.is_regression
-        yield csv_writer(lambda text: stream.write(text.encode()), spec.names, files, regression=regression)
-
-
-@contextlib.contextmanager
-def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
+def _parquet_writer(
+    stream: io.RawIOBase, names: Sequence[str], n_rows: int, label_dtype: np.dtype[Any], files: NDArray[Any] | None
+) -> Iterator[Write]:
     import pyarrow  # takes 0.1 s, and other files need none
     from pyarrow.parquet import ParquetWriter
 
-    of_label = pyarrow.string() if spec.label_dtype.kind == "U" else pyarrow.from_numpy_dtype(spec.label_dtype)
-    values = [(name, pyarrow.float64()) for name in spec.names]
-    of_file = [] if spec.file_names is None else [("file", pyarrow.string())]
+    of_label = pyarrow.string() if label_dtype.kind == "U" else pyarrow.from_numpy_dtype(label_dtype)
+    values = [(name, pyarrow.float64()) for name in names]
+    of_file = [] if files is None else [("file", pyarrow.string())]
     schema = pyarrow.schema([("row", pyarrow.int64()), *of_file, ("label", of_label), *values])
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
-    size = max(chunk_rows_for(8 * len(spec.names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
+    size = max(chunk_rows_for(8 * len(names), n_rows), 8 * math.isqrt(n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
     waiting: list[Any] = []  # tables, until they fill a group
     start = 0
 
-    with disk.replacing(path, replace=replace) as stream, ParquetWriter(stream, schema, **options) as writer:
+    with ParquetWriter(stream, schema, **options) as writer:
 
         def flush() -> None:
             writer.write_table(pyarrow.concat_tables(waiting))
@@ -146,8 +118,8 @@ def _parquet(path: Path, spec: OutputSpec, replace: bool) -> Iterator[Write]:
         def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
             nonlocal start
             rows = slice(start, start + len(label))
-            files = [] if spec.file_names is None else [spec.file_names[rows].tolist()]
-            columns = [np.arange(rows.start, rows.stop), *files, label, *np.hstack(values).T]
+            names_of = [] if files is None else [files[rows].tolist()]
+            columns = [np.arange(rows.start, rows.stop), *names_of, label, *np.hstack(values).T]
             waiting.append(pyarrow.Table.from_arrays([*map(pyarrow.array, columns)], schema=schema))
             start = rows.stop
             if sum(map(len, waiting)) >= size:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, MissingDataError, StorageError
+from storage.errors import CorruptDataError, MissingDataError, StorageError, remedy_at
 from storage.files import make_folder, parse_json, read_errors, read_plain, write_file
 
 
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
         with read_errors(path):
             return parse_json(read_plain(path))
     except ValueError as error:
-        raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it") from None
+        raise CorruptDataError(f"{path}: not valid JSON ({error}); {remedy_at(path)}") from None
 
 
 def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
@@ -60,21 +60,18 @@ def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) 
     write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
 
 
-def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
 
-    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where it does not match its digest.
+    Raises as `read_json`; CorruptDataError also where it does not match its digest.
     """
-    try:
-        body = read_json(path)
-    except CorruptDataError as error:
-        raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}") from None
+    body = read_json(path)
     try:
         if body.pop("digest") == digest_of(body):
             return dict(body)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # no object, or none of ours
         pass
-    raise CorruptDataError(f"{path}: not the record that was written; {remedy}")
+    raise CorruptDataError(f"{path}: not the record that was written; {remedy_at(path)}")
 
 
 class Markers(dict[str, dict[str, Any]]):
@@ -100,7 +97,7 @@ def read_markers(folder: Path) -> Markers:
     for path in paths:
         try:
             body = read_record(path)
-            if body.get("item") != path.stem or not isinstance(body.get("payload"), dict):
+            if body.get("item") != path.stem:
                 raise CorruptDataError(f"{path}: it belongs to another item")
             markers[path.stem] = body["payload"]
         except StorageError as error:

@@ -67,12 +67,10 @@ class UserArray:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return the rows of a slice (step 1) as a new array.
 
-        Raises ValueError where `rows` is no slice, CorruptDataError naming array, rows and chunk file where a chunk is
-        missing, cannot be decoded, or does not hold what it held when it was read first, UnavailableStoreError where
-        the disk fails.
+        Raises CorruptDataError naming array, rows and chunk file where a chunk is missing, cannot be decoded, or does
+        not hold what it held when it was read first, UnavailableStoreError where the disk fails.
         """
-        if not isinstance(rows, slice) or rows.step not in (None, 1):
-            raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows!r:.60}")
+        assert rows.step in (None, 1)
         start, stop, _ = rows.indices(self.shape[0])
         stop, size = max(start, stop), self.chunk_rows
         # Chunks of which all rows are wanted are read directly, those at the two ends through the cache.
@@ -152,12 +150,10 @@ def open_user_arrays(
 ) -> dict[str, UserArray]:
     """Open the arrays of a zarr v3 store by their paths in it ("X", "train/y"); a lone array has the name "".
 
-    `choose` gets the names of all and returns the wanted ones; no others are looked at. None: all.
-
-    Raises MissingDataError where there is no such folder, CorruptDataError where it is zarr v2, or has a dtype, codec
-    or attribute that is not read.
+    `choose` gets the names of all and returns the wanted ones; no others are looked at. Raises MissingDataError where
+    there is no such folder, CorruptDataError where it is zarr v2, or has a dtype, codec or attribute that is not read.
     """
-    _, nodes = zarr_metadata.read_nodes(path)
+    nodes = zarr_metadata.read_nodes(path)
     wanted = nodes if choose is None else choose(nodes)
     nodes = {name: node for name, node in nodes.items() if name in wanted}
     for name, node in nodes.items():

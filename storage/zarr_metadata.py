@@ -31,8 +31,8 @@ CHANGING_ATTRIBUTES = {
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
-def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Read the metadata of the root and of every array below it; keys are paths such as "train/X".
+def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
+    """Read the metadata of every array of a store; keys are paths such as "train/X", "" of a lone array.
 
     Raises MissingDataError where there is no store, CorruptDataError where it is zarr v2 or malformed.
     """
@@ -41,9 +41,7 @@ def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     if not (root / NODE_FILE).exists():
         _refuse_v2(root)
     node = _read_node(root)
-    if node["node_type"] == "array":
-        return node, {"": node}
-    return node, dict(_walk(root, ""))
+    return {"": node} if node["node_type"] == "array" else dict(_walk(root, ""))
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -82,10 +80,8 @@ def _read_node(folder: Path) -> dict[str, Any]:
 def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...], str, int]:
     """Return shape, dtype and chunk rows of an array exactly of the form that we write, else raise CorruptDataError."""
     shape, chunk_shape = _grid(where, node, OUR_DTYPES)
-    ours = array_node(shape, node["data_type"], chunk_shape[0])
-    different = [key for key in ours if node.get(key) != ours[key]]
-    if different:
-        raise invalid(where, f"not in the form that we write: {', '.join(different)}")
+    if node != array_node(shape, node["data_type"], chunk_shape[0]):
+        raise invalid(where, "not in the form that we write")
     return shape, node["data_type"], chunk_shape[0]
 
 

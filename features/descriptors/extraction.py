@@ -29,12 +29,6 @@ class FeatureSpec:
     brightness: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in VERSIONS:
-            raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(VERSIONS)}")
-        if not 0.0 <= self.deskew <= 1.0:
-            raise UsageError(f"features.deskew is {self.deskew}; it must lie between 0 (off) and 1")
-        if not 0.0 < self.power <= 1.0:
-            raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
         if self.name == "raw" and self.power != 1.0:
             raise UsageError(f"features.power = {self.power:g} is for histograms, not for raw; leave it out")
         if self.name != "soft-hog" and self.brightness:

@@ -90,10 +90,7 @@ def soft_hog(images: np.ndarray, parameters: SoftHog | None = None) -> np.ndarra
 
 
 def cell_means(images: np.ndarray) -> np.ndarray:
-    """Return the mean brightness (n, channels · cells) f4 of the cells of images (n, H, W) or (n, H, W, channels).
-
-    Pixels count by their votes. Channel by channel, each in the order of the cells.
-    """
+    """Return the mean brightness (n, channels · cells) f4 of the cells of images (n, H, W) or (n, H, W, channels)."""
     votes = map(SoftHog.of(*images.shape[1:3]).votes, images.shape[1:3])
     rows, columns = (of_side / of_side.sum(axis=0) for of_side in votes)
     n_channels = images.shape[3] if images.ndim > 3 else 1

@@ -68,10 +68,7 @@ def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(nogil=True)
 def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray) -> None:
-    """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays.
-
-    The slope comes first, as a difference of equals, so that flat regions give an exact 0 and are skipped later.
-    """
+    """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays."""
     height, width = padded.shape[0] - 4, padded.shape[1] - 4
     for y in range(height + 4):
         row = padded[y]

@@ -96,10 +96,7 @@ NAMES_IN_PYTHON = {
 
 
 def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words of the command that stand for a call in Python; None is an option left out.
-
-    `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested.
-    """
+    """Return the words of the command that stand for a call in Python; None is an option left out."""
     for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
         if not isinstance(data, str | os.PathLike):
             raise ConfigError(

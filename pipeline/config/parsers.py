@@ -62,7 +62,6 @@ class OneOf:
     otherwise: Callable[[Any], Any] | None = None
 
     def __call__(self, value: object) -> Any:
-        """Return the word, or the other value."""
         if value in self.choices:
             return value
         if self.otherwise is None:
@@ -81,7 +80,6 @@ class Optionally:
     word: str
 
     def __call__(self, value: object) -> Any:
-        """Return None, or what the parser makes of the value."""
         return None if value is None or value == self.word else self.parse(value)
 
 

@@ -133,10 +133,7 @@ class Loaded:
 
 
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
-    """Return the configuration of a run: defaults < named run < configuration file < assignments.
-
-    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`.
-    """
+    """Return the configuration: defaults < named run < configuration file < assignments, of (text or value, origin)."""
     try:
         config = TrainConfig(dataset=text(absolute_path(text(dataset))))
     except ValueError as error:

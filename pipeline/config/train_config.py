@@ -120,7 +120,6 @@ class DataConfig:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether rows tell of each other: those of one group, or the copies of an image."""
         return self.groups is not None or self.copies > 1
 
 
@@ -192,7 +191,6 @@ class CentersConfig:
 
     @property
     def on_demand(self) -> bool:
-        """Whether only candidates whose weight would become non-zero get a row of the Gram."""
         return self.columns == "on-demand"
 
 
@@ -286,17 +284,14 @@ class SolverConfig:
 
     @property
     def selects(self) -> bool:
-        """Whether centers are chosen greedily."""
         return self.select != "none"
 
     @property
     def is_penalised(self) -> bool:
-        """Whether the penalised problem is solved."""
         return not self.selects and self.penalty != NO_PENALTY
 
     @property
     def is_least_squares(self) -> bool:
-        """Whether all candidates are fitted by least squares."""
         return not self.selects and self.penalty == NO_PENALTY
 
 
@@ -336,7 +331,6 @@ class Resources:
 
     @property
     def stores_features(self) -> bool:
-        """Whether features are kept in a store, and not computed whenever they are read."""
         return self.features_dir != "none"
 
 

@@ -116,7 +116,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
     remove_file(layout.manifest)  # of a store that is damaged
     remove_folder(layout.markers)  # first: they describe the arrays
     remove_folder(layout.arrays)
-    remove_stale(layout.folder, recursive=True)
+    remove_stale(layout.folder)
     create_arrays(layout.arrays, specs, {"description": shape.description})
     return open_arrays(layout.arrays)
 

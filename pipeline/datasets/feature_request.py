@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from features.descriptors.extraction import FeatureSpec, feature_length, parameters
-from features.published import PUBLISHED, folder_with
+from features.published import PUBLISHED, given_folder
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
@@ -73,7 +73,7 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(config.data, each.name))
     alike: dict[str, Any] = {name: getattr(config.data, name) for name in named_alike}
     place = os.environ.get("SLKL_DATA_DIR")
-    if config.dataset in PUBLISHED and place and folder_with(config.dataset, place) is not None:
+    if config.dataset in PUBLISHED and place and given_folder(config.dataset, place) is not None:
         alike["data_dir"] = str(Path(place).absolute())
     alike["seed"] = config.seed
     alike["size"] = config.features.size

@@ -89,7 +89,6 @@ class Plan:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the most demanding stage."""
         return max(stage.memory_bytes for stage in self.stages)
 
     def lines(self, shape: FeatureShape, built: bool) -> list[str]:
@@ -247,10 +246,7 @@ def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
 
 
 def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
-    """Yield the choices of workers, the best first: separate sums come before more workers.
-
-    Worker processes of a large Gram are fewer than workers, with several threads each.
-    """
+    """Return the choices of workers, the best first: separate sums come before more workers."""
     scheduler, w = config.resources.scheduler, config.centers.working_set or 0
     if scheduler == "serial":
         return [Workers(1, 1, 1)]
@@ -317,10 +313,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
 
 
 def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
-    """Bytes of all processes: while features and columns are computed, and while weights are solved for.
-
-    With the compiler, what is known of the rows and, where features are not stored, what reads them.
-    """
+    """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
     config, shape, processes = run.config, bounds.shape, run.workers.processes
     common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
     common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from storage.user_arrays import open_user_arrays
-
-if TYPE_CHECKING:  # with pyarrow, which runs on images do without
-    from features.tables.readers import Table
 
 NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
@@ -68,12 +65,10 @@ class Examples:
 
     @property
     def n_rows(self) -> int:
-        """Rows of all pieces."""
         return sum(piece.n_rows for piece in self.pieces)
 
     @property
     def file_names(self) -> NDArray[Any] | None:
-        """Names of the files of all rows, None where a row is no file."""
         names = [piece.file_names for piece in self.pieces if piece.file_names is not None]
         return np.concatenate(names) if names else None
 
@@ -122,13 +117,7 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
             read = {name: array_sources.read_array(archive, name) for name in wanted}
         return _open_arrays(path, asked, read, NPZ_NAME)
     _refuse_part(path, asked)
-    from features.tables.readers import Table  # as above
-
-    columns = model.table_columns
-    header, decimal = (None, ".") if columns is None else (columns.header, columns.decimal)
-    return _table_examples(
-        Table.in_files(path, header=header, decimal=decimal), model, asked.target, labelled=asked.labelled
-    )
+    return _open_table(path, asked, model)
 
 
 def _refuse_part(path: Path, asked: ExampleRequest) -> None:
@@ -184,8 +173,7 @@ def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
     """Return pictures as the model takes them: of a part, of a folder with folders of classes or without, or of files.
 
-    Labels are the names of the folders in the folder that was named, else of the folders that files are in. To skip bad
-    ones all are decoded here, and again when they are read.
+    To skip bad ones all are decoded here, and again when they are read.
     """
     from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
 
@@ -209,23 +197,23 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
     return Examples(name, (asked.part or "test") if parts else None, tuple(pieces), notes=tuple(notes))
 
 
-def _table_examples(
-    table: "Table", model: SparseKernelModel, target: str | None = None, *, labelled: bool = False
-) -> Examples:
+def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
     """Return the rows of a table, read front to back in batches; of texts, one reading more counts them."""
-    from features.tables.cells import distinct  # as above
+    from features.tables.cells import distinct  # with pyarrow, which runs on images do without
     from features.tables.columns import model_layout
     from features.tables.learning import CellReader
+    from features.tables.readers import Table
     from features.tables.table_source import RowsInOrder, cell_reader, rows_of
 
-    columns = model.table_columns or Columns(())
-    n_inputs = math.prod(model.input_shape)
-    layout = model_layout(table, target, columns, n_inputs, labelled=labelled)
+    known, n_inputs = model.table_columns, math.prod(model.input_shape)
+    header, decimal = (None, ".") if known is None else (known.header, known.decimal)
+    table, columns = Table.in_files(path, header=header, decimal=decimal), known or Columns(())
+    layout = model_layout(table, asked.target, columns, n_inputs, labelled=asked.labelled)
     reader = cell_reader(columns, layout.input_names)
     of_target = CellReader([table.names[layout.target or 0]], [None])
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
-        for rows in rows_of(table, layout, reader, labelled=labelled):
+        for rows in rows_of(table, layout, reader, labelled=asked.labelled):
             inputs = rows.codes if columns.encoding is None else columns.encoding.apply(rows.codes)
             if rows.labels is None:
                 yield (inputs,)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, StorageError, remedy_at
+from storage.errors import CannotWriteError, StorageError
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
-from storage.folders import new_folder, read_manifest, verify
+from storage.folders import check_folder, new_folder, read_manifest
 from storage.records import read_json, write_json
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
@@ -48,13 +48,7 @@ def _is_replaced(folder: Path) -> bool:
 def load_model(folder: Path) -> SparseKernelModel:
     """Return the model in a folder after checking every byte against its manifest."""
     layout = ModelLayout(folder)
-    problems = verify(folder, contents=True)  # before anything else is read
-    if not problems:
-        unnamed = {layout.description.name, layout.arrays.name} - set(read_manifest(folder).files)
-        problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
-    if problems:
-        what, remedy = problems[0].partition(";")[0], remedy_at(folder, "train again or restore it")
-        raise CorruptDataError(f"model {folder} is damaged: {what}; {remedy}")
+    check_folder(folder, "train again or restore it")  # before anything else is read
     description, arrays = read_json(layout.description), read_arrays(layout.arrays)
     try:
         return SparseKernelModel.from_parts(description, arrays)

@@ -94,10 +94,7 @@ def load_predictor(path: Path) -> Predictor:
 
 
 def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
-    """Open the data that were asked for, and check that the model fits their inputs.
-
-    Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
-    """
+    """Open the data that were asked for, a run's own split as the run did, and check that they fit the model."""
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
     if asked.more and others:
@@ -213,10 +210,7 @@ def _decide(
 
 
 def warnings_of(model: SparseKernelModel, examples: Examples, n_far: int) -> list[str]:
-    """Return what a user should know of the rows that were read, of which so many are far from every center.
-
-    That most are, so that the model knows nothing of them, what was left out, and that cells held unknown categories.
-    """
+    """Return what a user should know of the rows that were read, of which so many are far from every center."""
     told, n_rows = [*examples.notes, *unknown_words(examples.unknown)], examples.n_rows
     if 2 * n_far <= n_rows:
         return told

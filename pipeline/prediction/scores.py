@@ -86,10 +86,7 @@ def calibration_sums(
 
 
 def calibration_numbers(sums: Sums) -> dict[str, Any]:
-    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80).
-
-    And of the bins that have rows, their mean largest probability and who is right.
-    """
+    """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 80)."""
     bins = list(zip(*(sums[f"bin_{name}"].tolist() for name in ("rows", "confidence", "right")), strict=True))
     total = sum(rows for rows, _, _ in bins)
     return {

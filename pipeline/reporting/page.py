@@ -57,8 +57,7 @@ def environment() -> jinja2.Environment:
 def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
     """Return what the page shows; what does not apply or is not there yet is None or empty.
 
-    `notes` name what could not be read; what of it is damaged comes into `damaged`, too. Memory: 64 MiB of log and
-    metrics each, and a block of predictions.
+    What is damaged comes into `damaged`. Memory: 64 MiB of log and metrics each, and a block of predictions.
     """
     facts = status(layout.root)
     damaged += facts["damaged"]
@@ -123,11 +122,7 @@ def needs_download(config: TrainConfig) -> str:
 
 
 def _mistakes(predictor: Predictor) -> dict[str, Any]:
-    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression.
-
-    Of classes, those rows first whose decision values are furthest from right. At most MOST_SCANNED_ROWS rows are
-    predicted.
-    """
+    """Return `mistakes`, the test rows that the model is most wrong about, and `scatter`, a plot for a regression."""
     data, model = open_examples(ExampleRequest(None, labelled=True, part="test"), predictor), predictor.model
     piece, labels, blocks, scanned = data.pieces[0], model.labels, [], 0
     for block in predictions(model, data):
@@ -169,10 +164,7 @@ def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
 
 
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
-    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images.
-
-    A center that was moved has the picture of the training row nearest to it.
-    """
+    """Return the centers of the largest weight norm as pictures with their weights; None where inputs are no images."""
     model = predictor.model
     if len(model.input_shape) < 2 or not model.n_centers:
         return None

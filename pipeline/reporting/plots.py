@@ -35,18 +35,15 @@ class Axis:
     log: bool | None = None
 
     def over(self, values: Sequence[float]) -> "Axis":
-        """Return the axis as it suits some values."""
         if self.log is not None:
             return self
         known = [value for value in values if math.isfinite(value)]
         return replace(self, log=bool(known) and 0 < SPREAD * min(known) <= max(known))
 
     def place(self, value: float) -> float:
-        """Return where a value lies on the axis, before it is scaled to the plot."""
         return math.log10(value) if self.log else value
 
     def shows(self, value: float) -> bool:
-        """Return whether a value has a place on the axis."""
         return math.isfinite(value) and (value > 0 or not self.log)
 
     def ticks(self, low: float, high: float) -> list[tuple[float, str]]:
@@ -120,10 +117,7 @@ def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 def picture(image: NDArray[np.generic]) -> str:
-    """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest.
-
-    An image of more than 64 pixels a side is thinned.
-    """
+    """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest."""
     step = -(-max(image.shape[:2]) // MOST_SIDE)
     pixels = image[::step, ::step]
     if pixels.dtype != np.uint8:
@@ -139,10 +133,7 @@ def picture(image: NDArray[np.generic]) -> str:
 def of_run(
     report: dict[str, Any] | None, records: Sequence[dict[str, Any]], labels: Sequence[object]
 ) -> dict[str, list[Figure]]:
-    """Return the plots of each section of a page that has any: of the report, and of records as in metrics.jsonl.
-
-    labels: what the outputs are of, () where that is not known yet.
-    """
+    """Return the plots of each section of a page that has any: of the report, and of records as in metrics.jsonl."""
     drawn = {"solves": _solves(records, labels)} | (_of_report(report) if report else {})
     return {section: figures for section, plots in drawn.items() if (figures := [one for one in plots if one])}
 

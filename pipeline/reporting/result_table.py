@@ -168,10 +168,7 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
 
 
 def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
-    """Return lines that tell of the classes among the numbers of a score: a line for each class.
-
-    few: only those of a recall below LOW_RECALL, at most WORST_CLASSES.
-    """
+    """Return lines that tell of the classes in a score: one for each or, if `few`, for those of the lowest recall."""
     baseline, by_class = numbers["baseline"], numbers["by_class"]
     if not by_class:
         return []

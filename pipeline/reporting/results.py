@@ -37,11 +37,7 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         selection = {**selection, "curve": [of_size | errors for of_size, errors in curve]}
     return {
         "format_version": FORMAT_VERSION,
-        "dataset": shape.dataset,
-        "task": shape.task,
-        "n_train": shape.n_train,
-        "n_test": shape.n_test,
-        "n_features": shape.n_features,
+        **{name: getattr(shape, name) for name in ("dataset", "task", "n_train", "n_test", "n_features")},
         "features": config.features.name,
         "deskew": config.features.deskew,
         "power": config.features.power,
@@ -50,11 +46,11 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "kernels_tried": _tried_kernels(run),
         "sigma2": model.sigma2,
         "feature_scales": _feature_scales(run, model),
-        "penalty": summary["penalty"],
+        **{name: summary[name] for name in ("penalty", "path", "rounds")},
         "select": None if selection is None else solver.select,
         "selection": selection,
         "refit": "ridge" if summary["ridge"] is not None else None,
-        "moves": summary.get("moves"),
+        **{name: summary.get(name) for name in ("moves", "columns")},
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
         "precision": value_dtype(config, run.shape),
@@ -66,11 +62,8 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
         "hold_out": _hold_out(run, summary),
-        "path": summary["path"],
         "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
-        "rounds": summary["rounds"],
-        "columns": summary.get("columns"),
         "kernel_entries": sum(record["kernel_entries"] for record in summary["rounds"])
         if summary["rounds"]
         else shape.n_train * run.n_candidates,
@@ -98,7 +91,6 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
     """Return the best width of each kernel and kind of scales that were tried: of all, then of those that decide.
 
     Those that decide are told once, also where they were found on as many candidates as all.
-    The error of the held-out rows is mean squared, or of classes the log loss; None where no fit was.
     """
     if "tried" not in run.choices:
         return None

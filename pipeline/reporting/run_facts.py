@@ -12,8 +12,8 @@ from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
 from pipeline.runtime.answers import describe
 from pipeline.runtime.progress import Progress, duration
-from pipeline.runtime.run_folder import frozen_config, read_report, resume_command
-from storage.errors import CorruptDataError, remedy_of
+from pipeline.runtime.run_folder import frozen_config, resume_command
+from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
 from storage.lock import holder
@@ -40,15 +40,14 @@ def status(root: Path) -> dict[str, Any]:
     config = tried(damaged, "settings", lambda: frozen_config(layout)) if layout.config.exists() else None
     stored: dict[str, Any] = {}
     if layout.state.exists():
-        remedy = remedy_of(layout.state.name)
-        stored = tried(damaged, "progress", lambda: read_record(layout.state, remedy=remedy)) or {}
+        stored = tried(damaged, "progress", lambda: read_record(layout.state)) or {}
     log = tail(layout.log, LOG_TAIL_BYTES, damaged)
     error = log[-1].get("error") if log else None
     state, report = {None: "killed", "StoppedError": "stopped"}.get(error, "failed"), None
     if held_by:
         state = "running"
     elif layout.report.exists():
-        state, report = "finished", tried(damaged, "report", lambda: read_report(layout))
+        state, report = "finished", tried(damaged, "report", lambda: read_record(layout.report))
     under_way = stored if state != "finished" else {}
     progress = under_way.get("progress")
     if progress and state != "running":

@@ -19,8 +19,7 @@ _DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug comes with its traceback unless a log has it. Of a run, a stop is no error. A reader who leaves is none
-    either: results lie in files, and of what is printed he has seen enough.
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves.
     """
     with of_command():
         try:
@@ -45,9 +44,8 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode(int(code)), line
     if isinstance(error, UnicodeEncodeError):
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
-    if (
-        line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP
-    ):  # RuntimeError up to Python 3.12
+    # RuntimeError up to Python 3.12
+    if line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP:
         return ExitCode.CANNOT_CREATE, f"{line}: links that lead to each other; choose another path"
     if isinstance(error, PermissionError):
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"

@@ -31,7 +31,6 @@ class Console:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
         self._attempt(lambda: self._stream.flush())
 
     def _attempt(self, action: Callable[[], object]) -> None:
@@ -50,10 +49,7 @@ class Console:
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Put consoles in the place of standard output and error while the block runs.
-
-    What libraries leave undone after an error is not told beside it.
-    """
+    """Put consoles in the place of standard output and error; of what libraries leave undone nothing is told."""
     for library in ("asyncio", "zarr"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     atexit.register(_end_silently)

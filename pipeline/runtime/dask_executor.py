@@ -76,7 +76,7 @@ class DaskExecutor(Executor):
         self.workers, self._patience = workers, patience
         self._client = client
         self._submitted = 0
-        self._warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
+        self.warn = lambda message: print(f"warning: {message}", file=sys.stderr, flush=True)
         self._code = own_code()
         self._paths: list[str] = []  # that every worker must see
         self._known: set[str] = set()  # addresses of the workers that were checked
@@ -84,17 +84,12 @@ class DaskExecutor(Executor):
         self._alone_since: float | None = None
         self._has_told = False
 
-    def report_to(self, warn: Callable[[str], None]) -> None:
-        """Tell from now on where no worker is left."""
-        self._warn = warn
-
     def run(
         self,
         function: Callable[[Item], Value],
         items: Iterable[Item],
         lease_file: Path | None = None,
     ) -> Generator[ItemResult[Item, Value], None, None]:
-        """Yield the result of every item as it completes."""
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
         first = islice(waiting, 2 * self.workers)
@@ -119,14 +114,12 @@ class DaskExecutor(Executor):
             self._end([future for future in under_way if not future.done()], lease_file)
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the worker processes of this moment."""
         while not (there := self._check_workers()):  # where all died, for the first to come back
             stopping.check()
             time.sleep(stopping.POLL_SECONDS)
         return [WorkerProcess(address, threads) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
-        """Raise SchedulerError naming a path that some worker does not see."""
         self._paths = list(map(str, paths))
         self._known.clear()
         self._check_workers()
@@ -157,7 +150,7 @@ class DaskExecutor(Executor):
                 "--resume auto, or use --scheduler threads"
             )
         if alone > TOLD_SECONDS and not self._has_told:
-            self._warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
+            self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
         return there
 
@@ -323,7 +316,7 @@ def _key() -> Security:
 def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], None] = stopping.check) -> Value:
     """Return what the scheduler answers to a question, which a thread asks: a request to stop is heard meanwhile.
 
-    Calls `meanwhile` many times a second. Raises SchedulerError where the scheduler is lost or takes too long.
+    Raises SchedulerError where the scheduler is lost or takes too long.
     """
     answer: ThreadFuture[Value] = ThreadFuture()
 

@@ -43,7 +43,6 @@ class StageLine:
         self._drawn, self._torn = 0, False  # characters of the line; whether others have begun a line and not ended it
 
     def __enter__(self) -> "StageLine":
-        """Begin the line."""
         self._started = time.monotonic()
         if self._in_place:
             for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
@@ -53,7 +52,6 @@ class StageLine:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """End the line: it stays."""
         self._inside.close()
         with self._lock:
             self._write(self._erased() + ("\n" if self._torn else ""))
@@ -134,23 +132,19 @@ class Events:
         self._log, self._metrics = LineFile(log), LineFile(metrics)
 
     def __enter__(self) -> "Events":
-        """Return the events, open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the files."""
         self._log.close()
         self._metrics.close()
 
     def log(self, message: str, **facts: Any) -> None:
-        """Log a message with facts, and print it unless the run is quiet."""
         message = in_options(message)
         self.record("message", message=message, **facts)
         if not self._quiet:
             self._print(message)
 
     def warn(self, message: str, **facts: Any) -> None:
-        """Log a warning and print it, quiet or not."""
         message = in_options(message)
         self.record("warning", message=message, **facts)
         self._print(f"warning: {message}")
@@ -162,11 +156,9 @@ class Events:
         return _Above(self._line._stream, self._line) if self._line else self._stream
 
     def record(self, event: str, **facts: Any) -> None:
-        """Write one line to log.jsonl. Raises CannotWriteError."""
         self._append(self._log, {"event": event, **facts})
 
     def metric(self, **facts: Any) -> None:
-        """Write one line to metrics.jsonl. Raises CannotWriteError."""
         self._append(self._metrics, facts)
 
     def _append(self, file: LineFile, facts: dict[str, Any]) -> None:

@@ -48,6 +48,8 @@ class WorkerProcess:
 class Executor:
     """Runs items in threads of this process; of one worker one after the other: the reference for all others."""
 
+    warn: Callable[[str], object]  # told where no worker is left
+
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
 
@@ -59,8 +61,7 @@ class Executor:
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        A run that is asked to stop raises StoppedError between two of them. Tasks beside the caller read the lease file
-        for whether to stop.
+        Raises StoppedError between two where the run is asked to stop; tasks beside the caller learn it by the lease.
         """
         if self.workers == 1:
             yield from (run_item(function, item) for item in items)
@@ -92,14 +93,10 @@ class Executor:
             pool.terminate()  # of a call that has not come back: its thread is a daemon
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the processes that there are at this moment, with their threads."""
         return [WorkerProcess(None, self.workers)]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that the items use and some worker does not see."""
-
-    def report_to(self, warn: Callable[[str], None]) -> None:
-        """Tell from now on where no worker is left."""
 
 
 def available_processors() -> int:

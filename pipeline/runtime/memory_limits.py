@@ -93,13 +93,11 @@ class MemoryMeter:
         self._sampling = repeating(SAMPLE_SECONDS, self.sample)
 
     def __enter__(self) -> "MemoryMeter":
-        """Start sampling."""
         self.sample()
         self._sampling.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop sampling."""
         self._sampling.__exit__(None, None, None)
         self.sample()
 
@@ -116,5 +114,4 @@ class MemoryMeter:
         return used
 
     def text(self) -> str:
-        """Return what is in use now, in words."""
         return f"{self.sample() / 2**20:.0f} MiB"

@@ -30,7 +30,6 @@ class Progress:
     """What is done of a stage's items: `done` of `total` units, of which `unit` is the word (empty: a share).
 
     words, note : what is being done, and the state of the work
-    seconds_left : None where it is not known
     """
 
     done: float
@@ -41,7 +40,6 @@ class Progress:
     seconds_left: float | None = None
 
     def text(self) -> str:
-        """Return it in a few words."""
         told = (
             f"{self.done / self.total:3.0%}" if self.total else "",
             "" if self.seconds_left is None else f"{duration(self.seconds_left)} left",
@@ -139,7 +137,6 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
         del _watched[self._reports_to]
         rmtree(self._reports_to.parent, ignore_errors=True)
 
@@ -148,7 +145,6 @@ class Watch:
         return partial(_run_item, self._reports_to, function)
 
     def finished(self, index: int) -> None:
-        """Count an item as done, whatever it has reported."""
         self._done += self._sizes.pop(index)
         self._reports.pop(index, None)
         with suppress(OSError):

@@ -85,15 +85,12 @@ class BlockValues:
         self._of_block: dict[int, Arrays] = {}
 
     def put(self, number: int, values: Arrays) -> None:
-        """Keep the values of a block."""
         self._of_block[number] = {name: np.atleast_1d(value) for name, value in values.items()}
 
     def in_order(self, name: str) -> NDArray[Any]:
-        """Return the values of one name of all blocks, one after the other in the order of the rows."""
         return np.concatenate([values[name] for values in self.by_block()])
 
     def by_block(self) -> list[Arrays]:
-        """Return the values of all blocks, in the order of the rows."""
         return [values for _, values in sorted(self._of_block.items())]
 
     def arrays(self) -> Arrays:
@@ -106,7 +103,6 @@ class BlockValues:
         return arrays
 
     def absorb(self, stored: NamedArrays) -> None:
-        """Keep the values of other blocks as well."""
         arrays = dict(stored)
         names = [name.removeprefix("values.") for name in arrays if name.startswith("values.")]
         parts = {name: np.split(arrays[f"values.{name}"], np.cumsum(arrays[f"lengths.{name}"])[:-1]) for name in names}
@@ -116,10 +112,7 @@ class BlockValues:
 
 @contextmanager
 def open_team(n_threads: int) -> Iterator[ForEach]:
-    """Give what calls a function on every item in so many threads, which serve the task that this thread runs.
-
-    When all calls have ended, the first error is raised. One thread is this one itself.
-    """
+    """Give what calls a function on every item in so many threads, and raises the first error when all have ended."""
     if n_threads == 1:
         yield serially
         return
@@ -240,7 +233,6 @@ class Assignment:
     returned: bool
 
     def files(self) -> list[Path]:
-        """Return the files that earlier attempts have committed."""
         return sorted(self.folder.glob(f"{self.name}-*.npz"))
 
 
@@ -258,10 +250,7 @@ def threads_together(sums_bytes: int) -> int:
 
 
 def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
-    """Return how many groups the threads of a process form, each with sums of its own.
-
-    At least `together` threads each, and few groups where pieces are few and several threads can work on one.
-    """
+    """Return how many groups, of `together` threads at least, the threads of a process form, each with its own sums."""
     for_memory, for_balance = -(-threads // together), max(n_pieces // FEW_PIECES, -(-threads // threads_a_piece))
     return max(min(for_memory, for_balance, n_pieces), 1)
 
@@ -398,7 +387,7 @@ class _Waiting:
     def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
         self._pieces, self._lock = pieces, threading.Lock()
         self._run_length, self._n_groups = run_length, n_groups
-        self._closed = False
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -406,16 +395,13 @@ class _Waiting:
     def take(self) -> range:
         """Return some pieces in a row: fewer at the end, so that the groups end together."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return range(0)
             most = min(self._run_length, max(len(self._pieces) // (4 * self._n_groups), 1), len(self._pieces))
             first = self._pieces[0] if most else 0
             count = next((i for i in range(1, most) if self._pieces[i] != first + i), most)
             del self._pieces[:count]
             return range(first, first + count)
-
-    def close(self) -> None:
-        self._closed = True
 
     def give_back(self, pieces: Sequence[int]) -> None:
         with self._lock:
@@ -442,7 +428,7 @@ def _add_until(
         except StoppedError:
             return True
         except BaseException:
-            waiting.close()
+            waiting.closed = True
             raise
         finally:
             waiting.give_back(left)

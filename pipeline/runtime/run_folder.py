@@ -27,7 +27,7 @@ from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, write_file
 from storage.folder_layouts import RunLayout
-from storage.folders import digest_file, remove_folder, remove_stale, verify
+from storage.folders import check_folder, digest_file, remove_folder, remove_stale
 from storage.lock import hold_lock
 from storage.records import read_record, write_record
 
@@ -36,7 +36,6 @@ LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-i
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
 _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
-_REMEDY = "restore it, or start a new run"
 
 
 def default_run_dir(dataset: str) -> Path:
@@ -136,10 +135,7 @@ def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
 
 @contextmanager
 def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
-    """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed.
-
-    `stored` is the configuration read before the lock, None for a new run.
-    """
+    """Hold the lock of a run's folder from before its data are read; one that is made here and not used is removed."""
     layout = RunLayout(root.absolute())
     made = [folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]
     # The log cannot be written to before the lock is held.
@@ -153,7 +149,7 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
         finally:
             if made and not layout.config.exists():
                 with suppress(OSError):
-                    remove_stale(layout.root, recursive=True)
+                    remove_stale(layout.root)
                     layout.environment.unlink(missing_ok=True)
                     layout.lock.unlink()  # whoever waits for it sees that it is gone, and makes another
                     for folder in made:
@@ -163,10 +159,9 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
 def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, words: Sequence[str]) -> None:
     """Keep configuration, environment, digest of the data and name of the feature store at the first start.
 
-    Later the digest is compared. The lock is held. The time limit and the address of a scheduler hold for one start and
-    are not kept; `words` of the command are, in env.json.
+    The time limit and the address of a scheduler hold for one start and are not kept; `words` of the command are.
     """
-    remove_stale(layout.root, recursive=True)
+    remove_stale(layout.root)
     if not layout.config.exists():
         text = to_toml(config).encode()
         facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
@@ -185,7 +180,7 @@ def check_data(layout: RunLayout, data: str, event: str) -> None:
 
 def finish(layout: RunLayout, report: dict[str, Any]) -> None:
     """Commit the report of a run, and remove its statistics: its largest files, which nothing reads any more."""
-    remove_stale(layout.root, recursive=True)
+    remove_stale(layout.root)
     write_record(layout.report, report)
     remove_folder(layout.statistics)
 
@@ -194,13 +189,8 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
     if not layout.report.exists():
         return None
-    problems = verify(layout.model, contents=True)
-    if problems:
-        raise CorruptDataError(
-            f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
-            "resume: they are made again"
-        )
-    report = read_report(layout)
+    check_folder(layout.model)
+    report = read_record(layout.report)
     asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
     if asides or layout.statistics.exists():
         with hold_lock(layout.lock, "removing statistics"):
@@ -209,14 +199,9 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     return report
 
 
-def read_report(layout: RunLayout) -> dict[str, Any]:
-    """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
-    return read_record(layout.report, remedy="delete it and resume the run: it is made again")
-
-
 def read_environment(layout: RunLayout) -> dict[str, Any]:
     """Return what a run was started with."""
-    record = read_record(layout.environment, remedy=_REMEDY)
+    record = read_record(layout.environment)
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record
@@ -242,10 +227,7 @@ def environment() -> dict[str, Any]:
 
 
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for each difference between two environments that may change the last bits of a model.
-
-    `stored`: of a run's first start (env.json); `now`: of a resumption. Unknown facts are not compared.
-    """
+    """Return a line for each known difference, from the start of a run, that may change the last bits of a model."""
     return [
         f"{what} is {now[what]} here, the run was started with {stored[what]}: "
         "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "

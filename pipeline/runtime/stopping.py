@@ -29,16 +29,18 @@ _deadline: float | None = None
 _working = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lease:
     """The right of tasks to work on a run, until the next lease is taken, by this process or a later one.
 
     The file holds the number of the latest lease. Numbers only grow: stale content of a network file system, or a
-    missing file, ends no task.
+    missing file, ends no task. `is_over` is asked by tasks alone, which look at the file every LOOK_SECONDS.
     """
 
     path: Path
     number: int
+    _looked: float = -LOOK_SECONDS  # when, by the clock of the process that does
+    _is_over: bool = False
 
     @classmethod
     def next(cls, path: Path) -> "Lease":
@@ -48,8 +50,10 @@ class Lease:
         return lease
 
     def is_over(self) -> bool:
-        """Return whether a later lease was taken."""
-        return _latest_lease(self.path) > self.number
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS and not self._is_over:
+            self._looked, self._is_over = now, _latest_lease(self.path) > self.number
+        return self._is_over
 
 
 def _latest_lease(path: Path) -> int:
@@ -58,24 +62,15 @@ def _latest_lease(path: Path) -> int:
     return 0
 
 
-@dataclass
-class _Obeyed:
-    """A lease that a task obeys, when its threads looked last, and whether it is over."""
-
-    lease: Lease
-    looked: float = -LOOK_SECONDS
-    is_over: bool = False
-
-
 # Of the task that a thread runs, and of threads that help it.
-_obeyed: ContextVar[_Obeyed | None] = ContextVar("obeyed", default=None)
+_obeyed: ContextVar[Lease | None] = ContextVar("obeyed", default=None)
 _is_unconcerned = ContextVar("is_unconcerned", default=False)
 
 
 @contextmanager
 def obeying(lease: Lease | None) -> Iterator[None]:
     """Stop the task that this thread runs inside once its lease is over; None: nobody can end it from elsewhere."""
-    before = _obeyed.set(_Obeyed(lease) if lease else None)
+    before = _obeyed.set(lease)
     try:
         yield
     finally:
@@ -160,16 +155,8 @@ def requested() -> str | None:
         return None
     if _reason is None and _deadline is not None and time.monotonic() >= _deadline:
         return "the time limit"
-    return _reason or ("its driver" if _lease_is_over() else None)
-
-
-def _lease_is_over() -> bool:
-    obeyed, now = _obeyed.get(), time.monotonic()
-    if obeyed is None:
-        return False
-    if now - obeyed.looked >= LOOK_SECONDS and not obeyed.is_over:
-        obeyed.looked, obeyed.is_over = now, obeyed.lease.is_over()
-    return obeyed.is_over
+    lease = _obeyed.get()
+    return _reason or ("its driver" if lease is not None and lease.is_over() else None)
 
 
 def check() -> None:
@@ -177,12 +164,6 @@ def check() -> None:
     reason = requested()
     if reason is not None:
         raise StoppedError(f"stopped by {reason}")
-
-
-def request(reason: str) -> None:
-    """Ask the work to stop, from any thread; `reason` says what does: a few words."""
-    global _reason
-    _reason = _reason or reason
 
 
 def _request(number: int, frame: FrameType | None) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.arrays import read_arrays
-from storage.errors import remedy_at
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,7 +25,7 @@ class StoredFile:
 
     def read(self, *, mapped: bool = False) -> Arrays:
         """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
-        return read_arrays(self.path, mapped=mapped, remedy=remedy_at(self.path))
+        return read_arrays(self.path, mapped=mapped, required=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,6 @@ class StoredInMemory:
     name: str
 
     def read(self, *, mapped: bool = False) -> Arrays:
-        """Return the arrays."""
         return self.committed[self.name]
 
 

@@ -44,9 +44,9 @@ from pipeline.stages.workspace import CANDIDATES, FINAL, STAGES, FinalWeights, T
 from storage import checkpoints as checkpoint_files
 from storage.arrays import read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
-from storage.errors import ANEW, CannotWriteError, CorruptDataError, StorageError, remedy_at
+from storage.errors import CannotWriteError, CorruptDataError, StorageError
 from storage.files import LineFile, make_folder, remove_file
-from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
+from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout
 from storage.folders import check_folder, remove_folder
 from storage.records import read_markers, read_record, write_record
 
@@ -55,7 +55,6 @@ Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
 READ = "read"  # the first stage of a run on a table that was not read before
 COMPILE = "compile"  # the first stage of a run that lacks compiled loops
-STATE_REMEDY = "delete it: only the times that the stages took are lost"
 
 
 @dataclass
@@ -96,7 +95,7 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
     if not layout.state.exists():
         return {name: StageCost() for name in STAGES}, 0
-    saved = read_record(layout.state, remedy=STATE_REMEDY)
+    saved = read_record(layout.state)
     found = {name: StageCost(**cost) for name, cost in in_order(saved["stages"]).items()}
     return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]
 
@@ -180,7 +179,7 @@ class Run(Workspace):
 
     def path(self, name: str) -> Path:
         """Return the file, or the folder to be mapped, that has what is committed under a name."""
-        return self.layout.root / check_plain_name(name)
+        return self.layout.root / name
 
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; every byte is checked once a session."""
@@ -188,7 +187,7 @@ class Run(Workspace):
         if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
             return None
         if path.suffix != ".npz" and name not in self._checked:
-            check_folder(path, remedy=remedy_at(path))
+            check_folder(path)
             self._checked.add(name)
         return StoredFile(path).read(mapped=mapped)
 
@@ -408,4 +407,4 @@ def _compute_item(
 
 def load_final(layout: RunLayout) -> FinalWeights:
     """Return the committed weights of a run. Raises CorruptDataError where they are missing or damaged."""
-    return FinalWeights.of_arrays(read_arrays(layout.root / FINAL, remedy=ANEW))
+    return FinalWeights.of_arrays(read_arrays(layout.root / FINAL, required=True))

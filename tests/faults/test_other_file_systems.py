@@ -57,13 +57,13 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
     assert [path.name[:12] for path in left.iterdir()] == [".fuse_hidden"]  # and all else is gone
     write_arrays(keeping / "a", {"x": np.zeros(2)})
     remove_folder(keeping / "b")
-    remove_stale(keeping, recursive=True)
+    remove_stale(keeping)
     assert left.exists()
     mapped.close()
     until = time.monotonic() + 5
     while list(left.iterdir()) and time.monotonic() < until:
         time.sleep(0.05)
-    remove_stale(keeping, recursive=True)
+    remove_stale(keeping)
     assert [path.name for path in keeping.iterdir()] == ["a"]
 
 

@@ -27,7 +27,7 @@ from runs import ROOT, files_of, largest_bytes
 from sources import idx_bytes, write_zarr
 from storage import files as disk
 from storage import output_files as outputs
-from storage.output_files import SUFFIXES, OutputSpec, writing
+from storage.output_files import SUFFIXES, writing
 
 
 def predict(model: Path, data: str | Path, out: str | Path, *options: str) -> int:
@@ -137,8 +137,7 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path, suffix, kind)
     n = 3_000 if suffix == ".csv" else 150_000
     decision = np.random.default_rng(0).standard_normal((n, 7))
     label = np.where(decision[:, 0] > 0, *(('ä,b"', "日本") if kind == "U6" else (1, 0))).astype(kind)
-    spec = OutputSpec(n, label.dtype, tuple("abcdefg"))
-    with writing(tmp_path / f"out{suffix}", spec) as write:
+    with writing(tmp_path / f"out{suffix}", "abcdefg", n, label.dtype) as write:
         for start in range(0, n, 1 + n // 7):
             write(label[start : start + 1 + n // 7], decision[start : start + 1 + n // 7])
     if suffix == ".parquet":

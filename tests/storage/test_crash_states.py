@@ -291,7 +291,7 @@ def recover(recording: Recording, root: Path) -> None:
     recording.committed(1)
     disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
     disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
-    folders.remove_stale(root, recursive=True)
+    folders.remove_stale(root)
     write_values(root / "statistics" / "all", 2)
     recording.committed(2)
 
@@ -354,7 +354,7 @@ class Judge:
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(disk, "low_fsync", lambda descriptor, path: None)  # this disk is only looked at
-                folders.remove_stale(folder, recursive=True)
+                folders.remove_stale(folder)
                 assert not list(folder.rglob(".*")), "leftovers"
                 self.check(folder, *promise)
         except (AssertionError, StorageError, ValueError) as error:

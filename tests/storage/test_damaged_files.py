@@ -56,7 +56,7 @@ FORMS = {
     ),
     "manifest": Form(
         "MANIFEST.json",
-        lambda at: folders.write_manifest(at, folders.Manifest("k", metadata=VALUE)),
+        lambda at: folders.seal(at, kind="k", metadata=VALUE),
         lambda at: folders.read_manifest(at).metadata,
         VALUE,
         0.02,

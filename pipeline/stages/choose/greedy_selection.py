@@ -45,7 +45,6 @@ from pipeline.stages.accumulate_statistics import (
 from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
 from pipeline.stages.workspace import SOLVE, STATISTICS, FinalWeights, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
-from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
 
 # Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
@@ -164,7 +163,7 @@ def checkpointed(
 
 def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
-    arrays = read_arrays(layout.solution("prefixes.npz"), remedy=ANEW)
+    arrays = read_arrays(layout.solution("prefixes.npz"), required=True)
     weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
     return list(zip(weights, arrays["intercepts"], strict=True))
 

@@ -181,7 +181,7 @@ def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, m
     def stopping_after_three(task: Any, item: Any, inputs: Any) -> int:
         written.append(item.name)
         if len(written) == 3:
-            stopping.request("a test")
+            stopping._reason = "a test"
         return real(task, item, inputs + 1)
 
     monkeypatch.setattr(build_feature_store, "build_item", stopping_after_three)

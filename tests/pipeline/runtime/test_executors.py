@@ -154,7 +154,7 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
             )
             scheduler.suspend()
             with stopping.listening(), stopping.working():
-                threading.Timer(0.5, stopping.request, ["a test"]).start()
+                threading.Timer(0.5, setattr, [stopping, "_reason", "a test"]).start()
                 with pytest.raises(StoppedError):
                     question(executor)
             threading.Timer(0.5, scheduler.kill).start()

@@ -91,7 +91,7 @@ class Adding:
         with self._lock:
             self._added += 1
             if self._task.stop_after is not None and self._added > self._task.stop_after:
-                stopping.request("a test")
+                stopping._reason = "a test"
             if self._task.break_after is not None and self._added > self._task.break_after:
                 raise InvalidDataError("broken")
         time.sleep(self._task.seconds)

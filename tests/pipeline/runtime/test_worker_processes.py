@@ -109,7 +109,7 @@ def test_workers_that_do_not_come_back_end_the_run(dying, monkeypatch):
     monkeypatch.setattr(dask_executor, "TOLD_SECONDS", 0.5)
     told: list[str] = []
     with open_executor("processes", 1, 1, 2**30, patience=1) as opened:
-        opened.report_to(told.append)
+        opened.warn = told.append
         assert [result.value for result in opened.run(abs, [-1])] == [1]
         dying.touch()
         for child in psutil.Process().children(recursive=True):
