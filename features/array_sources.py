@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 
 from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
 from features.errors import DataError, UnavailableError
-from features.image_arrays import BYTE_SCALE, scale_of_parts
+from features.image_arrays import BYTE_SCALE, pieces_of, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
@@ -24,7 +24,6 @@ from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, writte
 
 TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
-FIRST_ROWS = 1000  # that show which columns count rows
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
@@ -110,7 +109,7 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    counters = counting_columns(np.asarray(given[0].inputs[0:FIRST_ROWS], np.float64)) if is_table else []
+    counters = counting_columns(np.asarray(next(pieces_of(given[0].inputs)), np.float64)) if is_table else []
     told = f"columns of X that count its rows: {shown(map(str, counters))}; leave them out"
     return replace(source, warnings=(told,)) if counters else source
 
