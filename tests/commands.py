@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.__main__ import main
 from runs import TrainedRuns, save_once
 
 Capture = pytest.CaptureFixture[str]
@@ -46,6 +47,14 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
     path.write_bytes(data)
+
+
+def code_of(words: list[str]) -> int:
+    """Run `slkl` on some words in this process; return its exit code."""
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
 
 
 def the_error(capsys: Capture) -> str:

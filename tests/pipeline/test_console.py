@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import runs
-from commands import the_error
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
@@ -34,17 +33,6 @@ def test_every_command_is_there(capsys):
 def test_what_is_no_command_is_refused(words, capsys):
     assert main(words) == 2
     assert "slkl COMMAND" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["status", "report"])
-def test_a_place_without_a_run_is_told(command, tmp_path, capsys):
-    file, folder = tmp_path / "data.npz", tmp_path / "folder"
-    file.touch()
-    folder.mkdir()
-    for place in (file, folder, tmp_path / "missing"):
-        assert main([command, str(place)]) == 66
-        assert the_error(capsys) == f"error: {place} holds no run; name the folder of one\n"
-    assert sorted(tmp_path.rglob("*")) == [file, folder]
 
 
 def test_a_run_of_another_version_is_refused(trained, tables, capsys):

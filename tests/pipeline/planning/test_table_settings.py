@@ -12,7 +12,6 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
 from pipeline.stages.filled_settings import trial_sizes
-from runs import train
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
 PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}
@@ -106,43 +105,3 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     assert 500 <= config.centers.count == config.centers.working_set
     fewer, _ = filled(data, resources__memory_limit="640MiB")
     assert 500 <= fewer.centers.count < config.centers.count
-
-
-MOVE = ("--centers", "50", "--move-centers", "3")
-TOGETHER = [
-    (["--select", "greedy:501"], "there are 500 candidates"),
-    (["--select", "greedy:9", "--penalty", "1"], "--penalty 1.0 has no effect"),
-    (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
-    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule uniform has no effect"),
-    (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
-    (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
-    (["--penalty", "auto", "--set", "centers.working_set=400"], "--penalty auto needs the Gram of all candidates"),
-    (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
-    (["--scale", "metric"], "for at most 200 features, there are"),
-    (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
-    (["--kernel", "auto", "--sigma2", "2"], "--kernel auto also chooses the width; give it --sigma2 auto"),
-    (["--kernel", "auto", "--sigma2", "auto", "--set", "statistics.hold_out=0"], "--kernel auto needs held-out rows"),
-    (["--penalty", "none", "--set", "statistics.hold_out=0"], "--penalty none needs held-out rows"),
-    (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
-    (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
-    (
-        ["--set", "data.deform=flip"],
-        "data.deform is how copies are deformed, and there are none: give --copie",
-    ),
-    (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
-    ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
-    ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
-    ([*MOVE, "--select", "greedy:15", "--kernel", "product-laplace"], "no gradient for --kernel product-laplace"),
-    (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
-    (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
-    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored as they are"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), TOGETHER)
-def test_what_makes_no_sense_is_refused(features, tmp_path, capsys, arguments, words):
-    train(tmp_path / "run", features, *arguments, code=2)
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()

@@ -284,21 +284,3 @@ def test_a_graph_starts_from_encoded_numbers(run, tmp_path, capsys):
     cells = write(tmp_path / "cells.csv", [FIELDS[1:4], ["red", "30", "L"], ["green", "45", "S"]])
     told = [[float(row[2])] for row in predicted(run, cells, tmp_path / "out.csv")[1:]]
     assert np.array(told) == pytest.approx(decision, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["sinc", "--test", "x.csv"], 2, "--test has no effect on sinc"),
-        (["sinc", "--copies", "2"], 2, "--copies 2 is for images, and these are rows of numbers; leave it out"),
-        (["TABLE", "--copies", "2"], 2, "--copies has no effect on"),
-        (["TABLE", *ENCODED, "--test", "none.csv"], 66, "none.csv: no such file"),
-        (["TABLE", *ENCODED, "--test", "model.npz"], 2, "file type not known"),
-        (["TABLE", *ENCODED, "--test", "TABLE", "--set", "data.test_fraction=0.5"], 2, "test_fraction has no effect"),
-        (["TABLE", "--set", "data.columns=a,a"], 2, "must be names of columns, each once"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(place, capsys, arguments, code, words):
-    typed = [str(place / "train.csv") if word == "TABLE" else word for word in arguments]
-    assert training.main([*typed, "--dry-run"]) == code
-    assert words in capsys.readouterr().err
