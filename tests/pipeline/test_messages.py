@@ -169,6 +169,10 @@ CASES = {
     "predict: an output in the run": Case(
         "predict {words} {data} --out {words}/b/../model/a.csv", 2, "lies in the folder of the model", {"X": X}
     ),
+    **{
+        f"predict: {data} replaced by {out}": Case(f"predict {{words}} {data} --out {out} --force", 2, "is the data")
+        for data, out in (("{rows}", "{rows}/b.csv"), ("{rows}", "{rows}/c.csv"), ("{rows}/b.csv", "{rows}/b.csv"))
+    },
     "evaluate: an unknown label late": Case(EVALUATE, 65, "row 60", LATE),
     "evaluate: an empty label": Case(EVALUATE, 65, "row 1 (line 3)", "a,b,y\n1,2,far\n1,2,\n"),
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
@@ -199,13 +203,17 @@ WITHIN = [
 def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs by their tasks, damaged copies of one, and a text file and folders that are none of ours."""
     place = tmp_path_factory.mktemp("places")
-    places = {name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt")}
+    places = {
+        name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt", "rows")
+    }
     shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
     for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
         shutil.copytree(rings["words"] / "model", places[name])
         flip(places[name] / file)
-    for name in ("empty", "folder.csv"):
+    for name in ("empty", "folder.csv", "rows"):
         places[name].mkdir()
+    for name in ("a", "b"):
+        np.savetxt(places["rows"] / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     places["text.txt"].write_text("1,2\n")
     for name in MODEL_FILES:
         places[f"piped-{name}"] = shutil.copytree(rings["words"] / "model", place / f"piped-{name}")
