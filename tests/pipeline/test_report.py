@@ -202,10 +202,7 @@ def test_labels_are_text_and_never_markup_and_data_that_are_gone_leave_the_rest(
 def test_nothing_is_downloaded_for_a_report(tmp_path, monkeypatch):
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    settings = config.load("mnist", None, {}).config
-    assert report_page.needs_download(settings) == (
-        "the data are not here: python -m pipeline.train mnist --dry-run downloads them"
-    )
+    assert "mnist --dry-run downloads" in report_page.needs_download(config.load("mnist", None, {}).config)
     assert report_page.needs_download(config.load("digits", None, {}).config) == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -98,23 +98,22 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(fini
 
 
 def test_exit_reasons_are_exceptions(images, features, tmp_path):
-    with pytest.raises(ConfigError, match="did you mean centers"):
-        train("digits", centres=60)
-    with pytest.raises(ConfigError, match="savez"):
-        train((np.eye(3), np.arange(3)))
-    with pytest.raises(ConfigError, match="callback is a int"):
-        train("digits", run_dir=tmp_path / "none", callback=3)  # type: ignore[arg-type]
-    assert not (tmp_path / "none").exists()
-    with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
-        train(tmp_path / "nowhere.csv")
-    with pytest.raises(FolderInUseError, match="resume auto"):
-        train("digits", run_dir=images, features_dir=features)
-    with pytest.raises(MissingRunError):
-        train("digits", run_dir=tmp_path / "none", resume="require")
+    new = {"run_dir": tmp_path / "new", "features_dir": features, "quiet": True}
+    used = new | {"run_dir": images}
+    for error, words, data, asked in (
+        (ConfigError, "did you mean centers", "digits", new | {"centres": 60}),
+        (ConfigError, "savez", (np.eye(3), np.arange(3)), new),
+        (ConfigError, "callback is a int", "digits", new | {"callback": 3}),
+        (MissingInputError, r"nowhere\.csv", tmp_path / "nowhere.csv", new),
+        (MissingRunError, "holds no run", "digits", new | {"resume": "require"}),
+        (FolderInUseError, "resume auto", "digits", used),
+        (ConfigMismatchError, r"kernel\.sigma2", "digits", used | {"resume": "auto", "sigma2": 99}),
+    ):
+        with pytest.raises(error, match=words):
+            train(data, **asked)
+        assert not (tmp_path / "new").exists()
     with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
-        train("digits", run_dir=tmp_path / "stopped", time_limit=0.01, quiet=True, features_dir=features)
-    with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
-        train("digits", run_dir=images, resume="auto", sigma2=99)
+        train("digits", time_limit=0.01, **new)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])

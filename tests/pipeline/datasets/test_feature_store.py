@@ -103,24 +103,6 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
     assert {block.X.shape[1] for _, block in stream_blocks(task, grid, range(2), features="none")} == {0}
 
 
-def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path):
-    request = request_for(data, standardise=False)
-    layout, _, _ = build(tmp_path / "features", request)
-    opened = feature_rows.open_store(layout)
-    first = opened.read("train", 0, 20)
-    assert feature_rows.open_store(layout) is opened
-    rewrite(data)
-    other, _, _ = build(tmp_path / "features", request)
-    shutil.rmtree(layout.folder)
-    shutil.copytree(other.folder, layout.folder)  # the same name, another content
-    again = feature_rows.open_store(layout).read("train", 0, 20)
-    assert not np.array_equal(first, again)
-    assert np.array_equal(again, feature_rows.open_store(other).read("train", 0, 20))
-    shutil.rmtree(layout.folder)
-    with pytest.raises(MissingDataError):
-        feature_rows.open_store(layout)
-
-
 def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_bug(data, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, task, items = prepared(tmp_path / "features", request_for(data))
