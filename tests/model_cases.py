@@ -77,6 +77,7 @@ def tables(n: int = 800) -> dict[str, NDArray[Any]]:
 
 def write_tables(folder: Path) -> None:
     """Write tables of numbers (.npz), and of words and gaps (.csv)."""
+    folder.mkdir()
     rows = tables()
     for name, source, target, n_train in (
         ("values", rows, "values", 500),
