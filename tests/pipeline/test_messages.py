@@ -74,7 +74,8 @@ TOGETHER = {
     "--set centers.columns=on-demand --penalty none": "on-demand is for one penalty",
     "--features raw --set data.standardise=true --set features.deskew=1": "z-scored as they are",
 }
-PREDICT = "predict {words} {data} --out {out}/out.csv"
+OUT = "{data} --out {out}/out.csv"
+PREDICT = f"predict {{words}} {OUT}"
 EVALUATE = "evaluate {words} {data} --json"
 CASES = {
     "train: unknown data": Case("train nonesuch --run-dir {out}/run", 2, "nonesuch"),
@@ -136,9 +137,7 @@ CASES = {
         for name in PIPES
     },
     **{
-        f"predict: a pipe as {name}": Case(
-            f"predict {{piped-{name}}} {{data}} --out {{out}}/out.csv", 65, name, {"X": X}
-        )
+        f"predict: a pipe as {name}": Case(f"predict {{piped-{name}}} {OUT}", 65, name, {"X": X})
         for name in MODEL_FILES
     },
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
@@ -152,15 +151,11 @@ CASES = {
     "predict: images for rows": Case("predict {words} digits --out {out}/out.csv", 65, "(28, 28)"),
     "predict: a part of one part": Case(f"{PREDICT} --part train", 2, "--part train", {"X": X}),
     "predict: a setting of a file": Case(f"{PREDICT} --set seed=2", 2, "--set", {"X": X}),
-    "predict: a regression": Case(
-        "predict {regression} {data} --out {out}/out.csv --probabilities", 2, "no probabilities", {"X": X}
-    ),
-    "predict: no such model": Case("predict absent {data} --out {out}/out.csv", 66, "no such folder", {"X": X}),
-    "predict: a run without a model": Case(
-        "predict {unfinished} {data} --out {out}/out.csv", 66, "train it to its end", {"X": X}
-    ),
-    "predict: damaged arrays": Case("predict {damaged} {data} --out {out}/out.csv", 65, "arrays.npz", {"X": X}),
-    "predict: a damaged description": Case("predict {altered} {data} --out {out}/out.csv", 65, "model.json", {"X": X}),
+    "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
+    "predict: no such model": Case(f"predict absent {OUT}", 66, "no such folder", {"X": X}),
+    "predict: a run without a model": Case(f"predict {{unfinished}} {OUT}", 66, "train it to its end", {"X": X}),
+    "predict: damaged arrays": Case(f"predict {{damaged}} {OUT}", 65, "arrays.npz", {"X": X}),
+    "predict: a damaged description": Case(f"predict {{altered}} {OUT}", 65, "model.json", {"X": X}),
     "predict: an unknown kind of output": Case("predict {words} {data} --out {out}/out.npz", 2, "suffix", {"X": X}),
     "predict: an output in no folder": Case("predict {words} {data} --out {out}/no/a.csv", 73, "no folder", {"X": X}),
     "predict: a folder for an output": Case(

@@ -37,6 +37,8 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
 # What is asked for, and what is filled in for a table of 700 rows.
 FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto"}),
+    ({"centers.budget": "0.1s"}, SIMPLE | {"kernel.name": "auto"}),
+    ({"centers.budget": "60s"}, SIMPLE | {"kernel.name": "auto"}),
     ({"kernel.name": "product-laplace"}, SIMPLE | {"kernel.name": "product-laplace"}),
     ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
     ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
@@ -56,24 +58,14 @@ def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_
     assert taken(config, expected) == expected
 
 
-def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp_path):
-    """On a sample: its size is what depends on the budget."""
-    data, sizes = table(tmp_path, 20_000), []
-    for budget in ("0.1s", "3s", "60s"):
-        config, notes = filled(data, centers__budget=budget)
-        assert taken(config, {"kernel.name": "auto"} | SIMPLE) == {"kernel.name": "auto"} | SIMPLE
-        assert str(config.centers.count) in " ".join(notes)
-        sizes.append(trial_sizes(config, FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})))
-    assert sizes == sorted(sizes, key=lambda one: one.more)
-    assert sizes[-1].more > 2 * sizes[0].more
-
-
-def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
+def test_a_budget_says_how_many_and_how_large_the_trials_are_and_so_does_a_number(tmp_path):
     data = table(tmp_path, 5000)
     small, notes = filled(data, centers__budget="4s")
     larger, _ = filled(data, centers__budget="8s")
     assert 500 <= small.centers.count < larger.centers.count < 5000
     assert any("budget of 4 core seconds" in note for note in notes)
+    shape = FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})
+    assert trial_sizes(filled(data, centers__budget="60s")[0], shape).more > 2 * trial_sizes(small, shape).more
     assert filled(data, centers__count=321)[0].centers.count == 321
     assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
     assert filled(data, centers__budget="8s", solver__select="greedy:50")[0].centers.count < larger.centers.count
