@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from commands import flip
@@ -17,9 +16,7 @@ from features.tables import readers, table_source
 from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import TableRecords, take_cost
-from pipeline.errors import ConfigError, PlanError
 from pipeline.runtime import stopping
-from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
 from storage.arrays import read_arrays, write_arrays
@@ -208,21 +205,3 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
         needed.append(int(told[1]))
     assert needed[0] < 330
     assert needed[1] > needed[0] + 100
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'onehot'\}"),
-        ({"settings": {"data.drop": "zone"}, "centers": 1000}, "centers=1000: .* has 30 training rows"),
-        ({"settings": {"data.drop": "zone"}, "memory_limit": "1MiB"}, r"; use memory_limit=\d+ or more"),
-        ({"kernel": "rbf"}, r"\(kernel\): must be one of gaussian, "),
-    ],
-)
-def test_errors_in_python_speak_of_arguments(tmp_path, asked, message):
-    rows = pandas.DataFrame({"area": np.arange(40) / 7, "zone": ["a", "b"] * 20, "y": RNG.normal(size=40)})
-    rows.to_parquet(tmp_path / "rows.parquet")
-    places = {"run_dir": tmp_path / "run", "features_dir": tmp_path / "features"}
-    with pytest.raises((ConfigError, DataError, PlanError), match=message) as error:
-        run_of(tmp_path / "rows.parquet", quiet=True, **places, **asked)
-    assert "--" not in str(error.value)
