@@ -1,6 +1,6 @@
 """Small trainings of every kind and the digests of what they deliver, to see that a change of the code keeps its bits.
 
-COMMAND: python tests/model_bytes.py [--out FILE] [--compare FILE] [--only NAME,...]
+COMMAND: python tests/model_bytes.py [--out FILE] [--compare FILE] [--only NAME ...]
 
 Trains with the code of the checkout that is the working folder, so that another one is measured by this script too:
 `cd OTHER && PYTHONPATH=OTHER python THIS --out FILE`. Prints a digest for each run; FILE gets them as JSON, with the
@@ -51,9 +51,9 @@ def delivered(folder: Path, name: str) -> Facts:
 
 
 def trained(place: Path, name: str) -> Facts:
-    folder, words = place / name, TRAININGS[name].format(data=place / "data").split()
-    words += ["-q", "--workers", "2", "--features-dir", str(place / "features"), "--run-dir", str(folder)]
-    if (code := train(words)) not in (0, 3):
+    folder, common = place / name, ["-q", "--workers", "2", "--features-dir", str(place / "features")]
+    words = TRAININGS[name].format(data=place / "data").split()
+    if (code := train([*common, "--run-dir", str(folder), *words])) not in (0, 3):
         raise RuntimeError(f"exit code {code}")
     report = json.loads((folder / "report.json").read_text())
     gaps = [solve["relative_gap"] for solve in report["solves"] or ()]
@@ -113,24 +113,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE")
-    parser.add_argument("--only", metavar="NAME,...", help="these runs")
-    asked = parser.parse_args()
     known = [*TRAININGS, *ESTIMATORS]
-    names = asked.only.split(",") if asked.only else known
-    if not set(names) <= set(known):
-        parser.error(f"--only takes names of {', '.join(known)}")
+    parser.add_argument("--only", nargs="+", default=known, choices=known, metavar="NAME", help="these runs")
+    asked = parser.parse_args()
     earlier = json.loads(asked.compare.read_text()) if asked.compare else {}  # read now, if it is --out as well
     print(f"the code of {Path(str(pipeline.__file__)).parents[1]}")
     with tempfile.TemporaryDirectory(prefix="model-bytes-") as folder:
         write_tables(Path(folder) / "data")
-        facts = {name: delivered(Path(folder), name) for name in names}
+        facts = {name: delivered(Path(folder), name) for name in asked.only}
     if asked.out:
         lines = (f"{json.dumps(name)}: {json.dumps(each, sort_keys=True)}" for name, each in facts.items())
         asked.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     if not asked.compare:
         return 0
     different = {}
-    for name in names if asked.only else sorted(earlier.keys() | facts.keys()):
+    for name in asked.only if asked.only != known else sorted(earlier.keys() | facts.keys()):
         if name not in earlier or name not in facts:
             different[name] = [f"not among the runs of {asked.compare if name not in earlier else 'this script'}"]
         elif facts[name]["digest"] != earlier[name]["digest"]:

@@ -161,6 +161,7 @@ CASES = {
     "predict: a folder for an output": Case(
         "predict {words} {data} --out {folder.csv} --force", 73, "folder", {"X": X}
     ),
+    "predict: a pipe for an output": Case("predict {words} {data} --out {pipe.csv} --force", 73, "pipe", {"X": X}),
     "predict: an output in the run": Case(
         "predict {words} {data} --out {words}/b/../model/a.csv", 2, "lies in the folder of the model", {"X": X}
     ),

@@ -89,10 +89,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def wait_for(words: str, stream: io.StringIO) -> None:
-    runs.wait_until(lambda: words in stream.getvalue(), 30, stream.getvalue)
-
-
 def tell(folder: Path, stream: io.StringIO) -> None:
     """Tell of two stages, the second of which fails, while others print too."""
     with (
@@ -101,7 +97,7 @@ def tell(folder: Path, stream: io.StringIO) -> None:
         redirect_stderr(stream),
     ):
         with told.stage("statistics"), told.progress("statistics", Progress(32.0, 64.0, "rows", "residuals").text):
-            wait_for("residuals", stream)
+            runs.wait_until(lambda: "residuals" in stream.getvalue(), 30, stream.getvalue)
             told.warn("a row is odd")
             print("of others", file=sys.stderr)
         with pytest.raises(OSError, match="full"), told.stage("solve"):
