@@ -71,16 +71,14 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
     text = (run / "report.html").read_text()
     found = parsed(text)
     assert f"{100 * report['error_rate']:.2f} %" in texts(found, "b")
-    cells = [int(words) for words in texts(found, "td") if words.isdigit()]
-    matrix = [count for row in report["confusion"] for count in row]
-    starts = [k for k in range(len(cells)) if cells[k] == 0 and cells[k + 1 : k + 11] == matrix[:10]]
-    read = [cells[starts[0] + 11 * k + 1 : starts[0] + 11 * k + 11] for k in range(10)]
-    assert read == report["confusion"], "a label and its row"
+    cells = texts(found, "td")
+    counts = [words for words in cells if words.isdigit()]
+    rows = [str(number) for label, row in enumerate(report["confusion"]) for number in (label, *row)]
+    assert rows in [counts[k : k + len(rows)] for k in range(len(counts))], "a label and its row"
     for one in report["solves"]:
-        assert f"{one['objective']:.6g}" in texts(found, "td")
-        assert f"{one['relative_gap']:.1e}" in texts(found, "td")
+        assert {f"{one['objective']:.6g}", f"{one['relative_gap']:.1e}"} <= set(cells)
     for name, cost in report["stages"].items():
-        assert texts(found, "td")[texts(found, "td").index(name) + 1] == f"{cost['wall_seconds']:.2f}"
+        assert cells[cells.index(name) + 1] == f"{cost['wall_seconds']:.2f}"
     assert f"Peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB" in text
     assert (run / "config.toml").read_text().strip() in texts(found, "pre")
     assert "deskew" in text

@@ -1,8 +1,8 @@
 """One pass over the rows: whoever adds the pieces, however often it is stopped, each piece is in the sums once."""
 
 import itertools
+import math
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,8 +62,8 @@ class Counting:
     sums_bytes: int = 0
     threads_a_piece: int = 1
     counts: bool = True
-    stop_after: int | None = None
-    break_after: int | None = None
+    stop_after: float = math.inf
+    break_after: float = math.inf
     seconds: float = 0.0
     runs: list[range] = field(default_factory=list)
 
@@ -80,31 +80,26 @@ class Counting:
             yield piece, piece
 
     def open(self) -> AddPiece[Counts]:
-        return Adding(self).add
+        """Tiles of a piece are shared out by the team, each its part of eight."""
+        numbers = itertools.count(1)
 
-
-class Adding:
-    """The pass in a process. Tiles of a piece are shared out by the team, each its part of eight."""
-
-    def __init__(self, task: Counting) -> None:
-        self._task, self._lock, self._added = task, threading.Lock(), 0
-
-    def add(self, sums: Counts, piece: int, each: ForEach) -> None:
-        with self._lock:
-            self._added += 1
-            if self._task.stop_after is not None and self._added > self._task.stop_after:
+        def add(sums: Counts, piece: int, each: ForEach) -> None:
+            added = next(numbers)
+            if added > self.stop_after:
                 stopping.request("a test")
-            if self._task.break_after is not None and self._added > self._task.break_after:
+            if added > self.break_after:
                 raise InvalidDataError("broken")
-        time.sleep(self._task.seconds)
-        parts = np.zeros(WIDTH, np.int64)
+            time.sleep(self.seconds)
+            parts = np.zeros(WIDTH, np.int64)
 
-        def fill(tile: int) -> None:
-            parts[tile] += 1
+            def fill(tile: int) -> None:
+                parts[tile] += 1
 
-        each(fill, range(WIDTH))
-        assert parts.tolist() == [1] * WIDTH
-        sums.counts[piece] += 1
+            each(fill, range(WIDTH))
+            assert parts.tolist() == [1] * WIDTH
+            sums.counts[piece] += 1
+
+        return add
 
 
 def places(*threads: int) -> list[WorkerProcess]:

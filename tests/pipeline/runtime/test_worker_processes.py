@@ -13,8 +13,7 @@ from distributed import Client, Security
 from pipeline.errors import SchedulerError
 from pipeline.runtime import dask_executor
 from pipeline.runtime.open_executor import open_executor
-from pipeline.train import main
-from runs import ROOT, held_python, wait_until
+from runs import ROOT, held_python, train, wait_until
 
 
 def listening_ports() -> set[int]:
@@ -96,8 +95,8 @@ def dying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_worker_process_that_does_not_start_is_one_line(dying, tables, features, tmp_path, capfd):
     dying.touch()
-    line = [str(tables / "values.npz"), "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
-    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == 69
+    asked = ("--centers", "20", "--scheduler", "processes", "--workers", "1")
+    train(tmp_path / "run", features, *asked, dataset=tables / "values.npz", code=69)
     (told,) = capfd.readouterr().err.splitlines()
     assert "did not start" in told
     assert "--workers" in told
