@@ -48,14 +48,6 @@ def prepared(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, Feat
     return layout, shape, *build_feature_store.prepare(layout, shape, request)
 
 
-def build(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, FeatureShape, int]:
-    layout, shape, task, items = prepared(folder, request)
-    for item in items:
-        build_feature_store.build_item(task, item)
-    build_feature_store.finish(layout, shape)
-    return layout, shape, len(items)
-
-
 def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, monkeypatch):
     shape = feature_request.describe(request_for(data))
     before, store = shape.digest, shape.store
@@ -71,7 +63,10 @@ def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be
 @pytest.mark.parametrize("kind", ["store", "live", "scaled"])
 def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, kind, monkeypatch):
     request = request_for(data)
-    layout, shape, _ = build(tmp_path / "features", request)
+    layout, shape, task, items = prepared(tmp_path / "features", request)
+    for item in items:
+        build_feature_store.build_item(task, item)
+    build_feature_store.finish(layout, shape)
     features: FeatureAccess = feature_rows.live(request, shape) if kind == "live" else layout
     if kind == "scaled":
         write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})

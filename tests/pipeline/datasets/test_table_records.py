@@ -26,7 +26,6 @@ WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for 
 ENCODED = {"categorical": "onehot", "missing": "median"}
 OPTIONS = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
 SMALL = ("--scheduler", "serial", "--centers", "10", "--penalty", "1", "--sigma2", "2")
-RNG = np.random.default_rng(0)
 SIZE = "0.6666666666666666"
 
 
@@ -171,7 +170,8 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
 def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, monkeypatch, capsys):
     """It may have been another table, which is known at the end."""
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
-    np.savetxt(path := tmp_path / "t.csv", RNG.normal(size=(400, 4)), delimiter=",", header="a,b,c,y", comments="")
+    X, path = np.random.default_rng(0).normal(size=(400, 4)), tmp_path / "t.csv"
+    np.savetxt(path, X, delimiter=",", header="a,b,c,y", comments="")
     train(tmp_path / "whole", tmp_path / "f", *SMALL, dataset=path)
     written, real = list[str](), build_feature_store.build_item
 

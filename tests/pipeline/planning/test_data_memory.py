@@ -12,7 +12,6 @@ from pipeline.train import main
 from sources import write_zarr
 from storage.user_arrays import UserArray, open_user_arrays
 
-MIB = 2**20
 N, D = 60_000, 120  # 55 MiB of float64
 
 
