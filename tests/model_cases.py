@@ -14,7 +14,7 @@ WEIGHTED = "--set data.weights=w --class-weight balanced"
 DIGITS = "digits --set data.n_train=500"
 WORDS = "--set data.categorical=onehot --set data.missing=median --set data.groups=family"
 # A name and the command's words, in which {data} is the folder of the tables: those of the tests, and others.
-OF_TESTS = {name: f"{{data}}/{case.table}.npz {' '.join(case.arguments)}" for name, case in CASES.items()}
+OF_TESTS = {name: f"{{data}}/{case.table}.npz {case.words}" for name, case in CASES.items()}
 TRAININGS = OF_TESTS | {
     "images": f"{DIGITS} --centers 150",
     "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
