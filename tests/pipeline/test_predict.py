@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow.parquet
 import pytest
 import zarr
@@ -59,11 +60,9 @@ def test_tables_of_every_task_and_form(rings, task, tmp_path, monkeypatch):
     np.savez(tmp_path / "data.npz", X=X)
     write_zarr(tmp_path / "group.zarr", 64, X=X)
     zarr.create_array(tmp_path / "bare.zarr", data=X, chunks=(7, 2))
-    np.savetxt(tmp_path / "bare.csv", X, delimiter=",", fmt="%.17g", header="a,b", comments="")
-    with_target = [[*map(repr, row.tolist()), ""] for row in X]
-    (tmp_path / "target.csv").write_text("a,b,y\n" + "\n".join(",".join(row) for row in with_target) + "\n")
-    amid = [f"{a!r},text,{b!r}" for a, b in X.tolist()]
-    (tmp_path / "amid.csv").write_text("a,kind,b\n" + "\n".join(amid) + "\n")
+    frame = pandas.DataFrame({"a": X[:, 0], "kind": "text", "b": X[:, 1], "y": ""})
+    for name, columns in {"bare": ["a", "b"], "target": ["a", "b", "y"], "amid": ["a", "kind", "b"]}.items():
+        frame[columns].to_csv(tmp_path / f"{name}.csv", index=False)
     assert prediction.block_rows_for(model) < len(X) / 2
     first: list[np.ndarray] = []
     for data in ("data.npz", "group.zarr", "bare.zarr", "bare.csv", "target.csv", "amid.csv"):
