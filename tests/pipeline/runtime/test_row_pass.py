@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -180,11 +181,8 @@ def damage(first: Path, others: list[Path], how: str) -> None:
         first.write_bytes(others[0].read_bytes())  # the same pieces twice
 
 
-def full(*_: object, **__: object) -> None:
-    raise CannotWriteError("the disk is full")
-
-
-ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("write_arrays", full)}
+FULL = Mock(side_effect=CannotWriteError("the disk is full"))
+ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("write_arrays", FULL)}
 DAMAGED = ("cut", "flipped", "gone", "of another grid", "twice")
 PROCESSES = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 

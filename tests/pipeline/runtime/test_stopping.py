@@ -70,13 +70,10 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     with stopping.obeying(killed), pytest.raises(StoppedError):
         stopping.check()
     with stopping.obeying(ours):
-        for stale in (b"2\n", b"1\n", b"", b"\0\0"):
-            file.write_bytes(stale)
+        for stale in (b"2\n", b"1\n", b"", b"\0\0", None):
+            file.unlink() if stale is None else file.write_bytes(stale)
             time.sleep(stopping.LOOK_SECONDS)
             assert stopping.requested() is None
-        file.unlink()
-        time.sleep(stopping.LOOK_SECONDS)
-        assert stopping.requested() is None
         file.write_bytes(b"3\n")
         time.sleep(stopping.LOOK_SECONDS)
         assert stopping.requested() is not None
