@@ -2,21 +2,23 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, misread, text_of
+from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
 from features.errors import DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
-from features.targets import check_finite_targets, written
+from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
@@ -158,20 +160,32 @@ def numeric(values: Any, name: str) -> Any:
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
         raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
-    for column in [values[column] for column in values.columns] if is_frame(values) else [values]:
-        _check_objects(column, name, words=False)
+    if is_frame(values):
+        names = [str(column) for column in values.columns]
+        if len(set(names)) < len(names):
+            raise DataError(f"{name} has several columns of one name; rename them: {shown(names)}")
+        for column in values.columns:
+            if np.ndim(values[column]) > 1:  # as polars gives structs
+                raise DataError(f"{name}: column {column} holds lists or structs; give each place or field a column")
+            _check_objects(values[column], name, words=False)
+    else:
+        _check_objects(values, name, words=False)
     return unmasked(values)
 
 
 def given_labels(labels: Any, name: str = "y") -> Any:
     """Return labels as `unmasked`. Raises DataError where one is missing, or they are of no one type."""
-    if labels is not None:  # what needs them says so
-        _check_objects(labels, name, words=True)
-    return unmasked(labels)
+    if labels is None:  # what needs them says so
+        return None
+    _check_objects(labels, name, words=True)
+    labels = unmasked(labels)
+    array = np.asarray(labels)
+    plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array
+    return plain if plain.dtype.kind in "biuf" else labels
 
 
 def _check_objects(values: Any, name: str, *, words: bool) -> None:
-    """Raise DataError for an object that is a list, a time, or a word; `words` are of one type, and none is missing."""
+    """Raise DataError for an object that is no number, or no word where `words` are asked for, with no missing one."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -180,21 +194,31 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
         raise DataError(f"{name} holds times ({array.dtype}); {TIMES}")
     if not words:
         check_whole(array, name)
-    if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US"):
+    if array.dtype.kind not in "OTUS" or (words and array.dtype.kind in "US") or not array.ndim:
         return
     kinds = set[bool]()
     for row, cell in enumerate(array.reshape(-1).tolist()):
         is_word = isinstance(cell, str | bytes)
         kinds.add(is_word)
-        if is_word and not words:
+        told = f"such as {cell!r:.60}"
+        if is_word and words:
+            continue
+        if is_word:
             remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
-            raise DataError(f"{name} holds words, such as {cell!r:.60}; {remedy}")
-        if isinstance(cell, list | tuple | np.ndarray):
-            raise DataError(f"{name} holds lists, such as {cell!r:.60}; give each place of a list a column")
-        if any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
-            raise DataError(f"{name} holds times, such as {cell!s:.60}; {TIMES}")
-        if words and text_of(cell) is None:
-            raise DataError(f"{name}: row {row} has no label")
+            raise DataError(f"{name} holds words, {told}; {remedy if name == 'X' else 'numbers are needed'}")
+        if text_of(cell) is None:
+            if words:
+                raise DataError(f"{name}: row {row} has no label")
+            if str(cell) == "<NA>":  # of pandas, in a column of objects
+                raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
+        elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
+            raise DataError(f"{name} holds times, {told}; {TIMES}")
+        elif isinstance(cell, list | tuple | dict | np.ndarray):
+            raise DataError(f"{name} holds lists or structs, {told}; give each place or field a column")
+        elif not isinstance(cell, Real | Decimal | np.bool):
+            raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
+        elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
+            raise DataError(f"{name} holds whole numbers, {told}; {UNTOLD}")
     if words and len(kinds) > 1:
         raise DataError(f"{name} holds words and numbers; give labels of one type")
 

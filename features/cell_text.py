@@ -21,11 +21,14 @@ UNKNOWN = -1  # place of a word that is none of a list
 _MONTH = r"(jan|feb|m[aä][riy]|apr|jun|jul|aug|sep|o[ck]t|nov|de[cz])[^\W\d_]*"
 _DAYS = rf"([0-9]{{1,2}}[./-]){{2}}|[0-9]{{1,2}}[./\s-]*{_MONTH}[.,/\s-]*|{_MONTH}\s[0-9]{{1,2}},?\s"
 _CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]m)?"
-_DATE = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|[0-9]{{4}}([./-][0-9]{{1,2}}){{1,2}})([T ].*)?|{_CLOCK}"
+_MONTHS = rf"([0-9]{{1,2}}[./-]|{_MONTH}[.,/\s-]+)(19|20)[0-9]{{2}}"
+_DATE = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|{_MONTHS}|[0-9]{{4}}([./-][0-9]{{1,2}}){{1,2}})([T ].*)?|{_CLOCK}"
 _MONEY = r"((usd|eur|gbp|chf|jpy|inr|cny|rs\.?|kr\.?|us\$|[acr]\$)\s?)?"
 _UNIT = r"\s?([^\W\d_]+[23]?([/·*^.-]\s?[^\W\d_]+[23]?)?)?"
-_NUMBER = rf"{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|[+-]?0x[0-9a-f]+"
-_CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
+_NO_NUMBER = r"(?![<>≤≥]|\d+(st|nd|rd|th)$)"  # a group, or the place in an order
+_TIME_SPAN = r"(\d+\s?[^\W\d_]+[\s,]*){2,4}"  # or another quantity in several units
+_NUMBER = rf"{_NO_NUMBER}{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|{_TIME_SPAN}|[+-]?0x[0-9a-f]+"
+CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
 COMMAS, DATES = "numbers with a comma", "dates or times"
 # What words may be that are none, and what to do about it.
 _LOOKS = {
@@ -41,7 +44,7 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     """Return what most words of a column are that only look like words, what to do about it, and one of them."""
     alike = dict[str, list[str]]()
     for word in islice(words, 1000):  # which are enough to know
-        plain = "" if _CODE.fullmatch(word) else unicodedata.normalize("NFKC", word)
+        plain = "" if CODE.fullmatch(word) else unicodedata.normalize("NFKC", word)
         looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I))
         alike.setdefault(next(looks, ""), []).append(word)
     n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))

@@ -121,8 +121,17 @@ def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
     for (name, _), other in zip(parts[1:], others, strict=True):
         if other != scale and not BYTE_SCALE < other < scale:
             told = f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}"
-            raise DataError(f"{told}; give both on one scale")
+            raise DataError(f"{told}; {_one_scale(name, other, scale)}")
     return scale
+
+
+def _one_scale(name: str, own: float, scale: float) -> str:
+    """Return how images in which a value is white come to another scale."""
+    factor = (scale + 1) / (own + 1)
+    change = f"* {factor:g}" if factor > 1 else f"// {1 / factor:g}"
+    if 1 in (own, scale):
+        change = f"* {scale:g}" if own == 1 else f"/ {own:g}"
+    return f"give both on one scale: where {own:g} is white, {name} {change}"
 
 
 def scale_note(scale: float | None) -> list[str]:
@@ -141,7 +150,9 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
     if (bad := np.argwhere(~((flat >= 0) & (flat <= scale)))).size:
         row, pixel = bad[0]
         told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
-        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; give both on one scale")
+        own = next((white for white in SCALES if flat[row].max() <= white), SCALES[-1])
+        remedy = _one_scale("X", own, scale) if own > scale else "shift and divide images as those were"
+        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; {remedy}")
     return rescaled(images, scale)
 
 
@@ -158,4 +169,6 @@ def check_scale(images: np.ndarray, scale: float) -> None:
     largest, is_byte = float(images.max(initial=0)), images.dtype == np.uint8
     if scale > BYTE_SCALE if is_byte else 0 < largest <= scale / BYTE_SCALE:
         told = "are bytes" if is_byte else f"have pixels up to {largest:g}"
-        raise DataError(f"images {told}, and those trained on are from 0 to {scale:g}; give both on one scale")
+        own = BYTE_SCALE if is_byte else next(white for white in SCALES if largest <= white)
+        told = f"images {told}, and those trained on are from 0 to {scale:g}"
+        raise DataError(f"{told}; {_one_scale('X', own, scale)}")

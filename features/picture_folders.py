@@ -70,8 +70,10 @@ def part_folders(folder: Path) -> dict[str, Path]:
     if "train" not in inner or not any(_folders_in(inner["train"])):
         return {}
     if more := sorted(inner.keys() - set(PARTS)):
-        told = f"has the folder {more[0]} beside train; name the folders of the two parts"
-        raise DataError(f"{folder}: {told}, such as {folder}/train `data.test={folder}/{more[0]}`")
+        told = f"has the folder {more[0]} beside {' and '.join(sorted(set(PARTS) & inner.keys(), reverse=True))}"
+        test = "test" if "test" in inner else more[0]
+        remedy = f"name the folders of the two parts, such as {folder}/train `data.test={folder}/{test}`"
+        raise DataError(f"{folder}: {told}; {remedy}")
     return inner
 
 

@@ -33,11 +33,13 @@ from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFI
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
 from features.source import PARTS, Keeper, Part, Source, SourceSpec, Tick
+from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
 LARGEST_SIDE = 128  # pixels, where no size is asked for
 MOST_PIXELS, MOST_FILE_BYTES = 1 << 26, 1 << 28  # of one picture
 LARGE_BYTES = 1 << 25  # what is larger while it is decoded is decoded alone
+GAP_BYTES = 512  # A block of a disk; pictures of one colour may have as many zeros in a row.
 BLOCK_BYTES = 4 << 20  # of pixels that are decoded at once
 TOGETHER = 32  # pictures that a thread decodes in one go
 THREADS = min(4, len(os.sched_getaffinity(0)))
@@ -48,11 +50,15 @@ _alone = Lock()
 
 
 class Decoded(NamedTuple):
-    """A picture: pixels (H, W) or (H, W, 3) u1, the sha256 (4,) u8 of its file, and what decoding took in bytes."""
+    """A picture: pixels (H, W) or (H, W, 3) u1, the sha256 (4,) u8 of its file, and what decoding took in bytes.
+
+    has_gap: whether zeros stand in a row in a JPEG, as where a block of a disk was lost.
+    """
 
     pixels: NDArray[np.uint8]
     sha256: NDArray[np.uint64]
     n_bytes: int
+    has_gap: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,6 @@ class Decoder:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the pixels of a picture."""
         return (*self.size, 3) if self.colour else self.size
 
     def read(self, path: Path) -> Decoded:
@@ -86,13 +91,15 @@ class Decoder:
         picture, mode = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
-        if picture.format in ("JPEG", "MPO") and content.find(_END, content.rfind(_SCAN)) < 0:
+        is_jpeg, scan = picture.format in ("JPEG", "MPO"), content.rfind(_SCAN)
+        if is_jpeg and content.find(_END, scan) < 0:
             raise DataError("ends before its last pixel; copy it again")
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
-        return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes)
+        has_gap = is_jpeg and content.find(bytes(GAP_BYTES), scan) >= 0
+        return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes, has_gap)
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
         """Return the pixels (H, W), or (H, W, 3) in colour, of an opened picture."""
@@ -157,26 +164,18 @@ def _pool(_: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, eq=False)
 class ReadPictures:
-    """What the first reading of a folder found.
+    """What the first reading of a folder found."""
 
-    names (n,) text: of its pictures, in it; checks (n,) u8: the first number of the sha256 of each
-    keys (n,) u8: of the pixels; shape: of each, (height, width) or (height, width, 3)
-    scale: what is white in those with more than 8 bits, else 255
-    sha256: of names, files and pixels; decoding_bytes: of the largest picture
-    notes: what was passed over, and how they were resized
-    """
-
-    names: NDArray[Any]
-    checks: NDArray[np.uint64]
-    keys: RowKeys
-    shape: tuple[int, ...]
-    scale: float
-    sha256: str
-    decoding_bytes: int
-    notes: tuple[str, ...]
+    names: NDArray[Any]  # (n,) text: of its pictures, in it
+    checks: NDArray[np.uint64]  # (n,): the first number of the sha256 of each
+    keys: RowKeys  # (n,) of the pixels
+    shape: tuple[int, ...]  # of each, (height, width) or (height, width, 3)
+    scale: float  # what is white in those with more than 8 bits, else 255
+    sha256: str  # of names, files and pixels
+    decoding_bytes: int  # of the largest picture
+    notes: tuple[str, ...]  # what was passed over, and how they were resized
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return arrays that `from_arrays` reads."""
         record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes", "notes")}
         record["names"] = self.names.tolist()
         of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
@@ -258,6 +257,7 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
+    check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
@@ -338,6 +338,7 @@ def decode_all(
 ) -> ReadPictures:
     """Return what pictures are; DataError with all that cannot be read, which `skip_bad` leaves out, with a note."""
     paths, names, bad = [folder / name for name in listed], list[str](), dict[str, list[str]]()
+    gaps = list[str]()
     read, digest, keys = list[tuple[np.uint64, int]](), hashlib.sha256(), list[RowKeys]()
     together = max(1, BLOCK_BYTES // math.prod(decoder.shape))
     for begin in range(0, len(paths), together):
@@ -347,6 +348,7 @@ def decode_all(
                 bad.setdefault(found, []).append(str(paths[k]))
                 continue
             names.append(listed[k])
+            gaps += [listed[k]] if found.has_gap else []
             read.append((found.sha256[0], found.n_bytes))
             pixels.append(found.pixels)
             digest.update(f"{names[-1]}\0".encode() + found.sha256.tobytes() + found.pixels.tobytes())
@@ -357,10 +359,14 @@ def decode_all(
     if bad and not (skip_bad and names):
         remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
-    note = f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"
+    notes = [f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"] if bad else []
+    if gaps:
+        notes.append(
+            f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
+        )
     checks, n_bytes = zip(*read, strict=True)
-    arrays, notes = (texts(names), np.array(checks, np.uint64), np.concatenate(keys)), (note,) if bad else ()
-    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes)
+    arrays = texts(names), np.array(checks, np.uint64), np.concatenate(keys)
+    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), tuple(notes))
 
 
 class Look(NamedTuple):

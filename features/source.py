@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from features.cell_text import MOST_CATEGORIES
-from features.errors import DataError
 from features.row_draws import RowKeys
 from features.tables.encoding import TableEncoding
 
@@ -19,45 +18,31 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """What to read; picklable and JSON-able. What is not named here is as the setting data.NAME, in its range.
+    """What to read; picklable and JSON-able. What has no comment here is as the setting data.NAME, in its range."""
 
-    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
-    data_dir : folder that holds the files of a published data set, or a folder of its name with them
-    n_train : of `sinc` how many rows to generate; of others, how many training rows to take, by the seed
-    target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
-    header, decimal : tables of text: whether they begin with the names of their columns; a point or a comma
-    categorical, missing, categories : tables: how cells become numbers, see `features.tables.encoding`
-    standardise : None: False for images and `sinc`, True for tables
-    size : HEIGHTxWIDTH that pictures get; None: their median
-    skip_bad : whether pictures that cannot be read are left out
-    seed : of the split, of the order from which n_train takes, and of what is generated
-    copies, deform : rows that each training image becomes, see `features.deformed_copies`
-    kept : the folder of what was found in tables and pictures; None: tables are read into memory
-    """
-
-    dataset: str
-    data_dir: str | None = None
-    n_train: int | None = None
+    dataset: str  # one of `NAMED`, or a path: a folder in MNIST's IDX layout, an npz file, a table or a zarr store
+    data_dir: str | None = None  # folder with the files of a published data set, or with a folder of its name
+    n_train: int | None = None  # rows of `sinc` to generate; of others, training rows to take, by the seed
     test: str | None = None
     test_fraction: float = 0.25
-    target: str | None = None
+    target: str | None = None  # a column of a table by name or position, or the key of an array
     weights: str | None = None
-    groups: str | None = None
+    groups: str | None = None  # no group is in both parts
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] | None = None
-    header: bool = True
-    decimal: str = "."
-    categorical: str | None = None
+    header: bool = True  # whether texts begin with the names of their columns
+    decimal: str = "."  # what stands before decimals in texts
+    categorical: str | None = None  # how cells become numbers, see `features.tables.encoding`
     missing: str | None = None
     categories: int = MOST_CATEGORIES
     task: str | None = None
-    standardise: bool | None = None
-    size: str | None = None
-    skip_bad: bool = False
-    seed: int = 0
-    copies: int = 1
+    standardise: bool | None = None  # None: False for images and `sinc`, True for tables
+    size: str | None = None  # HEIGHTxWIDTH that pictures get; None: their median
+    skip_bad: bool = False  # whether pictures that cannot be read are left out
+    seed: int = 0  # of the split, of the order from which n_train takes, and of what is generated
+    copies: int = 1  # rows that each training image becomes, see `features.deformed_copies`
     deform: str | None = None
-    kept: str | None = None
+    kept: str | None = None  # the folder of what was found in tables and pictures; None: tables are read into memory
 
 
 Tick = Callable[[int], None]  # told how many more rows were read
@@ -94,18 +79,14 @@ class RowArray(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the table that a model was trained on, by their names; () where its inputs have none.
-
-    header: whether texts begin with the names, else these are f0, f1, … . encoding: how cells become inputs, None for
-    numbers alone. decimal: what stands before the decimals in texts, a point or a comma.
-    """
+    """The columns of the table that a model was trained on, by their names; () where its inputs have none."""
 
     inputs: tuple[str, ...]
     target: str | None = None
-    header: bool = True
+    header: bool = True  # whether texts begin with the names, else these are f0, f1, …
     weights: str | None = None
     groups: str | None = None
-    encoding: TableEncoding | None = None
+    encoding: TableEncoding | None = None  # how cells become inputs; None for numbers alone
     decimal: str = "."
 
     def described(self) -> dict[str, Any]:
@@ -117,16 +98,10 @@ class Columns:
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> "Columns":
-        """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
-        inputs, encoding = described["inputs"], described["encoding"]
-        names = [described[name] for name in ("target", "weights", "groups")]
-        are_names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
-        if not are_names or not all(isinstance(name, str | None) for name in names):
-            raise DataError(f"columns are {described!r:.60}, expected names")
-        if type(described["header"]) is not bool or described.get("decimal", ".") not in (".", ","):
-            raise DataError(f"columns are {described!r:.60}, expected true or false for header, . or , for decimal")
+        """Return the columns that `described` made."""
+        encoding = described["encoding"]
         known = None if encoding is None else TableEncoding.from_description(encoding)
-        return cls(**{**described, "inputs": tuple(inputs), "encoding": known})
+        return cls(**{**described, "inputs": tuple(described["inputs"]), "encoding": known})
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -157,47 +132,31 @@ class LearnedRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
-
-    classes : sorted labels as Python scalars; () for regression
-    input_shape : of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables; input_dtype : as they are read
-    image_scale : what is white in images as they were given, which are read as bytes; None for other inputs
-    standardise : whether inputs are to be z-scored with the statistics of the training part
-    identity : all that determines what `read` returns, as JSON-able values; no path, no time
-    targets : part → targets (n,): int64 indices into `classes`, or float64 for regression
-    weights : part → weights (n,) f8 above 0 of its rows; None where they count 1 each
-    file_rows : part → numbers (n,) i8 of its rows in the data as given; None where these are all
-    groups : keys (n,) u8 of the groups of the training rows (`features.row_draws`); None where they have none
-    row_keys : returns the keys of training rows, from a first one to before another; None: inputs have to be read
-    columns : the columns of the file that the inputs are from; None where it is no table
-    notes : what was assumed when the data were read, a line each: header, target column, classes
-    file_names : part → names (n,) text of the files that a row is each, in the order of the data as given; or None
-    learned : returns the rows that moments are fitted to; None: all training rows
-    in_order : yields (part, first row in it, inputs) of all rows as the files have them; None where rows are read in
-        any order, at no cost
-    """
+    """Examples with a task and a train/test split, read by row blocks; safe to read from several threads."""
 
     name: str  # short, never a path
     task: str
-    classes: tuple
+    classes: tuple  # sorted labels as Python scalars; () for regression
     n_train: int
     n_test: int
-    input_shape: tuple[int, ...]
-    input_dtype: str
-    standardise: bool
+    input_shape: tuple[int, ...]  # of one input: (H, W) of images, (H, W, 3) in colour, (d,) of tables
+    input_dtype: str  # as inputs are read
+    standardise: bool  # whether inputs are to be z-scored with the statistics of the training part
     read_rows: Callable[[Part, int, int], np.ndarray]
-    targets: Mapping[Part, np.ndarray]
-    identity: dict[str, Any]
-    weights: Mapping[Part, np.ndarray | None]
-    file_rows: Mapping[Part, np.ndarray | None]
-    groups: np.ndarray | None = None
-    row_keys: Callable[[int, int], RowKeys] | None = None
-    columns: Columns | None = None
-    notes: tuple[str, ...] = ()
-    file_names: Mapping[Part, np.ndarray] | None = None
+    targets: Mapping[Part, np.ndarray]  # (n,): int64 indices into `classes`, or float64 for regression
+    identity: dict[str, Any]  # all that determines what `read` returns, as JSON-able values; no path, no time
+    weights: Mapping[Part, np.ndarray | None]  # (n,) f8 above 0; None where rows count 1 each
+    file_rows: Mapping[Part, np.ndarray | None]  # (n,) i8: its rows in the data as given; None where these are all
+    groups: np.ndarray | None = None  # (n,) u8: keys of the groups of training rows, see `features.row_draws`
+    row_keys: Callable[[int, int], RowKeys] | None = None  # of training rows; None: inputs have to be read
+    columns: Columns | None = None  # of the file that the inputs are from; None where it is no table
+    notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
+    warnings: tuple[str, ...] = ()  # what makes errors doubtful: columns that number the rows
+    file_names: Mapping[Part, np.ndarray] | None = None  # (n,) text: files that a row is each, as the data have them
     memory: SourceMemory = SourceMemory()
-    image_scale: float | None = None
-    learned: Callable[[], LearnedRows] | None = None
+    image_scale: float | None = None  # what is white in images as they were given; None for other inputs
+    learned: Callable[[], LearnedRows] | None = None  # returns the rows that moments are fitted to; None: all
+    # Yields (part, first row in it, inputs) of all rows as the files have them; None: any order costs nothing more.
     in_order: Callable[[], Iterator[tuple[Part, int, np.ndarray]]] | None = None
 
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -203,7 +203,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     if arguments.dry_run:
         prepared = prepare()
         lines = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
-        print("\n".join([*map(configuration.in_options, prepared.notes), *lines]))
+        told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
+        print("\n".join([*map(configuration.in_options, told), *lines]))
         return None
     with stopping.limited(config.resources.time_limit), run_folder.held(root, stored) as layout:
         try:
@@ -267,7 +268,8 @@ def _run(
             for note in (*read.notes, *prepared.notes):
                 events.log(note)
             started = run_folder.read_environment(layout)["environment"]
-            for warning in run_folder.environment_warnings(started, run_folder.environment()):
+            changes = run_folder.environment_warnings(started, run_folder.environment())
+            for warning in (*prepared.warnings, *changes):
                 events.warn(warning)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])

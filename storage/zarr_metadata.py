@@ -22,9 +22,10 @@ FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "ui
 TEXT_DTYPES = ("string", "fixed_length_utf32", "null_terminated_bytes")
 COMPRESSORS = ("zstd", "gzip", "blosc")
 FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
-# Attributes of the CF conventions by which stored numbers stand for others: packed data, missing data, valid ranges.
+# Attributes by which stored numbers stand for others, in small letters: those of the CF conventions for packed data,
+# missing data and valid ranges, and those of GDAL.
 CHANGING_ATTRIBUTES = {
-    *("scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value"),
+    *("scale_factor", "add_offset", "scale", "offset", "_unsigned", "_fillvalue", "missing_value"),
     *("valid_min", "valid_max", "valid_range", "calendar", "compress"),
 }
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -127,8 +128,9 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
             raise invalid(where, f"codec {name!r} is not one of {', '.join(FOREIGN_CODECS)}; rewrite it with one")
     attributes = node.get("attributes")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
-        is_gap = name in ("_FillValue", "missing_value") and _is_nan(value)
-        if " since " in str(value) if name == "units" else name in CHANGING_ATTRIBUTES and not is_gap:
+        key = name.lower()
+        is_gap = key in ("_fillvalue", "missing_value") and _is_nan(value)
+        if " since " in str(value) if key == "units" else key in CHANGING_ATTRIBUTES and not is_gap:
             found = f"its attribute {name} ({str(value)[:60]!r}) gives its numbers another meaning"
             raise invalid(where, f"{found}; write the values that are meant, without the attribute")
 

@@ -22,7 +22,10 @@ _NEEDLESS_ZEROS = pyarrow.array([f"0{digit}" for digit in range(10)])
 
 
 def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
-    """Return the cells of a column as a csv would hold them, without blanks around them; null for a missing one."""
+    """Return the cells of a column as a csv would hold them, without blanks around them; null for a missing one.
+
+    Accents are parts of their letters (NFC), however they were written.
+    """
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if types.is_boolean(values.type):
@@ -30,6 +33,8 @@ def texts_of(values: "pyarrow.Array") -> "pyarrow.Array":
     if types.is_timestamp(values.type):  # in UTC, whatever zones this machine knows
         values = values.cast(pyarrow.timestamp(values.type.unit))
     texts = compute.utf8_trim_whitespace(values.cast(pyarrow.string()))
+    if not compute.all(compute.string_is_ascii(texts)).as_py():
+        texts = compute.utf8_normalize(texts, form="NFC")
     return compute.if_else(compute.is_in(texts, value_set=_NULLS), pyarrow.scalar(None, pyarrow.string()), texts)
 
 
@@ -59,7 +64,7 @@ def long_numbers(values: "pyarrow.Array", read: NDArray[np.float64]) -> NDArray[
     long = np.abs(read) >= LARGEST_WHOLE
     if not long.any() or types.is_floating(values.type):
         return np.zeros(len(read), bool)
-    whole = compute.match_substring_regex(texts_of(values), "^[+-]?[0-9]+$").fill_null(False)
+    whole = compute.match_substring_regex(texts_of(values), r"^[+-]?[0-9]+(\.0*)?$").fill_null(False)
     return long & whole.to_numpy(zero_copy_only=False)
 
 
@@ -120,7 +125,8 @@ def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Cal
     looks = misread(itertools.compress(listed, np.isnan(values).tolist()))
     if looks is not None and (task is None or looks[0].startswith(DATES)):
         may_be_classes = len(listed) <= MOST_TABLE_CLASSES and not looks[0].startswith(DATES)
-        classes = "; if these are classes, give `data.task=multiclass`" if may_be_classes else ""
+        task = "binary" if len(listed) == 2 else "multiclass"
+        classes = f"; if these are classes, give `data.task={task}`" if may_be_classes else ""
         example = told(listed.index(looks[2]))
         raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
     if ends := next((text for text in listed if text.endswith("\0")), None):

@@ -29,7 +29,6 @@ class TableLayout:
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the inputs."""
         return [self.names[place] for place in self.inputs]
 
     def without(self, left_out: Collection[int]) -> "TableLayout":
@@ -37,7 +36,6 @@ class TableLayout:
         return replace(self, inputs=tuple(place for k, place in enumerate(self.inputs) if k not in left_out))
 
     def title(self, place: int) -> str:
-        """Return what messages call a column."""
         return title_of(self.names[place], place)
 
 

@@ -19,11 +19,15 @@ _MAY_BE_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 
 
 class PointsOfThree:
-    """Columns at some places, in files that semicolons separate, whose points have three digits behind them each."""
+    """Columns at some places of a csv, whose decimal points or commas have three digits behind them each.
+
+    Where a point stands before decimals, only those of files that semicolons separate.
+    """
 
     def __init__(self, table: Table, places: Iterable[int | None]) -> None:
         first = table.parts[0]
-        can_be = isinstance(first, CsvFile) and first.separator == ";" and first.decimal == "."
+        self._marks = "commas" if isinstance(first, CsvFile) and first.decimal == "," else "points"
+        can_be = isinstance(first, CsvFile) and (first.separator == ";" or first.decimal == ",")
         self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
 
     def add(self, batch: Batch) -> None:
@@ -39,7 +43,7 @@ class PointsOfThree:
     def notes(self, layout: TableLayout) -> tuple[str, ...]:
         """Return a note of such columns, if there are any."""
         columns = [layout.title(place) for place, is_seen in self._seen.items() if is_seen]
-        told = "points are decimal ones, with three digits behind each"
+        told = f"{self._marks} are decimal ones, with three digits behind each"
         return (f"{told}; take them out where they stand between thousands: {shown(columns)}",) if columns else ()
 
 

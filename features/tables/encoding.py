@@ -23,16 +23,12 @@ ONE_HOT = "onehot"
 
 @dataclass(frozen=True)
 class EncodingRequest:
-    """Which encoding was asked for.
+    """Which encoding was asked for."""
 
-    words: whether columns of words are encoded, one-hot; columns: those that are, though they hold numbers; missing:
-    how missing cells are filled, None: not at all; most: the most categories of a column.
-    """
-
-    words: bool = False
-    columns: tuple[str, ...] = ()
-    missing: str | None = None
-    most: int = MOST_CATEGORIES
+    words: bool = False  # whether columns of words are encoded, one-hot
+    columns: tuple[str, ...] = ()  # those that are, though they hold numbers
+    missing: str | None = None  # how missing cells are filled; None: not at all
+    most: int = MOST_CATEGORIES  # the most categories of a column
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None, most: int = MOST_CATEGORIES) -> "EncodingRequest":
@@ -48,20 +44,15 @@ class EncodingRequest:
 
 @dataclass(frozen=True)
 class ColumnEncoding:
-    """How the codes of one column become inputs.
-
-    words: the sorted categories, each of which is an input; None for a column of numbers, of which `fill` is the value
-    of a missing cell. indicator: whether one more input marks missing cells.
-    """
+    """How the codes of one column become inputs."""
 
     name: str
-    words: tuple[str, ...] | None
-    fill: float
-    indicator: bool
+    words: tuple[str, ...] | None  # the sorted categories, each of which is an input; None for a column of numbers
+    fill: float  # the value of a missing cell of numbers
+    indicator: bool  # whether one more input marks missing cells
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs."""
         words = (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
@@ -92,7 +83,6 @@ class TableEncoding:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Names of all inputs."""
         return tuple(name for column in self.columns for name in column.inputs)
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
@@ -105,12 +95,10 @@ class TableEncoding:
         return {name: int(np.count_nonzero(codes[:, k] == UNKNOWN)) for k, name in columns}
 
     def described(self) -> dict[str, Any]:
-        """Return the encoding as JSON-able values."""
         columns = [{**asdict(column), "words": column.words and list(column.words)} for column in self.columns]
         return {"columns": columns, "missing": self.missing}
 
     def digest(self) -> str:
-        """Return the sha256 of the encoding."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     @classmethod

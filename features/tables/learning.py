@@ -14,6 +14,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from features.cell_text import (
+    CODE,
     COMMAS,
     DATES,
     UNKNOWN,
@@ -35,6 +36,7 @@ from features.tables.readers import Batch
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
+LEAST_REPEATED = 10  # Rows for each category, on average; of fewer little is learned.
 MOST_WORDS = 1000  # Words of a column that are counted; a column that is refused may have a million.
 MOST_WORD_CHARACTERS = 200  # A longer cell is a text, of which nothing is learned.
 NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite", "long"
@@ -42,21 +44,16 @@ NUMBER, WORD, MISSING, INFINITE, LONG = "number", "word", "missing", "infinite",
 
 @dataclass
 class _Column:
-    """What was seen of a column: its words in the order of their first rows, None for numbers.
-
-    named: whether it was asked for as categories, so that its numbers are words. place: among all columns. longest: the
-    characters of its longest word. rows: the first of each word. counts, first: of the cells of a kind, how many there
-    are and the first one.
-    """
+    """What was seen of a column."""
 
     name: str
-    words: dict[str, int] | None = None
-    named: bool = False
-    place: int = 0
-    longest: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)
-    rows: list[Batch] = field(default_factory=list)
+    words: dict[str, int] | None = None  # in the order of their first rows; None for numbers
+    named: bool = False  # whether it was asked for as categories, so that its numbers are words
+    place: int = 0  # among all columns
+    longest: int = 0  # characters of its longest word
+    counts: Counter[str] = field(default_factory=Counter)  # cells of each kind
+    first: dict[str, tuple[str, Batch]] = field(default_factory=dict)  # the first cell of each kind
+    rows: list[Batch] = field(default_factory=list)  # the first row of each word
 
     def read(self, batch: Batch, values: "pyarrow.Array") -> NDArray[np.float64]:
         if self.words is not None:
@@ -134,7 +131,6 @@ class Learner:
 
     @property
     def words(self) -> list[dict[str, int] | None]:
-        """The words of each column and their codes; None for a column of numbers."""
         return [column.words for column in self._columns]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
@@ -173,6 +169,7 @@ class Learner:
     def _fault(self, column: _Column, n_rows: int, example: Callable[[str], str]) -> str | None:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
         words = column.words or {}
+        as_words = setting("data.categorical", f"{ONE_HOT}:{names_text([column.name])}")
         looks = misread(words)
         if column.named and looks is not None and not looks[0].startswith(DATES):
             looks = None
@@ -182,14 +179,18 @@ class Learner:
             return f"{column.counts[INFINITE]} infinite{example(INFINITE)}"
         if column.counts[LONG]:
             told = f"whole numbers above 2^53{example(LONG)}, which float64 does not tell apart"
-            return f"{told}; if they are names, {setting('data.categorical', f'{ONE_HOT}:{names_text([column.name])}')}"
+            return f"{told}; if they are names, {as_words}"
         if looks is not None:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
-            return f"{looks[0]}{at}, {looks[1]}"
+            told = f"{looks[0]}{at}, {looks[1]}"
+            repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
+            may_be_named = repeat and not looks[0].startswith(DATES)
+            return f"{told}, or if they are categories, {as_words}" if may_be_named else told
         if words and NUMBER in column.first:
             numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
-            return f"{told}, {numbered} is a number" if numbered else told
+            told = f"{told}, {numbered} is a number" if numbered else told
+            return f"{told}; if they are names, {as_words}" if all(map(CODE.fullmatch, words)) else told
         if column.longest > MOST_WORD_CHARACTERS:
             return f"texts of up to {column.longest} characters{example(WORD)}"
         if len(words) > MOST_WORDS:
@@ -198,7 +199,8 @@ class Learner:
             return f"{len(words)} words, another one in each row{example(WORD)}"
         if len(words) > self._asked.most:
             told = f"{len(words)} words{example(WORD)}, more than {self._asked.most}"
-            return f"{told}; {setting('data.categories', str(len(words)))} takes them"
+            more = setting("data.categories", str(len(words)))
+            return f"{told}; {more} takes them" if len(words) <= n_rows // LEAST_REPEATED else told
         if (twice := of_one_value(map(value_of, words))) is not None:
             both = [f"{[*words][k][:40]!r} in {column.rows[k].place(0)}" for k in twice]
             return f"{' and '.join(both)} are one value, write it in one way"

@@ -10,12 +10,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
@@ -106,7 +107,6 @@ class CsvFile:
 
     @property
     def separator(self) -> str:
-        """What separates the cells."""
         return self._first[0]
 
     @cached_property
@@ -150,7 +150,7 @@ class CsvFile:
         for number in count(1):
             line = stream.readline(MOST_LINE_BYTES)
             if len(line) == MOST_LINE_BYTES:
-                raise DataError(f"{self.path}: line {number} is longer than {MOST_LINE_BYTES} bytes")
+                raise DataError(f"{self.path}: line {number} has over {MOST_LINE_BYTES} bytes; leave long texts out")
             text = line.removeprefix(_BYTE_ORDER_MARK)
             if text.strip():
                 yield _decoded(self.path, text, number)
@@ -158,7 +158,6 @@ class CsvFile:
                 return
 
     def count_rows(self) -> int:
-        """Return the number of rows, in one reading."""
         return sum(batch.n_rows for batch in self.batches((0,)))
 
     def reading_bytes(self) -> int:
@@ -282,10 +281,13 @@ class CsvFile:
 
 
 def _rows_without_cells(read: "pyarrow.RecordBatch") -> list[int]:
-    if read.num_columns == 1 or not all(column.null_count for column in read.columns):
-        return []
-    empty = reduce(compute.and_, (column.is_null() for column in read.columns))
-    return compute.indices_nonzero(empty).to_pylist()
+    """Return the rows of several columns that have nothing but blanks in them."""
+    rows = pyarrow.array(np.arange(read.num_rows if read.num_columns > 1 else 0))
+    for column in read.columns:
+        if not len(rows):
+            break
+        rows = rows.filter(compute.match_substring_regex(column.take(rows), r"^\s*$").fill_null(True))
+    return rows.to_pylist()
 
 
 def _decoded(path: Path, data: bytes, line: int) -> str:
@@ -328,7 +330,6 @@ class ParquetFile:
         self.path = path
 
     def names(self) -> list[str]:
-        """Return the names of the columns. Raises DataError where the file is damaged."""
         return [normal_name(name) for name in self._facts[0].names]
 
     @property
@@ -342,7 +343,6 @@ class ParquetFile:
         return self._facts[0].metadata
 
     def count_rows(self) -> int:
-        """Return the number of rows that the footer promises."""
         return self._facts[1]
 
     def reading_bytes(self) -> int:
@@ -431,7 +431,8 @@ class Table:
         if twice is not None:
             places = " and ".join(str(place) for place, name in enumerate(names) if name == twice)
             fault = f"are called {twice!r}, blanks and Unicode forms aside" if twice else "have no name"
-            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; give each its own name, or delete it")
+            remedy = "give each its own name, or delete it (or a title above the names)"
+            raise DataError(f"{self.parts[0].path}: columns {places} {fault}; {remedy}")
         if unreadable := next(filter(has_controls, names), None):
             raise DataError(f"{self.path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
         return names
@@ -448,7 +449,6 @@ class Table:
         return frozenset(place for place, name in enumerate(self.names) if _NO_NAME.fullmatch(name))
 
     def count_rows(self) -> int:
-        """Return the number of rows of all files; one reading of those without a footer."""
         return sum(part.count_rows() for part in self.parts if _names_of(part))
 
     def files_told(self) -> str:

@@ -1,64 +1,127 @@
-"""Which columns of a table number its rows: found in one reading, by batches of any size, in one file or several.
+"""Which columns of a table number its rows, and by which it is only sorted: told by the order of rows that were read.
 
-Numbers of rows, with gaps or without, and times of entry differ in all rows of a file, and rise or fall from row to
-row. Of n rows in a random order, a column without ties does that by chance once in n!/2, so that 10 rows are enough
-for one column, and 13 for a thousand of them (`CHANCE`). Times and positions by which a table was sorted look the same.
-Nothing that is in the order of the rows alone helps to predict rows that are in none.
+Numbers of rows and times of entry rise or fall from row to row of a file, with gaps or without. Of n rows in a random
+order, a column does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of
+them (`CHANCE`). Some steps back are rows that were swapped, or put behind the others. A column of which most values
+come several times is one by which the rows were sorted, or the time of a day. What is in the order of the rows alone
+helps to predict no row that is not among them.
 """
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.cell_text import names_text, setting, shown
 from features.tables.encoding import Words
 
-CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that numbers them
+CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
+STEPS_BACK = 2  # of rows that were swapped or added; more are
+BACK_SHARE = 0.01  # of all steps
+LEAST_DIFFERENT = 2 / 3  # of the values of a column that numbers the rows
+LEAST_COUNTED = 10  # Rows; fewer may count up by chance.
+MOST_REPEATED = 20  # Columns of which a warning repeats all names.
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr)?")  # as pandas and polars call a column that counts the rows
 
 
-class RowNumbers:
-    """What is known of each column so far: those that are `named` are none; missing cells are passed over."""
+@dataclass(frozen=True)
+class RowOrder:
+    """The columns that the rows are in the order of, by their places among `names`."""
 
-    def __init__(self, names: Sequence[str], named: Collection[str] = ()) -> None:
-        self._names = names
-        self._rises = np.array([name not in named for name in names])
-        self._falls = self._rises.copy()
-        self._counts = np.array([name not in named and bool(COUNTERS.fullmatch(name)) for name in names])
-        self._log_orders = np.zeros(len(names))  # of as many values in each file
-        self._last, self._n_values = np.full(len(names), np.nan), np.zeros(len(names), np.int64)  # of the file
-        self._path: Path | None = None
+    names: Sequence[str]
+    left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
+    kept: tuple[int, ...] = ()  # such ones that are, as there are no others
+    sorting: tuple[int, ...] = ()  # those that never fall, or never rise, but have most values several times
 
-    def add(self, path: Path, codes: NDArray[np.float64]) -> None:
-        """See the codes (rows, columns) of a batch of a file, which follows those of the last one."""
-        if self._path is None:
-            self._counts &= np.isin(codes[0], (0, 1))
-        if self._path != path:
-            self._path, self._last[:], self._n_values[:] = path, np.nan, 0
-        for k in np.flatnonzero(self._rises | self._falls).tolist():
-            values = codes[~np.isnan(codes[:, k]), k]
-            if not len(values):
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        words: Words,
+        codes: NDArray[np.float64],
+        starts: NDArray[np.int64],
+        named: Collection[str] = (),
+    ) -> "RowOrder":
+        """Return what codes (n, columns) of rows show, which are in their order, in one file or several.
+
+        words: those of each column, None for numbers, which alone number rows; starts: the first row of each file;
+        named: columns that were asked for, which are inputs whatever they hold.
+        """
+        numbering, counting, sorting = list[int](), list[int](), list[int]()
+        for k, name in enumerate(names):
+            if words[k] is not None or name in named:
                 continue
-            n_before, n_values = int(self._n_values[k]), int(self._n_values[k]) + len(values)
-            before = np.append(self._last[k] if n_before else values[:0], values[:-1])
-            after = values[len(values) - len(before) :]
-            self._rises[k] &= (after > before).all()
-            self._falls[k] &= (after < before).all()
-            self._counts[k] &= (after == before + 1).all()
-            self._log_orders[k] += math.lgamma(n_values + 1) - math.lgamma(n_before + 1)
-            self._last[k], self._n_values[k] = values[-1], n_values
+            files = [values[~np.isnan(values)] for values in np.split(codes[:, k], starts[1:])]
+            if COUNTERS.fullmatch(name) and _counts(files):
+                counting.append(k)
+            elif _are_in_order(files, len(names)):
+                share = sum(len(np.unique(values)) for values in files) / sum(map(len, files))
+                if share >= LEAST_DIFFERENT:
+                    numbering.append(k)
+                elif not _steps_back(files):
+                    sorting.append(k)
+        found = sorted(counting + numbering)
+        left_out = found if len(found) < len(names) else counting if len(counting) < len(names) else []
+        kept = [k for k in found if k not in left_out]
+        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(sorting))
 
-    def found(self, words: Words) -> list[int]:
-        """Return the columns that number the rows; words: those of each column, None for numbers, which alone do."""
-        least = math.log(2 * len(self._names) / CHANCE)
-        likely = (self._rises | self._falls) & (self._counts | (self._log_orders > least))
-        return [k for k in np.flatnonzero(likely).tolist() if words[k] is None]
+    def warnings(self, titles: Sequence[str]) -> Iterator[str]:
+        """Yield what a user should know of them; titles: what each of `names` is called for people."""
+        left_out, kept, sorting = (
+            shown(titles[k] for k in places) for places in (self.left_out, self.kept, self.sorting)
+        )
+        what = "from row to row, as numbers and times of rows do"
+        if left_out:
+            few = len(self.names) <= MOST_REPEATED
+            remedy = setting("data.columns", names_text(self.names)) if few else "`data.columns` with all inputs"
+            use = f"if the table is only sorted by one of them, use it with {remedy}"
+            yield f"left out, as they rise or fall {what}: {left_out}; {use}"
+        if kept:
+            use = "they are used, as there are no others; if they number the rows, errors of other rows are unknown"
+            yield f"inputs that rise or fall {what}: {kept}; {use}"
+        if sorting:
+            use = "leave out one that only tells when or where a row was written"
+            yield f"inputs by which the rows are sorted: {sorting}; {use}"
 
-    def left_out(self, words: Words) -> tuple[int, ...]:
-        """Return those of them that are no inputs: all, or where nothing else is left, those that count the rows."""
-        found = self.found(words)
-        left_out = found if len(found) < len(self._names) else [k for k in found if self._counts[k]]
-        return tuple(left_out) if len(left_out) < len(self._names) else ()
+
+def counting_columns(X: NDArray[np.floating]) -> list[int]:
+    """Return the columns of X (n, d), of several, that count its rows: whose next value is one more, in all rows."""
+    if X.shape[1] == 1 or len(X) < LEAST_COUNTED:
+        return []
+    return [k for k in np.flatnonzero(X[1] - X[0] == 1).tolist() if (np.diff(X[:, k]) == 1).all()]
+
+
+def _counts(files: Sequence[NDArray[np.float64]]) -> bool:
+    """Return whether values count from 0 or 1, in each file or through all."""
+    values = np.concatenate(files)
+    steps = (np.diff(file) == 1 for file in files)
+    return len(values) > 0 and values[0] in (0, 1) and all(step.all() for step in steps)
+
+
+def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
+    """Return how many values rise above the one before, and how many fall below it."""
+    return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
+
+
+def _steps_back(files: Sequence[NDArray[np.float64]]) -> int:
+    rises, falls = np.sum([_signs(values) for values in files], axis=0).tolist()
+    return min(rises, falls)
+
+
+def _are_in_order(files: Sequence[NDArray[np.float64]], n_columns: int) -> bool:
+    """Return whether nearly all steps go in one direction, and so many do not by chance.
+
+    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
+    """
+    signs = np.array([_signs(values) for values in files])
+    back = signs[:, signs.sum(axis=0).argmin()]
+    n_steps = signs.sum(axis=1)
+    if back.sum() > max(STEPS_BACK, BACK_SHARE * n_steps.sum()):
+        return False
+    log_chance = sum(
+        (n + 1) * math.log(k + 1) - math.lgamma(n + 2) for n, k in zip(n_steps.tolist(), back.tolist(), strict=True)
+    )
+    return math.log(2 * n_columns) + log_chance < math.log(CHANCE)

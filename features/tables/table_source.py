@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from features.cell_text import drop_setting, looks_like_cell, names_text, normal_name, setting, shown
+from features.cell_text import drop_setting, looks_like_cell, normal_name, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -28,7 +28,7 @@ from features.tables.decimals import PointsOfThree, check_commas
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch, CsvFile, Table
-from features.tables.row_numbers import RowNumbers
+from features.tables.row_numbers import RowOrder
 from features.tables.table_paths import KNOWN, existing_files, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
@@ -80,29 +80,21 @@ def _group_keys(batch: Batch, place: int, layout: TableLayout) -> RowKeys:
 
 @dataclass(frozen=True, eq=False)
 class ReadTable:
-    """What the first reading of a table found.
+    """What the first reading of a table found."""
 
-    words: of each column, for their codes, None for numbers; labels (n,), weights (n,) f8, groups (n,) u8: keys
-    keys: (n,) u8 of the inputs, equal where all cells are, in the test file as in the training file
-    codes_sha256, sha256: of the codes; of all that was read, with names and words
-    left_out: the columns that number the rows, by their places among those asked for: nothing else here is of them
-    encoding: learned on the training rows, None for numbers alone and for a test file
-    unknown: how many cells of each column of a test file have a word that no training row has
-    notes: what was seen of the cells
-    sample: some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept
-    """
-
-    words: Words
-    labels: NDArray[Any]
-    weights: NDArray[np.float64] | None
-    groups: RowKeys | None
-    keys: RowKeys
+    words: Words  # of each column, for their codes; None for numbers
+    labels: NDArray[Any]  # (n,)
+    weights: NDArray[np.float64] | None  # (n,)
+    groups: RowKeys | None  # (n,)
+    keys: RowKeys  # (n,) of the inputs: equal where all cells are, in the test file as in the training file
     codes_sha256: str
-    sha256: str
-    left_out: Sequence[int] = ()
-    notes: Sequence[str] = ()
-    encoding: TableEncoding | None = None
-    unknown: Mapping[str, int] = field(default_factory=dict)
+    sha256: str  # of all that was read, with names and words
+    left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
+    notes: Sequence[str] = ()  # what was seen of the cells
+    warnings: Sequence[str] = ()  # what was seen of the order of the rows
+    encoding: TableEncoding | None = None  # learned on the training rows; None for numbers alone and for a test file
+    unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
+    # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
@@ -114,7 +106,7 @@ class ReadTable:
         """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
         texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
         labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
-        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "unknown")
+        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "warnings", "unknown")
         record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
         record["encoding"] = self.encoding and self.encoding.described()
         facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
@@ -251,7 +243,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is None and isinstance(inputs, EncodedRows) and not inputs.in_order and chosen is not None:
         counts = inputs.encoding.unknown(inputs.codes(slice(None))[chosen])
         notes += [f"test part: {line}" for line in unknown_words(counts)]
-    source = replace(source, columns=columns, notes=tuple(notes))
+    source = replace(source, columns=columns, notes=tuple(notes), warnings=tuple(found.warnings))
     if found.held is not None:
         return source
     return replace(source, learned=_sampled(source, found, learn, keeps=keeper is None))
@@ -282,18 +274,21 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     Which columns number the rows is guessed of the first batch; where others do in the end, the table is read again.
     """
     named = {*map(normal_name, spec.columns or ()), *asked.columns}
-    left_out, found = None, None
-    while found is None or found.left_out != left_out:
-        learner, numbers = Learner(table.path, layout.input_names, asked), RowNumbers(layout.input_names, named)
-        found = _read(table, layout, learner, tick, spec, spec.task, numbers, left_out)
-        left_out = numbers.left_out(learner.words)
+    left_out: tuple[int, ...] | None = None
+    while True:
+        learner = Learner(table.path, layout.input_names, asked)
+        found, order = _read(table, layout, learner, tick, spec, spec.task, named, left_out)
+        if order.left_out == found.left_out:
+            break
+        left_out = order.left_out
     assert found.sample is not None
     drawn, codes = found.sample
-    inputs = layout.without(found.left_out)
-    _check_names(table, inputs, named)
+    inputs = layout.without(order.left_out)
+    codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # of all rows, which would be copied
+    _check_names(table, inputs, named, codes)
     learner.check(spec, len(found.labels))
-    codes = np.delete(codes, left_out, axis=1) if left_out else codes
-    found = replace(found, sample=(drawn, codes), notes=(*_number_notes(layout, numbers, learner), *found.notes))
+    warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
+    found = replace(found, sample=(drawn, codes), warnings=warnings)
     if not asked.encodes:
         return found
     rows = LabelledRows(codes, found.labels, found.weights, found.groups, found.keys)
@@ -308,27 +303,18 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     return replace(found, encoding=encoding)
 
 
-def _number_notes(layout: TableLayout, numbers: RowNumbers, learner: Learner) -> Iterator[str]:
-    found, left_out = numbers.found(learner.words), numbers.left_out(learner.words)
-    titles = {k: layout.title(layout.inputs[k]) for k in found}
-    kept = [title for k, title in titles.items() if k not in left_out]
-    what = "from row to row, as numbers and times of rows do"
-    if left_out:
-        names = layout.input_names
-        remedy = setting("data.columns", names_text(names)) if len(names) <= 20 else "`data.columns` with all inputs"
-        use = f"if the table is only sorted by one of them, use it with {remedy}"
-        yield f"left out, as they rise or fall {what}: {shown(titles[k] for k in left_out)}; {use}"
-    if kept:
-        yield f"inputs that rise or fall {what}: {shown(kept)}; they are used, as there are no others"
-
-
-def _check_names(table: Table, layout: TableLayout, named: Collection[str]) -> None:
+def _check_names(table: Table, layout: TableLayout, named: Collection[str], codes: NDArray[np.float64]) -> None:
     """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
-    nameless = [place for place in layout.inputs if place in table.nameless and layout.names[place] not in named]
+    places = [(k, place) for k, place in enumerate(layout.inputs) if place in table.nameless]
+    nameless = [(k, place) for k, place in places if layout.names[place] not in named]
     if nameless:
-        told, options = shown(map(layout.title, nameless)), drop_setting(*(layout.names[place] for place in nameless))
-        fault = f"columns without a name whose numbers do not rise from row to row: {told}"
-        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or name them if they are inputs")
+        told = shown(layout.title(place) for _, place in nameless)
+        options = drop_setting(*(layout.names[place] for _, place in nameless))
+        fault, remedy = "whose numbers do not rise from row to row", "name them if they are inputs"
+        if all(np.isnan(codes[:, k]).all() for k, _ in nameless):
+            fault, remedy = "and without cells", "take the separators at the ends of lines out"
+        fault = f"columns without a name {fault}: {told}"
+        raise DataError(f"{table.path}: {fault}; leave them out ({options}), or {remedy}")
 
 
 def _read(
@@ -338,22 +324,23 @@ def _read(
     tick: Tick,
     spec: SourceSpec,
     task: str | None,
-    numbers: RowNumbers | None = None,
-    left_out: tuple[int, ...] | None = None,
-) -> ReadTable:
+    named: Collection[str] = (),
+    left_out: tuple[int, ...] | None = (),
+) -> tuple[ReadTable, RowOrder]:
     """Return what one reading finds, without an encoding: labels, as for a task, weights, groups, and some codes.
 
-    left_out: the columns of which nothing but codes is wanted; None: those that `numbers` knows after the first batch.
+    named: columns that were asked for; left_out: those of which nothing but codes is wanted; None: those that number
+    the rows of the first batch.
     """
+    names = layout.input_names
     labels, weights = list["pyarrow.Array"](), list[NDArray[np.float64]]()
     batches = list[tuple[int, Batch]]()
     groups, keys = list[RowKeys](), list[RowKeys]()
     digest, n_rows, sample = hashlib.sha256(), 0, _Sampler(spec.seed, len(layout.inputs))
-    points = PointsOfThree(table, [*layout.inputs, layout.target] if numbers else [])
+    points = PointsOfThree(table, [*layout.inputs, layout.target] if isinstance(reader, Learner) else [])
     for rows in rows_of(table, layout, reader, labelled=True):
-        if numbers is not None and len(rows.codes):
-            numbers.add(rows.batch.path, rows.codes)
-            left_out = numbers.left_out(reader.words) if left_out is None else left_out
+        if left_out is None:
+            left_out = RowOrder.of(names, reader.words, rows.codes, np.zeros(1, np.int64), named).left_out
         points.add(rows.batch)
         codes = np.delete(rows.codes, left_out, axis=1) if left_out else rows.codes
         digest.update(codes.tobytes())
@@ -381,14 +368,18 @@ def _read(
     if values.dtype.kind == "f":
         check_finite_targets(values, where)
     of_rows, of_groups = np.concatenate(weights) if weights else None, np.concatenate(groups) if groups else None
+    drawn, codes = sample.finish()
+    starts = np.searchsorted(drawn, [first for first, batch in batches if not batch.start])
+    order = RowOrder.of(names, reader.words, codes, starts, named)
     inputs = layout.without(left_out).input_names
     listed = (known for k, known in enumerate(reader.words) if k not in left_out)
     words = tuple(None if known is None else tuple(known) for known in listed)
-    names = (*inputs, layout.title(layout.target or 0))  # by which models read
-    whole = hashlib.sha256(repr((digest.hexdigest(), n_rows, names, words)).encode())
+    whole = hashlib.sha256(
+        repr((digest.hexdigest(), n_rows, (*inputs, layout.title(layout.target or 0)), words)).encode()
+    )
     for array in (values, of_rows, of_groups):
         whole.update(b"" if array is None else digest_rows(array).encode())
-    return ReadTable(
+    found = ReadTable(
         words=words,
         labels=values,
         weights=of_rows,
@@ -399,8 +390,9 @@ def _read(
         left_out=left_out,
         notes=points.notes(layout),
         unknown=dict(reader.unknown) if isinstance(reader, CellReader) else {},
-        sample=sample.finish(),
+        sample=(drawn, codes),
     )
+    return found, order
 
 
 class _Sampler:
@@ -450,7 +442,7 @@ def _open_test(
     read_as = "words" if train.labels.dtype.kind == "U" else "regression"
     request = {"layout": astuple(layout), "header": spec.header, "words": train.words, "missing": reader.missing}
     request |= {"labels": read_as, "decimal": spec.decimal}
-    found = _read_once(keeper, path, request, lambda tick: _read(table, layout, reader, tick, spec, read_as))
+    found = _read_once(keeper, path, request, lambda tick: _read(table, layout, reader, tick, spec, read_as)[0])
     if found.labels.dtype.kind != "U" and train.labels.dtype.kind == "U":
         found = replace(found, labels=found.labels.astype(str))
     rows = _labelled_rows(table, layout, found, columns.encoding, in_memory=keeper is None)

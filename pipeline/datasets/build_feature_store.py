@@ -32,7 +32,6 @@ class FeatureItem:
 
     @property
     def name(self) -> str:
-        """Name of the item's done-marker."""
         return f"{self.part}-{self.block.index:06d}"
 
 

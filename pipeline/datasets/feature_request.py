@@ -53,21 +53,17 @@ class FeatureShape:
 
     @property
     def n_outputs(self) -> int:
-        """Number of columns of the targets: one for each class, or one."""
         return len(self.classes) if self.task == "multiclass" else 1
 
     def n_rows(self, part: Part) -> int:
-        """Return the number of rows of a part."""
         return self.n_train if part == "train" else self.n_test
 
     @property
     def item_rows(self) -> int:
-        """Number of rows that one task builds."""
         return ITEM_CHUNKS * self.chunk_rows
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the store on disk, to within the metadata."""
         n_weights = sum(map(self.n_rows, self.weighted))
         return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
 

@@ -143,10 +143,7 @@ def open_store(layout: FeatureLayout) -> FeatureRows:
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
-    """Return whether a complete store is there: manifest whole, every file with its size, and with its `contents`.
-
-    A damaged one is warned of, and counts as none.
-    """
+    """Return whether a complete store is there: manifest whole, every file with its size, and with its `contents`."""
     if not layout.manifest.exists():
         return False
     problems = verify_manifest(layout.folder, contents=contents)
@@ -216,10 +213,7 @@ _live_rows = lru_cache(maxsize=2)(_LiveRows)
 def computed_block(
     access: LiveFeatures, part: Part, start: int, stop: int, inputs: NDArray[np.generic] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups.
-
-    inputs : of these rows; None: they are read.
-    """
+    """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups."""
     rows = _LiveRows(access)
     inputs = rows.source.read(part, start, stop)[0] if inputs is None else inputs
     targets = rows.source.targets[part][start:stop]
@@ -250,10 +244,7 @@ class _ScaledRows:
 
 
 def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None) -> LiveFeatures:
-    """Return the access to features that are computed on the fly; `place`: see `open_data.planned`.
-
-    Z-scoring is fitted to the first training inputs in one pass, if asked for.
-    """
+    """Return the access to features that are computed on the fly; `place`: see `open_data.planned`."""
     data = planned(request.source, shape.description["source"], place)
     if not request.standardise:
         return LiveFeatures(request, data)

@@ -23,14 +23,11 @@ _opening = Lock()
 
 @dataclass(frozen=True)
 class ZarrDigests:
-    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k".
-
-    scale: what is white in images, or None.
-    """
+    """The sha256 of each array by its name; of array k the checksums of its chunks as "k", its row keys as "rows k"."""
 
     arrays: tuple[tuple[str, str], ...]
     chunks: Stored
-    scale: float | None
+    scale: float | None  # what is white in images, or None
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,7 @@ class PlannedData:
 
 
 def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = None) -> PlannedData:
-    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`.
-
-    Zarr data are read once for that, while their files do not change.
-    """
+    """Return what tasks need to open the data that have an identity; checksums of chunks go into a file at `place`."""
     zarr = _digests_of(spec) if _is_zarr(spec) else None
     if zarr is not None and place is not None:
         make_folder(place.parent)

@@ -37,7 +37,6 @@ class Rows:
         self.dtype: type = X.dtype.type
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return self.shape[0]
 
     def seen(self, standardisation: Standardisation | None, scales: NDArray[np.float32] | None = None) -> "Rows":
@@ -108,10 +107,7 @@ class ArrayFeatures:
         self._groups = self._keys if apart is None else apart
 
     def take_images(self, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> None:
-        """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each.
-
-        `row_numbers` then count copies as well.
-        """
+        """Have the features of images (n, ...), which the rows are, from now on, and of deformed copies of each."""
         kept, n_rows = self.index, len(self.index) * copies.count
         counted = images[kept]
         starts = range(0, n_rows, MOST_BLOCK_ROWS)
@@ -126,7 +122,6 @@ class ArrayFeatures:
         self.row_numbers = (kept[:, None] * copies.count + np.arange(copies.count)).ravel()
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
-        """Return what they hold."""
         n_features = self._rows.shape[1]
         return FeatureShape(
             digest="",
@@ -153,7 +148,6 @@ class ArrayFeatures:
         self._rows = self._given.seen(self._standardisation)
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
-        """Return features (stop - start, n_features)."""
         if start == stop:
             return self._rows.read(0, 0)
         first, last = int(self.index[start]), int(self.index[stop - 1]) + 1
@@ -161,15 +155,12 @@ class ArrayFeatures:
         return values if len(values) == stop - start else values[self.index[start:stop] - first]
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,): int64 class indices, or float64 values."""
         return self._targets[start:stop]
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
         return None if self._weights is None else self._weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
-        """Return the keys of rows and of their groups, each (stop - start,) u8."""
         return self._keys[start:stop], self._groups[start:stop]
 
     def take(self, rows: NDArray[np.int64], *, as_given: bool = False) -> NDArray[np.floating]:
@@ -177,7 +168,6 @@ class ArrayFeatures:
         return (self._given if as_given else self._rows).take(self.index[rows])
 
     def standardisation(self) -> Standardisation:
-        """Return the z-scoring of the rows."""
         assert self._standardisation is not None
         return self._standardisation
 

@@ -28,7 +28,7 @@ from features.deformed_copies import Copies
 from features.descriptors.extraction import feature_length
 from features.image_arrays import image_scale, input_shape, to_bytes
 from features.source import Columns
-from features.tables.row_numbers import COUNTERS
+from features.tables.row_numbers import counting_columns
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -70,23 +70,19 @@ class Listeners(TaskCheckpoints):
         self._machine, self._said = machine, ""
 
     def log(self, message: str, **facts: Any) -> None:
-        """Print a line for people, unless it is the last one again."""
         if self._machine.verbose and message != self._said:
             print(message)
         self._said = message
 
     def callback(self, record: dict[str, Any]) -> None:
-        """Hand on what is known of an iteration."""
         if self._machine.callback is not None:
             self._machine.callback(record)
 
     def record(self, facts: Mapping[str, Any]) -> None:
-        """Hand on the record of an iteration of a solve."""
         self.log(note_of(facts))
         self.callback({name: value for name, value in facts.items() if name not in ("statistics", WHICH)})
 
     def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
-        """Hand on how far a choice of centers is."""
         if n_chosen % LOG_EVERY == 0:
             self.log(f"{n_chosen} of {most} centers chosen on {rows}")
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
@@ -160,10 +156,9 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
         y=given_labels(y) if is_classifier(machine) else numeric(y, "y"),
         y_numeric=not is_classifier(machine),
     )
-    names = enumerate(getattr(machine, "feature_names_in_", ()))
-    counters = [name for k, name in names if COUNTERS.fullmatch(name) and (np.diff(X[:, k]) == 1).all()]
-    if counters:  # as `pandas.read_csv` finds in what `to_csv` has written
-        parameters.warn(f"columns of X that count its rows: {', '.join(counters)}; leave them out")
+    if counters := counting_columns(X):  # as `pandas.read_csv` finds in what `to_csv` has written
+        names = getattr(machine, "feature_names_in_", range(X.shape[1]))
+        parameters.warn(f"columns of X that count its rows: {shown(str(names[k]) for k in counters)}; leave them out")
     return Rows(X), column_or_1d(y, warn=True)
 
 

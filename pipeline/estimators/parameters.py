@@ -45,10 +45,7 @@ _OF_ARRAYS = {"resources.features_dir": "none"}
 
 
 def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
-    """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults.
-
-    A `class_weight` of factors is none of them.
-    """
+    """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults."""
     if not (machine.callback is None or callable(machine.callback)):
         raise ValueError(f"callback must be a function or None; found {machine.callback!r}")
     if not isinstance(machine.verbose, Integral) or int(machine.verbose) < 0:
@@ -79,11 +76,6 @@ def _parsed(name: str, value: Any, default: Any) -> Any:
     raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
 
 
-def in_parameters(message: str) -> str:
-    """Return a message of the steps of a fit with its settings as parameters."""
-    return reworded(message, _parameter)
-
-
 def _parameter(key: str, value: str | None) -> str:
     name = _NAMES.get(key, key)
     if value is None:
@@ -101,7 +93,7 @@ def as_value_error() -> Iterator[None]:
     try:
         yield
     except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
-        raise ValueError(in_parameters(getattr(error, "message", str(error)))) from None
+        raise ValueError(reworded(getattr(error, "message", str(error)), _parameter)) from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -109,4 +101,4 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pipeline.", "contextlib")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(in_parameters(message), category, stacklevel=level)
+    warnings.warn(reworded(message, _parameter), category, stacklevel=level)

@@ -90,7 +90,6 @@ class ExactSum:
             self.units += units
 
     def values(self) -> NDArray[np.float64]:
-        """Return the sum, f8 of the shape."""
         return self.units * self._unit
 
 
@@ -98,11 +97,9 @@ class ExactSums(dict[str, Any]):
     """Sums by name, each an `ExactSum`, or what has `arrays` and `absorb` as it has."""
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """Return all of them in units, as they are stored."""
         return {f"{name}.{inner}": units for name, sums in self.items() for inner, units in sums.arrays().items()}
 
     def absorb(self, arrays: Iterable[tuple[str, NDArray[np.int64]]]) -> None:
-        """Add what `arrays` of other sums of the same bounds returned."""
         for name, units in arrays:
             mine, _, inner = name.partition(".")
             self[mine].absorb([(inner, units)])

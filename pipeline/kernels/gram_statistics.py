@@ -20,20 +20,16 @@ _CENTRED_ROWS = 64  # of a Gram that are centred at once
 
 @dataclass(frozen=True)
 class GramStatistics:
-    """Statistics of some rows (mathematics.md, eq. 7).
+    """Statistics of some rows (mathematics.md, eq. 7). Memory: 8·M² bytes and little else."""
 
-    gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8; weight_sum float,
-    the number of rows; unit_errors (3,), the most that the units of exact sums may have changed an entry of the Gram, a
-    row of kty and a column sum by (0 where that is not known); lost (2,), the largest entries of kty and of the Gram
-    that centring set to zero. Memory: 8·M² bytes and little else.
-    """
-
-    gram: NDArray[np.float64]
-    kty: NDArray[np.float64]
-    yty: NDArray[np.float64]
-    column_sums: NDArray[np.float64]
-    target_sums: NDArray[np.float64]
-    weight_sum: float
+    gram: NDArray[np.float64]  # (M, M), symmetric
+    kty: NDArray[np.float64]  # (M, T)
+    yty: NDArray[np.float64]  # (T,)
+    column_sums: NDArray[np.float64]  # (M,)
+    target_sums: NDArray[np.float64]  # (T,)
+    weight_sum: float  # the number of rows
+    # The most that the units of exact sums may have changed an entry of the Gram, a row of kty and a column sum by; 0
+    # where that is not known. The largest entries of kty and of the Gram that centring set to zero.
     unit_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
     lost: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
 
@@ -48,7 +44,6 @@ class GramStatistics:
         return replace(replace(self, gram=nothing) + replace(other, gram=nothing), gram=gram)
 
     def __sub__(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of this without those of the other."""
         less = GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
         return replace(less, unit_errors=self.unit_errors + other.unit_errors)
 
@@ -61,7 +56,6 @@ class GramStatistics:
 
     @property
     def n_centers(self) -> int:
-        """Number of columns M."""
         return len(self.gram)
 
     def cut(self, columns: NDArray[np.int64]) -> "GramStatistics":
@@ -167,18 +161,13 @@ def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatist
 
 
 class Rounding(NamedTuple):
-    """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 46).
+    """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 46)."""
 
-    each : by float64, for each unit of Σ_m |w_m|, as an entry of the Gram
-    units, always : by the units of exact sums, for each unit of Σ_m |w_m| and whatever the weights
-    lost, lost_each : the largest score of a column that centring made zero, whatever the weights and for each unit
-    """
-
-    each: float
-    units: float = 0.0
-    always: float = 0.0
-    lost: float = 0.0
-    lost_each: float = 0.0
+    each: float  # by float64, for each unit of Σ_m |w_m|, as an entry of the Gram
+    units: float = 0.0  # by the units of exact sums, for each unit of Σ_m |w_m|
+    always: float = 0.0  # by these units, whatever the weights
+    lost: float = 0.0  # the largest score of a column that centring made zero, whatever the weights
+    lost_each: float = 0.0  # the same, for each unit of Σ_m |w_m|
 
     @classmethod
     def of_squares(cls, largest: float) -> "Rounding":
@@ -187,18 +176,14 @@ class Rounding(NamedTuple):
 
 
 class RowBounds(NamedTuple):
-    """The largest terms that a row of weight s and T targets y adds to the sums (eq. 72); columns are within 0 and 1.
+    """The largest terms that a row of weight s and T targets y adds to the sums (eq. 72); columns are in [0, 1]."""
 
-    weight : s, also of the Gram and the column sums; targets, yty : s |y|, also of kty, and s y² of each output
-    """
-
-    weight: float
-    targets: tuple[float, ...]
-    yty: tuple[float, ...]
+    weight: float  # s, also of the Gram and the column sums
+    targets: tuple[float, ...]  # s |y|, also of kty
+    yty: tuple[float, ...]  # s y² of each output
 
     @classmethod
     def of(cls, terms: NDArray[np.float64]) -> "RowBounds":
-        """Return the bounds of rows from their `largest_terms`."""
         weight, *of_outputs = terms.tolist()
         n = len(of_outputs) // 2
         return cls(weight, tuple(of_outputs[:n]), tuple(of_outputs[n:]))
@@ -262,11 +247,9 @@ class StatisticsSums:
         self._gram.add(columns, each)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the sums as they are stored: whole numbers of units."""
         return {"gram": self._gram.units, **{name: value.units for name, value in self._sums.items()}}
 
     def absorb(self, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
-        """Add what `arrays` of other sums of the same bounds returned."""
         mine = self.arrays()
         for name, units in arrays:
             mine[name] += units

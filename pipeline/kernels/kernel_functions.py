@@ -65,7 +65,6 @@ class Kernel(ABC):
 
     @property
     def n_centers(self) -> int:
-        """Return the number of columns."""
         return len(self._centers)
 
     def block(
@@ -194,7 +193,6 @@ class GaussianKernel(Kernel):
         return total / self._sigma2**2
 
     def onnx_columns(self, graph: Any, X: str) -> str:
-        """Add squared distances (mathematics.md, eq. 3), and their exponentials."""
         Z, scale = self._centers.astype(np.float64), graph.constant(-0.5 / self._sigma2)
         norms = _squared_norms(Z)
         if norms.max(initial=0.0) > MOST_OF_GRAPH * self._sigma2:
@@ -245,7 +243,6 @@ class ProductLaplaceKernel(Kernel):
         return total / self._sigma2
 
     def onnx_columns(self, graph: Any, X: str) -> str:
-        """Add distances of differences, and their exponentials."""
         distances = _onnx_distances(graph, X, self._centers.astype(np.float64), "ReduceL1")
         scale = graph.constant(-1.0 / np.sqrt(self._sigma2))
         return str(graph.add("Exp", graph.add("Mul", distances, scale)))

@@ -118,6 +118,7 @@ class Prepared:
     store: FeatureLayout
     plan: Plan
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @property
     def data_paths(self) -> list[Path]:
@@ -172,7 +173,7 @@ def _prepared(
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
     store = store_of(config, shape)
-    return Prepared(config, request, shape, store, plan, tuple(notes))
+    return Prepared(config, request, shape, store, plan, tuple(notes), source.warnings)
 
 
 def _rounds_note(run: RunSize) -> str:

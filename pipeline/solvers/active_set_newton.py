@@ -4,8 +4,6 @@ A round admits the worst violators of |c_m^T r| <= tau in one batch and minimise
 the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,13 +42,12 @@ def minimise(
     *,
     drop_all: bool,
 ) -> tuple[np.ndarray, np.ndarray, bool, int]:
-    """Return weights and support at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
+    """Return the minimiser of the face reached from ``weights`` and its support (mathematics.md, eq. 54).
 
-    And whether it was reached, and how many scores were evaluated.
-
-    weights (M,) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
-    added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step, or end each
-    step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
+    And whether it was reached, and how many scores were evaluated. weights (M,) f8; support (m0,) i8: where they are
+    not zero, in the order of the factorisations; admitted (k,) i8: added with weight 0 and the sign of their score;
+    drop_all: drop all weights that cross zero in a step, or end each step at the exact minimum of its segment. Costs
+    one Cholesky factorisation of the support per step.
     """
     active = np.concatenate([support, admitted])
     face = _Face(weights.copy(), np.sign(weights), active, active.size)

@@ -36,15 +36,12 @@ VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choi
 
 @dataclass(frozen=True)
 class TrialSizes:
-    """On how many fit rows kernels are tried, and on how many candidates: all, finalists, and the width of the best.
-
-    most: 0 where a fit that grows tries widths itself.
-    """
+    """On how many fit rows kernels are tried, and on how many candidates: all, finalists, and the width of the best."""
 
     n_rows: int
     few: int
     more: int
-    most: int = 0
+    most: int = 0  # 0 where a fit that grows tries widths itself
 
 
 # The smallest first; held-out rows come on top of the rows, half as many at most.
@@ -59,22 +56,17 @@ TRIAL_SIZES = (
 
 @dataclass(frozen=True)
 class Fit:
-    """The size of a fit, and how its weights are found.
-
-    penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 without one; kernels:
-    how many are tried; widths: the width is chosen; scaled: scales of the features are learned; of_classes: the outputs
-    are classes, whose probabilities few rows are left out for one by one.
-    """
+    """The size of a fit, and how its weights are found."""
 
     n_rows: int
     n_features: int
     n_outputs: int
-    penalised: bool = False
-    chosen: int = 0
-    kernels: int = 1
-    widths: bool = False
-    scaled: bool = False
-    of_classes: bool = False
+    penalised: bool = False  # by solves with an l1 penalty
+    chosen: int = 0  # how many centers a greedy choice takes, 0 without one
+    kernels: int = 1  # how many are tried
+    widths: bool = False  # the width is chosen
+    scaled: bool = False  # scales of the features are learned
+    of_classes: bool = False  # whose probabilities few rows are left out for one by one
 
     def operations(self, m: int, budget: float = DEFAULT_BUDGET) -> float:
         """Return the operations of a fit with m candidates, in steps, with the trials that a budget pays for."""
@@ -121,7 +113,6 @@ class Fit:
         return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
 
     def memory_bytes(self, m: int) -> int:
-        """Return the memory of a fit with m candidates, beside the process."""
         grams = GRAMS_OF_A_CHOICE if self.chosen else GRAMS
         return 8 * (grams * m * m + 2 * m * self.n_features)
 

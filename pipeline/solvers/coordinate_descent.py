@@ -4,8 +4,6 @@ The compiled loop is in `solver_loops`. G is factorised afresh at fixed points o
 alone lose it at small penalties.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,20 +21,14 @@ _FIRST_CAPACITY = 128
 
 @dataclass
 class ActiveInverse:
-    """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 20 and 21); changed by sweeps.
+    """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 20 and 21); changed by sweeps."""
 
-    mu (M,) f8, at least 0
-    active (capacity,) i8 : of which the first ``n_active`` count, in the order of the rows of G
-    position (M,) i8 : the row of each coordinate in G, -1 where mu is 0
-    G (capacity, capacity) f8; u (capacity,) f8 : G C^T y = w
-    """
-
-    mu: np.ndarray
-    active: np.ndarray
-    position: np.ndarray
+    mu: np.ndarray  # (M,) f8, at least 0
+    active: np.ndarray  # (capacity,) i8, of which the first ``n_active`` count, in the order of the rows of G
+    position: np.ndarray  # (M,) i8: the row of each coordinate in G, -1 where mu is 0
     n_active: int
-    G: np.ndarray
-    u: np.ndarray
+    G: np.ndarray  # (capacity, capacity) f8
+    u: np.ndarray  # (capacity,) f8: G C^T y = w
 
     @property
     def support(self) -> np.ndarray:

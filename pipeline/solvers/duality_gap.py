@@ -7,8 +7,6 @@ With tau = sqrt(lambda nu) and r = y - C w the problem of the paper is the Lasso
 theta = a r with a = min(1, tau / max_m |c_m^T r|) over *all* candidates (mathematics.md, eqs. 36, 41 and 42).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -19,8 +19,6 @@ and then dropped, each the one whose loss raises the error least: with H = gram_
 last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,14 +54,10 @@ STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen.
+    """What was chosen."""
 
-    chosen (k,) i8 : columns in the order of the model; any prefix is what a selection of that size chooses.
-    reductions (k,) f8 : by how much each lowers the squared error, summed over the outputs, beside those before it.
-    """
-
-    chosen: NDArray[np.int64]
-    reductions: NDArray[np.float64]
+    chosen: NDArray[np.int64]  # (k,), in the order of the model; any prefix is what a selection of that size chooses
+    reductions: NDArray[np.float64]  # (k,): by how much each lowers Σ‖y - C w‖², beside those before it
 
 
 def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on: Any) -> Selection:

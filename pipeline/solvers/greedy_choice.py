@@ -31,17 +31,13 @@ Select = Callable[[RowSet, GramStatistics], Selection]
 
 @dataclass(frozen=True)
 class GreedyChoice:
-    """What was chosen; all arrays are empty where no candidate lowers the error.
+    """What was chosen; all arrays are empty where no candidate lowers the error."""
 
-    chosen (k,) i8: columns of the statistics, on all rows, in the order of the model; tried (k',) i8: the same on the
-    fit rows alone; sizes (g,) i8 and hold_out_errors (g,) f8: mean squared held-out error of the prefixes of `tried`.
-    """
-
-    chosen: NDArray[np.int64]
-    tried: NDArray[np.int64]
+    chosen: NDArray[np.int64]  # (k,), columns of the statistics, on all rows, in the order of the model
+    tried: NDArray[np.int64]  # (k',), the same on the fit rows alone
     reductions: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    hold_out_errors: NDArray[np.float64]
+    sizes: NDArray[np.int64]  # (g,), of prefixes of `tried`
+    hold_out_errors: NDArray[np.float64]  # (g,), their mean squared held-out errors
 
 
 def choose_greedily(
@@ -52,10 +48,7 @@ def choose_greedily(
     *,
     intercept: bool,
 ) -> GreedyChoice:
-    """Choose some of the columns, on the fit rows and on all rows.
-
-    Each of the two choices costs what `select` does, the curve of held-out errors a few factors of the chosen's Gram.
-    """
+    """Choose some of the columns, on the fit rows and on all rows."""
     first = select("fit", fit)
     tried = first.chosen
     if not len(tried):

@@ -55,10 +55,7 @@ def is_better(before: Values, after: Values, weights: Values, n_different: float
 
 
 def lowest_point(errors: dict[int, float]) -> float:
-    """Return where the parabola through the lowest of errors at whole numbers, and those beside it, is the lowest.
-
-    The place of the lowest where one beside it is missing or not finite.
-    """
+    """Return where the parabola through the lowest of errors at whole numbers, and those beside it, is the lowest."""
     best = min(errors, key=lambda step: errors[step])
     three = [errors.get(best + step, np.inf) for step in (-1, 0, 1)]
     if not np.isfinite(three).all() or min(three) <= 0:

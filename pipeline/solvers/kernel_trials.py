@@ -25,7 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.held_out_losses import clipped, log_losses
-from pipeline.solvers.ridge import least_squares, mean_diagonal, search_exponents, try_ridges
+from pipeline.solvers.ridge import HeldOutRows, least_squares, mean_diagonal, search_exponents, try_ridges
 
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 1 / 16)  # times the typical one, at which rounds of scales begin
@@ -47,27 +47,20 @@ _LEAST = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Training rows on which kernels are tried.
+    """Training rows on which kernels are tried."""
 
-    X (rows, d), keys (rows,) u8, equal for equal ones, targets (rows, T) f8, folds (rows,) i8: the fold that a row is
-    held out with, -1 for none; points (m, d): candidates; common (d,) f4: the scales that put the inputs on one common
-    scale; n_held_out: how many of the held-out rows differ; of_classes: the targets are 1 and -1; limits (2,) f8 of
-    predictions, (0,) for none; weights (rows,) f8, None: 1 each.
-    """
-
-    X: NDArray[np.floating]
-    keys: NDArray[np.uint64]
-    targets: NDArray[np.float64]
-    folds: NDArray[np.int64]
-    points: NDArray[np.floating]
-    common: NDArray[np.float32]
-    n_held_out: float
+    X: NDArray[np.floating]  # (rows, d)
+    keys: NDArray[np.uint64]  # (rows,), equal for equal rows
+    targets: NDArray[np.float64]  # (rows, T); of classes 1 and -1
+    folds: NDArray[np.int64]  # (rows,): the fold that a row is held out with, -1 for none
+    points: NDArray[np.floating]  # (m, d): candidates
+    common: NDArray[np.float32]  # (d,): the scales that put the inputs on one common scale
+    n_held_out: float  # how many of the held-out rows differ
     of_classes: bool
-    limits: NDArray[np.float64]
-    weights: NDArray[np.float64] | None = None
+    limits: NDArray[np.float64]  # (2,), of predictions, (0,) for none
+    weights: NDArray[np.float64] | None = None  # (rows,); None: 1 each
 
     def part(self, rows: NDArray[Any] | slice) -> "Sample":
-        """Return some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
         arrays = {name: getattr(self, name)[rows] for name in ("X", "keys", "targets", "folds")}
         return replace(self, **arrays, weights=weights)
@@ -80,22 +73,18 @@ class Sample:
 
     @property
     def by_fold(self) -> NDArray[np.int64]:
-        """The held-out rows, fold by fold."""
         return np.argsort(self.folds, kind="stable")[np.count_nonzero(self.folds < 0) :]
 
     @property
     def n_folds(self) -> int:
-        """The number of folds."""
         return int(self.folds.max()) + 1
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """How much each row counts, (rows,) f8."""
         return np.ones(len(self.X)) if self.weights is None else self.weights
 
     @property
     def truth(self) -> NDArray[np.int64]:
-        """The class of each row, (rows,)."""
         outputs = self.targets
         return np.asarray(outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(np.int64))
 
@@ -139,7 +128,6 @@ class Search:
     once: Callable[[Callable[[], Found]], Found] = lambda make: make()
 
     def tried(self, sample: Sample, trial: Trial) -> Trial:
-        """Return a trial with its error, ridge and weights: see `try_kernel`."""
         found = self.once(lambda: _result_of(try_kernel(sample, trial)))
         ridge, weights = found["ridge"], found["weights"]
         return replace(
@@ -204,7 +192,8 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
             fits = [reduce(add, parts[:fold] + parts[fold + 1 :]) for fold in range(len(parts))]
             fit = fits[0] + parts[0]
         columns = kernel.block(scaled(rows.X, trial.scales), None, np.float64)
-        held_out = [_HeldOut(columns[span], rows.part(span)) for span in spans]
+        of_spans = [(columns[span], rows.part(span)) for span in spans]
+        held_out = [HeldOutRows(float(some.counts.sum()), partial(_squared_error, K, some)) for K, some in of_spans]
         ridges, weights = try_ridges(list(zip(fits, held_out, strict=True)), start=trial.ridge, intercept=True)
         if not ridges:
             return replace(trial, error=float("inf"), weights=None)
@@ -221,16 +210,11 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
 
 
-class _HeldOut:
-    """The columns (rows, m) f8 of held-out rows; a choice of the ridge asks of them what it asks of statistics."""
-
-    def __init__(self, columns: NDArray[np.floating], rows: Sample) -> None:
-        self._columns, self._rows, self.weight_sum = columns, rows, float(rows.counts.sum())
-
-    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return Σ s (y - K w - b)² over the rows, (T,)."""
-        off = self._columns @ weights + intercept - self._rows.targets
-        return np.asarray(self._rows.counts @ np.square(off))
+def _squared_error(
+    columns: NDArray[np.floating], rows: Sample, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    off = columns @ weights + intercept - rows.targets
+    return np.asarray(rows.counts @ np.square(off))
 
 
 def _error(f: NDArray[np.float64], rows: Sample) -> float:
@@ -286,10 +270,7 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
 
 
 def search_kernel(sample: Sample, kernel: type[Kernel], search: Search) -> list[Trial]:
-    """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last.
-
-    They are of features as they are, of inputs on one scale where that gains, and of learned scales where these gain.
-    """
+    """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last."""
     ones = np.ones(sample.points.shape[1], np.float32)
     starts = [(PLAIN, ones)]
     if search.kinds and np.ptp(sample.common) > 1e-3:
@@ -353,7 +334,6 @@ def _woken(sample: Sample, line: list[Trial], search: Search) -> Trial:
 
 
 def _starts(sample: Sample, base: Trial, search: Search) -> list[Trial]:
-    """Return the trials at which rounds of scales begin: at several widths, on more candidates."""
     widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
     n_centers = min(START_CENTERS * search.n_centers, len(sample.points))
     return [search.tried(sample, replace(base, sigma2=width, n_centers=n_centers, ridge=None)) for width in widths]

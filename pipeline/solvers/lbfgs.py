@@ -3,8 +3,6 @@
 Values are cheaper here than gradients: a step asks for values alone until one is low enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,12 +25,10 @@ class Curvature:
     changes: NDArray[np.float32]
 
     @classmethod
-    def nothing(cls, size: int) -> Curvature:
-        """Return the curvature of a function of `size` numbers before the first step."""
+    def nothing(cls, size: int) -> "Curvature":
         return cls(np.empty((0, size), np.float32), np.empty((0, size), np.float32))
 
-    def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> Curvature:
-        """Return the curvature after a step, without the oldest pair where there are enough."""
+    def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> "Curvature":
         if step @ change <= _LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(change):
             return self
         steps, changes = (

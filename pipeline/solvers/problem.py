@@ -1,7 +1,5 @@
 """The problem of a solve, (gram, kty, yty, penalty) whatever the number of rows, and its checks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,20 +18,13 @@ class InvalidProblemError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """The sufficient statistics of one solve.
+    """The sufficient statistics of one solve."""
 
-    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map.
-    kty (M,) f8 : Cᵀy, C-contiguous.
-    yty : squared norm of y.
-    penalty : λν, above 0.
-    rounding_of_sums : what rounding may change a score by; None: as of columns that were not centred.
-    """
-
-    gram: np.ndarray
-    kty: np.ndarray
-    yty: float
-    penalty: float
-    rounding_of_sums: Rounding | None = None
+    gram: np.ndarray  # CᵀC (M, M) f8 of the candidates' columns, C-contiguous; may be a read-only memory map
+    kty: np.ndarray  # Cᵀy (M,) f8, C-contiguous
+    yty: float  # squared norm of y
+    penalty: float  # λν, above 0
+    rounding_of_sums: Rounding | None = None  # what it may change a score by; None: as of columns not centred
 
     @property
     def tau(self) -> float:
@@ -42,15 +33,13 @@ class Problem:
 
     @cached_property
     def rounding(self) -> Rounding:
-        """Return what rounding may change a score by."""
         return self.rounding_of_sums or Rounding.of_squares(float(np.diagonal(self.gram).max()))
 
     @property
     def n_candidates(self) -> int:
-        """Return M."""
         return int(self.kty.shape[0])
 
-    def validate(self) -> Problem:
+    def validate(self) -> "Problem":
         """Return self, or raise InvalidProblemError; the Gram, which the classes share, is for `check_gram`."""
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")

@@ -1,7 +1,5 @@
 """A path of penalties, from the one at which every weight is zero downwards, each solve started from the last."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

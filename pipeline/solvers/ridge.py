@@ -3,11 +3,9 @@
 All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +22,10 @@ FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, he
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
+# Of rows: keys (b,), equal for equal ones, columns (b, m), classes (b,), weights (b,) > 0, and who is held out (b,).
+LabelledColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+# Of distinct rows: decision values (n, T), classes (n,) and weights (n,).
+LabelledValues = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Weights:
     intercept: NDArray[np.float64]
 
     @staticmethod
-    def of_support(table: NDArray[np.float64], statistics: GramStatistics, *, intercept: bool) -> Weights:
+    def of_support(table: NDArray[np.float64], statistics: GramStatistics, *, intercept: bool) -> "Weights":
         """Return the rows of a table (M, T) that are not zero, with the intercept that the statistics give them."""
         columns = np.flatnonzero(table.any(axis=1))
         offset = statistics.intercept(table[columns], columns) if intercept else np.zeros(table.shape[1])
@@ -45,7 +47,7 @@ class Weights:
         """Return the decision values (n, T) of rows with these kernel columns (n, k)."""
         return columns @ self.weights + self.intercept
 
-    def named(self, names: NDArray[np.int64]) -> Weights:
+    def named(self, names: NDArray[np.int64]) -> "Weights":
         """Return the weights with names (M,) i8 of the columns in place of their positions."""
         return replace(self, columns=names[self.columns])
 
@@ -62,16 +64,12 @@ class RidgeFit:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationWeights:
-    """Weights that predict the held-out rows, from which the temperature of the probabilities is found.
-
-    fit: the least squares they are from, None for penalised weights and moved centers; points (k, d): where the centers
-    were moved; everything: of weights that were fitted to these rows too, for want of others, statistics of all rows.
-    """
+    """Weights that predict the held-out rows, from which the temperature of the probabilities is found."""
 
     weights: Weights
-    fit: RidgeFit | None = None
-    points: NDArray[np.floating] | None = None
-    everything: GramStatistics | None = None
+    fit: RidgeFit | None = None  # the least squares they are from; None for penalised weights and moved centers
+    points: NDArray[np.floating] | None = None  # (k, d), where the centers were moved
+    everything: GramStatistics | None = None  # statistics of all rows, where the weights were fitted to these
 
 
 def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, intercept: bool) -> NDArray[np.float64]:
@@ -81,44 +79,34 @@ def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, in
 
 @dataclass(frozen=True)
 class Refit:
-    """Least-squares weights, their ridge ρ, and the mean held-out loss of ridges that were tried: squared, or log loss.
-
-    of_fit: the fit to the fit rows alone, with the same fraction of the diagonal as ridge.
-    """
+    """Least-squares weights, their ridge ρ, and the mean held-out losses of ridges tried: squared, or log losses."""
 
     weights: Weights
     ridge: float
     held_out_errors: tuple[tuple[float, float], ...]
-    of_fit: RidgeFit
+    of_fit: RidgeFit  # to the fit rows alone, with the same fraction of the diagonal as ridge
 
 
 def least_squares(
     statistics: GramStatistics, ridge: float, *, intercept: bool, centred: GramStatistics | None = None
 ) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 58), or raise LinAlgError.
-
-    centred: the centred statistics, where they are known.
-    """
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 58), or raise LinAlgError."""
     used = centred or statistics.centred() if intercept else statistics
     weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
     offset = intercept_of(statistics, weights, intercept=intercept)
     return Weights(np.arange(len(weights)), weights, offset)
 
 
-class HeldOutRows(Protocol):
-    """Rows that judge weights: their statistics, or their columns."""
+class HeldOutRows(NamedTuple):
+    """What judges weights in place of statistics: the number of rows, and their squared error of each output, (T,)."""
 
-    @property
-    def weight_sum(self) -> float:
-        """The number of rows, or the sum of their weights."""
-
-    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the squared error of each output over the rows, (T,)."""
+    weight_sum: float
+    squared_error: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 
 def refit(
     fit: GramStatistics,
-    held_out: HeldOutRows,
+    held_out: GramStatistics,
     final: GramStatistics,
     *,
     intercept: bool,
@@ -135,7 +123,7 @@ def refit(
 
 
 def try_ridges(
-    folds: Sequence[tuple[GramStatistics, HeldOutRows]],
+    folds: Sequence[tuple[GramStatistics, GramStatistics | HeldOutRows]],
     fractions: Sequence[float] = RIDGES,
     start: int | None = None,
     *,
@@ -184,10 +172,7 @@ def with_ridge(
     intercept: bool,
     of_fractions: Mapping[float, Weights] | None = None,
 ) -> Refit:
-    """Return the fit to `final` with the ridge of the lowest of held-out errors, by fractions of the diagonal.
-
-    of_fractions: weights on the rows of `fit` that are known already.
-    """
+    """Return the fit to `final` with the ridge of the lowest held-out error; of_fractions: known weights of `fit`."""
     scale, final_scale = mean_diagonal(fit), mean_diagonal(final)
     for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):
         try:
@@ -264,55 +249,39 @@ def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     return RidgeFit(least_squares(statistics, ridge, intercept=intercept), statistics, ridge, intercept)
 
 
-class LeftOut:
-    """Decision values of training rows of classes by a fit, each without its own row and those equal to it.
+def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues:
+    """Return decision values of rows by a fit, each without its own row and those equal to it (mathematics.md, eq. 79).
 
-    Costs m³/3 operations, and m² for each row added; 16·m² bytes.
+    Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
+    equal to them keep the values of the fit. Costs m³/3 operations, and m² for each row; 16·m² bytes.
     """
-
-    def __init__(self, fit: RidgeFit) -> None:
-        used = fit.statistics.centred() if fit.centred else fit.statistics
-        self._fit, self._blocks = fit, list[tuple[NDArray[Any], ...]]()
-        self._means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
-        self._constant = np.diagonal(used.gram) == 0.0
-        self._factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
-
-    def add(
-        self,
-        keys: NDArray[np.uint64],
-        columns: NDArray[np.floating],
-        truth: NDArray[np.int64],
-        weights: NDArray[np.float64],
-        held_out: NDArray[np.bool_],
-    ) -> None:
-        """Add rows: keys (b,), equal for equal rows, columns (b, m), classes, weights > 0, who is held out (b,)."""
-        free = columns - self._means
-        free[:, self._constant] = 0.0
-        root = solve_triangular(self._factor, free.T, lower=True)
+    used = fit.statistics.centred() if fit.centred else fit.statistics
+    means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
+    constant = np.diagonal(used.gram) == 0.0
+    factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
+    del used
+    of_blocks = list[tuple[NDArray[Any], ...]]()
+    for keys, columns, truth, weights, held_out in blocks:
+        about_means = columns - means
+        about_means[:, constant] = 0.0
+        root = solve_triangular(factor, about_means.T, lower=True)
         leverages = np.einsum("mi,mi->i", root, root)
-        leverages += 1.0 / self._fit.statistics.weight_sum if self._fit.centred else 0.0
-        decision = self._fit.weights.decide(columns)
-        self._blocks.append((keys, decision, truth, weights, np.where(held_out, 0.0, weights * leverages)))
-
-    def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return decision values (n, T), classes (n,) and weights (n,) of the distinct rows (mathematics.md, eq. 79).
-
-        Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
-        equal to them keep the values of the fit.
-        """
-        keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*self._blocks, strict=True))
-        n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
-        signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
-        pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
-        free = 1.0 - np.bincount(group, own)[group]
-        sure = free <= LEAST_FREE
-        pull[sure], free[sure] = 0.0, 1.0
-        kept = np.flatnonzero(~sure | (own == 0.0))
-        pairs = group[kept] * max(n_outputs, 2) + truth[kept]
-        _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
-        one = kept[first]
-        without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
-        return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
+        leverages += 1.0 / fit.statistics.weight_sum if fit.centred else 0.0
+        own = np.where(held_out, 0.0, weights * leverages)
+        of_blocks.append((keys, fit.weights.decide(columns), truth, weights, own))
+    keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*of_blocks, strict=True))
+    n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
+    signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
+    pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
+    free = 1.0 - np.bincount(group, own)[group]
+    sure = free <= LEAST_FREE
+    pull[sure], free[sure] = 0.0, 1.0
+    kept = np.flatnonzero(~sure | (own == 0.0))
+    pairs = group[kept] * max(n_outputs, 2) + truth[kept]
+    _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+    one = kept[first]
+    without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
+    return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
 
 
 def ridge_bytes(n_columns: int) -> int:

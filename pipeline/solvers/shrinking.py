@@ -4,8 +4,6 @@ Shrinking (the paper's outlook; Hsieh et al. 2008): most visits find a coordinat
 says from the scores of all which the next sweeps need not visit; all are looked at again once violations have fallen.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

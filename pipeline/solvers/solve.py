@@ -4,8 +4,6 @@
 state: the state between two records is a value, and going on from it gives the same bytes as never having stopped.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,30 +41,24 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer and its proof: weights (M,) f8; mu (M,) f8, with w_m = mu_m q_m; the certificate of the weights.
-
-    state: what a later call may start from, with the records of all iterations.
-    """
+    """The answer and its proof: weights (M,) f8; mu (M,) f8, with w_m = mu_m q_m; the certificate of the weights."""
 
     weights: np.ndarray
     mu: np.ndarray
     certificate: Certificate
     status: Status
-    state: SolverState
+    state: SolverState  # what a later call may start from, with the records of all iterations
 
     @property
     def converged(self) -> bool:
-        """Return whether the stopping rule that was asked for was met."""
         return self.status in (Status.CONVERGED, Status.PAPER_RULE)
 
     @property
     def objective(self) -> float:
-        """Return 2P of ``weights``."""
         return self.certificate.objective
 
     @property
     def n_active(self) -> int:
-        """Return the number of candidates with a non-zero weight."""
         return int(np.count_nonzero(self.weights))
 
 

@@ -6,8 +6,6 @@ u (cap,) = G kty[active]. Scratch: a and b (cap,). Active-set Newton on w: weigh
 (cap,) in their order.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -34,32 +34,22 @@ class SolverOptions:
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration, a sweep or a Newton round.
-
-    objective : F(mu), computed afresh; never above the one before.
-    primal, dual, relative_gap : of the weights after it, over all candidates; None where not certified.
-    visits : coordinates visited, with repetitions; of a Newton round: in the support or admitted to it.
-    skipped_as_shrunk, skipped_as_screened : coordinates left out until all are looked at again; left out for good.
-    not_drawn : the other coordinates, which a sweep did not draw, or a Newton round did not admit.
-    moved : coordinates changed, with repetitions; of a Newton round: to zero or from it.
-    evaluations : scores evaluated so far, certificates included.
-    seconds : since the start of the solve; the only entry that differs between equal runs.
-    """
+    """One iteration, a sweep or a Newton round."""
 
     iteration: int
     phase: str
-    objective: float
-    primal: float | None
+    objective: float  # F(mu), computed afresh; never above the one before
+    primal: float | None  # as the next two: of the weights after it, over all candidates; None where not certified
     dual: float | None
     relative_gap: float | None
     n_active: int
-    visits: int
-    skipped_as_shrunk: int
-    skipped_as_screened: int
-    not_drawn: int
-    moved: int
-    evaluations: int
-    seconds: float = 0.0
+    visits: int  # coordinates visited, with repetitions; of a Newton round: in the support or admitted to it
+    skipped_as_shrunk: int  # coordinates left out until all are looked at again
+    skipped_as_screened: int  # left out for good
+    not_drawn: int  # the other coordinates, which a sweep did not draw, or a Newton round did not admit
+    moved: int  # coordinates changed, with repetitions; of a Newton round: to zero or from it
+    evaluations: int  # scores evaluated so far, certificates included
+    seconds: float = 0.0  # since the start of the solve; the only entry that differs between equal runs
 
 
 class Counts(NamedTuple):
@@ -74,54 +64,38 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class SolverState:
-    """All that the next iteration depends on.
-
-    phase : "sweep" or "newton"
-    mu (M,) f8, weights (M,) f8, scores (M,) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
-    support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
-    left_out, screened (M,) bool : coordinates that no sweep visits until all are looked at again; zero in every
-        solution by the Gap Safe test, for good at this penalty (mathematics.md, eqs. 50 and 47).
-    largest_violation : of all candidates, when they were last looked at.
-    sweeps_since : sweeps since that look.
-    certified : whether ``relative_gap`` belongs to ``weights``.
-    settled : whether ``weights`` minimise the objective on their face (Newton).
-    cycle_objective, cycle_gap : at the end of the last Newton rounds that gained nothing more.
-    best_weights (M,) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
-        value with what rounding may have taken, and the largest dual value so far.
-    """
+    """All that the next iteration depends on: arrays of length M, but for the support."""
 
     mu: np.ndarray
     weights: np.ndarray
-    best_weights: np.ndarray
-    scores: np.ndarray
-    support: np.ndarray
-    left_out: np.ndarray
-    screened: np.ndarray
-    phase: str = "sweep"
-    largest_violation: float = float("inf")
-    sweeps_since: int = 0
+    best_weights: np.ndarray  # the certified weights of the smallest primal value so far
+    scores: np.ndarray  # c_m^T r at ``weights``, meaningful where ``certified``
+    support: np.ndarray  # (m0,) i8, in the order of G and of the factorisations, on which the bits depend
+    left_out: np.ndarray  # bool: coordinates that no sweep visits until all are looked at again
+    screened: np.ndarray  # bool: zero in every solution by the Gap Safe test, for good at this penalty
+    phase: str = "sweep"  # or "newton"
+    largest_violation: float = float("inf")  # of all candidates, when they were last looked at
+    sweeps_since: int = 0  # sweeps since that look
     generator_state: Mapping[str, Any] = field(default_factory=dict)
     objective: float = float("inf")
     previous_objective: float = float("inf")
     relative_gap: float = float("inf")
-    certified: bool = False
-    best_primal: float = float("inf")
-    best_dual: float = float("-inf")
-    settled: bool = False
+    certified: bool = False  # whether ``relative_gap`` belongs to ``weights``
+    best_primal: float = float("inf")  # their primal value, with what rounding may have taken
+    best_dual: float = float("-inf")  # the largest dual value so far
+    settled: bool = False  # whether ``weights`` minimise the objective on their face (Newton)
     stalled: bool = False
-    cycle_objective: float = float("inf")
+    cycle_objective: float = float("inf")  # as the next: at the end of the last Newton rounds that gained nothing more
     cycle_gap: float = float("inf")
     evaluations: int = 0
     records: tuple[Record, ...] = ()
 
     @property
     def iterations(self) -> int:
-        """Return the number of sweeps and Newton rounds so far."""
         return len(self.records)
 
     @property
     def totals(self) -> dict[str, int]:
-        """Return the counts of all iterations, added up."""
         return {name: sum(getattr(record, name) for record in self.records) for name in Counts._fields}
 
     @property
@@ -132,7 +106,6 @@ class SolverState:
         return max((self.best_primal - self.best_dual) / self.best_primal, LEAST_GAP) if self.best_primal else 0.0
 
     def with_proof(self, certificate: Certificate) -> SolverState:
-        """Return the state with the certificate of its weights taken into account."""
         state = replace(self, certified=True, relative_gap=certificate.relative_gap)
         if not np.isfinite(certificate.gap):
             return state
@@ -142,7 +115,6 @@ class SolverState:
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
 
     def after_sweep(self, inverse: ActiveInverse, report: SweepReport, generator: np.random.Generator) -> SolverState:
-        """Return the state at the end of a sweep, not certified yet."""
         return replace(
             self,
             mu=inverse.mu.copy(),
@@ -167,7 +139,6 @@ class SolverState:
 
     @staticmethod
     def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SolverState:
-        """Return the state that `to_arrays` wrote."""
         values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
         values |= dict(zip(_FLOATS, arrays["floats"].tolist(), strict=True))
         records = tuple(Record(**record) for record in scalars["records"])

@@ -158,7 +158,7 @@ def _block_of_columns(
     Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
     """
     if members is None:
-        kernel = rows.kernel_of_stored(range(n_columns))
+        kernel = rows.kernel_at(rows.candidates.read(mapped=True)["X"][:n_columns])
     else:
         arrays = members.read()
         kernel = rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])

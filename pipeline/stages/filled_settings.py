@@ -54,10 +54,7 @@ def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
 def features_of(
     config: TrainConfig, input_shape: tuple[int, ...], scale: float | None, *, standardise: bool
 ) -> TrainConfig:
-    """Fill in the features of inputs of a shape, and whether they are z-scored: `standardise` raw ones.
-
-    scale: what is white in images; None for other inputs.
-    """
+    """Fill in the features of inputs, images where they have a `scale`, and whether raw ones are z-scored."""
     if config.features.name == "auto":
         is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
         config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
@@ -71,14 +68,11 @@ def features_of(
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What there is to fit: different rows, and bytes for candidates and their Grams.
-
-    fits: whether a fit with these settings does, whose working set is all candidates.
-    """
+    """What there is to fit: different rows, and bytes for candidates and their Grams."""
 
     n_different: int
     memory_bytes: int
-    fits: Callable[[TrainConfig], bool]
+    fits: Callable[[TrainConfig], bool]  # whether such a fit does, whose working set is all candidates
 
 
 def fill_in(
@@ -117,10 +111,7 @@ def _image_width(config: TrainConfig) -> float | str:
 
 
 def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: int) -> TrainConfig:
-    """Fill in the penalty of a table: none, unless something asks for the penalised problem.
-
-    Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
-    """
+    """Fill in the penalty of a table: none, unless something asks for the penalised problem."""
     asks_for_a_penalty = (
         n_different < LEAST_FOLDED_ROWS
         or bool(explicit & (PENALISED | {"solver.refit"}))

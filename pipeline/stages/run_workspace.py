@@ -44,7 +44,7 @@ from pipeline.stages.workspace import CANDIDATES, FINAL, STAGES, FinalWeights, T
 from storage import checkpoints as checkpoint_files
 from storage.arrays import read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
-from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
+from storage.errors import ANEW, CannotWriteError, CorruptDataError, StorageError, remedy_at
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
 from storage.folders import check_folder, remove_folder
@@ -118,12 +118,10 @@ class CheckpointsOnDisk(TaskCheckpoints):
     _file: LineFile | None = field(default=None, init=False)
 
     def __enter__(self) -> "CheckpointsOnDisk":
-        """Open the file of records, empty."""
         self._saved, self._file = time.monotonic(), LineFile(self.records, fresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         assert self._file is not None
         self._file.close()
         self._file = None
@@ -135,16 +133,13 @@ class CheckpointsOnDisk(TaskCheckpoints):
         return checkpoint
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Make a checkpoint."""
         checkpoint_files.save(self.folder, step, arrays, facts)
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:
-        """Return whether it is time for a checkpoint, or the run is to stop."""
         return bool(stopping.requested()) or time.monotonic() - self._saved >= self.every
 
     def record(self, facts: Mapping[str, Any]) -> None:
-        """Append the record of an iteration."""
         assert self._file is not None
         self._file.append(json.dumps(facts))
 
@@ -206,7 +201,6 @@ class Run(Workspace):
         return self._kept[CANDIDATES]
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name; they replace what was there."""
         path = self.path(name)
         self._kept.pop(name, None)
         make_folder(path.parent)
@@ -215,11 +209,9 @@ class Run(Workspace):
         return StoredFile(path)
 
     def stored(self, name: str) -> Stored:
-        """Return what is committed under a name, for tasks."""
         return StoredFile(self.path(name))
 
     def drop(self, name: str) -> None:
-        """Remove what is committed under a name, and below it."""
         path = self.path(name)
         self._checked.discard(name)
         self._kept.pop(name, None)
@@ -229,7 +221,6 @@ class Run(Workspace):
             remove_folder(path, durable=False)
 
     def checkpoints(self, name: str) -> CheckpointsOnDisk:
-        """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
         return CheckpointsOnDisk(folder, records, resources.checkpoint_every)
@@ -244,10 +235,12 @@ class Run(Workspace):
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        """Return what a function makes of each item, committed under its name; what is there is not made again."""
-        waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
-        for name in waiting:
-            if self.path(name).exists():
+        waiting = dict(items)
+        for name in items:
+            try:
+                if self.committed(name) is not None:
+                    del waiting[name]
+            except CorruptDataError:
                 self.events.warn(f"{self.path(name)}: damaged; it is made again")
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
@@ -282,7 +275,6 @@ class Run(Workspace):
         write_record(self.layout.state, facts | {"progress": progress})
 
     def read_done(self, markers: Path) -> dict[str, dict[str, Any]]:
-        """Return the payloads of the items done, and warn of markers that are damaged."""
         payloads = read_markers(markers)
         for warning in payloads.warnings:
             self.events.warn(warning)
@@ -307,7 +299,6 @@ class Run(Workspace):
 
     @contextmanager
     def timed_as(self, stage: str) -> Iterator[None]:
-        """Count what happens inside into another stage than the one that is under way."""
         before = self._clock.switch(stage)
         try:
             yield
@@ -355,7 +346,6 @@ class Run(Workspace):
                     watch.finished(index)
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        """Return the sums of a pass over the rows, which takes up those that an earlier session has committed."""
         folder, results = self.layout.row_pass(name), list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
@@ -385,7 +375,6 @@ class Run(Workspace):
 
     @contextmanager
     def status(self, stage: str, words: str) -> Iterator[None]:
-        """Show what is done inside, in this thread."""
         with Watch(self.layout.progress, unit="", words=words) as watch, self._shown(stage, watch):
             yield
 
@@ -420,14 +409,3 @@ def _compute_item(
 def load_final(layout: RunLayout) -> FinalWeights:
     """Return the committed weights of a run. Raises CorruptDataError where they are missing or damaged."""
     return FinalWeights.of_arrays(read_arrays(layout.root / FINAL, remedy=ANEW))
-
-
-def is_whole(part: Path) -> bool:
-    """Return whether the file that an item commits is there and undamaged: each of its arrays has a checksum."""
-    if not part.exists():
-        return False
-    try:
-        read_arrays(part)
-    except (CorruptDataError, MissingDataError):
-        return False
-    return True

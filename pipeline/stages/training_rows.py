@@ -49,20 +49,13 @@ class RowData:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What training makes of targets and row weights.
+    """What training makes of targets and row weights."""
 
-    mean : is taken off the targets
-    class_factors : of the weights of the rows of each class; () for none
-    held_out_limit : rows whose coins are below it are held out
-    largest : the `largest_terms` of the rows
-    limits : of predictions of the encoded targets; () for none
-    """
-
-    mean: float = 0.0
-    class_factors: tuple[float, ...] = ()
-    held_out_limit: float = 0.0
-    largest: tuple[float, ...] = ()
-    limits: Limits = ()
+    mean: float = 0.0  # is taken off the targets
+    class_factors: tuple[float, ...] = ()  # of the weights of the rows of each class; () for none
+    held_out_limit: float = 0.0  # rows whose coins are below it are held out
+    largest: tuple[float, ...] = ()  # the `largest_terms` of the rows
+    limits: Limits = ()  # of predictions of the encoded targets; () for none
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
         """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
@@ -76,7 +69,6 @@ class TargetFacts:
         return factors if weights is None else weights * factors
 
     def bounds(self) -> RowBounds:
-        """Return the bounds of the rows."""
         return RowBounds.of(np.array(self.largest))
 
 
@@ -213,7 +205,6 @@ def _mean(run: RowData) -> float:
 
 
 def _range_of_targets(run: RowData) -> tuple[float, float]:
-    """Return the least and the largest target of a regression, 0 and 0 of classes."""
     if run.shape.task != "regression":
         return 0.0, 0.0
     squares = weight = 0.0
@@ -232,24 +223,22 @@ def _range_of_targets(run: RowData) -> tuple[float, float]:
 
 
 class RowBlock(NamedTuple):
-    """Some rows: their number, that of the first, features (rows, d), labels as stored (rows,), and what training adds.
-
-    targets (rows, T) f8, those of `TargetFacts.encoded`; keys (rows,) u8 of training rows, equal for equal ones;
-    held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
-    each row counts 1.
-    """
+    """Some rows: their number, that of the first, and what training adds to what is stored of them."""
 
     number: int
     start: int
-    X: NDArray[np.floating]
-    y: NDArray[Any]
-    targets: NDArray[np.float64]
-    keys: NDArray[np.uint64]
-    held_out: NDArray[np.bool_]
-    weights: NDArray[np.float64] | None
+    X: NDArray[np.floating]  # (rows, d)
+    y: NDArray[Any]  # (rows,), labels as stored
+    targets: NDArray[np.float64]  # (rows, T), those of `TargetFacts.encoded`
+    keys: NDArray[np.uint64]  # (rows,), of training rows, equal for equal ones
+    held_out: NDArray[np.bool_]  # (rows,)
+    weights: NDArray[np.float64] | None  # (rows,), of training rows with the factors of the classes; None: 1 each
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
 
     def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
-        """Return some of the rows."""
         arrays: list[Any] = [None if values is None else values[rows] for values in self[2:]]
         return RowBlock(self.number, self.start, *arrays)
 
@@ -276,13 +265,7 @@ class RowTask:
         X = points_of_candidates(self.candidates, candidates)
         return self.kernel_at(open_features(self.features).take(candidates) if X is None else X)
 
-    def kernel_of_stored(self, columns: NDArray[np.int64] | range) -> Kernel:
-        """Return the kernel of some candidates of a run that has the features of all in one file."""
-        X = self.candidates.read(mapped=True)["X"]
-        return self.kernel_at(X[columns.start : columns.stop] if isinstance(columns, range) else X[columns])
-
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
-        """Return the kernel of the columns of points (m, d)."""
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
 
 
@@ -297,15 +280,12 @@ class RowGrid:
 
     @property
     def n_blocks(self) -> int:
-        """Number of blocks."""
         return -(-self.n_rows // self.block_rows)
 
     def size(self, block: int) -> float:
-        """Return how many rows a block has."""
         return min(self.block_rows, self.n_rows - block * self.block_rows)
 
     def rows(self, blocks: range) -> slice:
-        """Return the rows of some blocks in a row."""
         stop = min(blocks.stop * self.block_rows, self.n_rows)
         return slice(self.first + blocks.start * self.block_rows, self.first + stop)
 
@@ -402,7 +382,6 @@ class RunSize:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a kernel value."""
         return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
     def pieces(self, blocks: RowGrid, n_columns: int) -> int:
@@ -412,12 +391,9 @@ class RunSize:
 
 
 class PassBytes(NamedTuple):
-    """What a pass needs: memory beside that of the processes, of all of them, and disk.
+    """What a pass needs: memory beside that of the processes, of all of them, and disk."""
 
-    pieces : of its work that do not wait for each other: as many workers find something to do
-    """
-
-    pieces: int
+    pieces: int  # of its work that do not wait for each other: as many workers find something to do
     memory: int
     disk: int
 

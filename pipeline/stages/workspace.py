@@ -46,23 +46,18 @@ FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES = (
 
 @dataclass(frozen=True)
 class FinalWeights:
-    """The weights of the model, on its `active` candidates, in the order of the model's centers.
+    """The weights of the model, on its `active` candidates, in the order of the model's centers."""
 
-    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: weights before a refit (equal without one); points (a,
-    d): moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
-    """
-
-    active: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-    penalised_weights: NDArray[np.float64]
+    active: NDArray[np.int64]  # (a,)
+    weights: NDArray[np.float64]  # (a, T)
+    intercept: NDArray[np.float64]  # (T,)
+    penalised_weights: NDArray[np.float64]  # before a refit; equal without one
     penalised_intercept: NDArray[np.float64]
-    points: NDArray[np.floating] | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
+    points: NDArray[np.floating] | None = None  # (a, d), where they were moved
+    summary: dict[str, Any] = field(default_factory=dict)  # for the report
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> "FinalWeights":
-        """Return the weights that were committed."""
         named: dict[str, Any] = dict(arrays)
         return cls(**{**named, SUMMARY: json.loads(arrays[SUMMARY].tobytes())})
 
@@ -73,7 +68,6 @@ class FinalWeights:
         return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
 
     def arrays(self) -> Arrays:
-        """Return all of it as arrays."""
         arrays = {name: value for name, value in vars(self).items() if value is not None}
         return arrays | {SUMMARY: np.frombuffer(json.dumps(self.summary).encode(), np.uint8)}
 
@@ -166,9 +160,7 @@ class Workspace(RowData):
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
     ) -> list[Arrays]:
-        """Apply a function to each item, commit its result under the item's name, and return the results.
-
-        Items whose results are committed already are skipped.
+        """Return what a function makes of each item, committed under its name; what is there is not made again.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress
@@ -216,13 +208,11 @@ class Workspace(RowData):
 
     @property
     def final(self) -> FinalWeights | None:
-        """The weights of the model, once they are committed."""
         found = self.committed(FINAL)
         return None if found is None else FinalWeights.of_arrays(found)
 
     @property
     def facts(self) -> TargetFacts:
-        """What training makes of targets and row weights."""
         return facts_of(self.choices)
 
     @property
@@ -258,15 +248,12 @@ class Workspace(RowData):
 
     @cached_property
     def preselection(self) -> Preselection | None:
-        """How the finalists of a greedy selection are chosen; None where there are none."""
         return preselection_of(self.config, self.shape.n_train)
 
     @property
     def kernel(self) -> type[Kernel]:
-        """The kernel, once candidates are committed."""
         return KERNELS[int(self.choices["kernel"])]
 
     @property
     def intercept(self) -> bool:
-        """Whether an intercept is fitted."""
         return self.config.solver.intercept

@@ -146,8 +146,8 @@ def test_pixels_are_those_that_were_written(tmp_path, form):
     np.testing.assert_allclose(colour, on_white, atol=error)
     np.testing.assert_allclose(grey, rgb2gray(on_white), atol=error + 0.501)
     (cut := tmp_path / "cut").write_bytes(content[: len(content) * 3 // 5])
-    with pytest.raises(Exception, match=r"."):
-        Decoder((40, 60), scale=scale).read(cut)
+    (said,) = _each(Decoder((40, 60), scale=scale).read, [cut])
+    assert isinstance(said, str), "a file that was cut was read"
 
 
 MORE: dict[str, Any] = {"save_all": True, "append_images": [Image.fromarray(RGB[..., ::-1])]}

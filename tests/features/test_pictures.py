@@ -141,6 +141,17 @@ def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
         opened(folder, skip_bad=True)
 
 
+def test_a_gap_of_zeros_in_a_jpeg_is_told(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (99, 99), np.uint8)
+    folder = write(tmp_path / "d", a=3, b=3)
+    Image.fromarray(noise).save(folder / "a" / "x.jpg")
+    assert not any("zeros" in note for note in opened(folder).notes)
+    content = bytearray((folder / "a" / "x.jpg").read_bytes())
+    content[2048:2560] = bytes(512)
+    (folder / "a" / "x.jpg").write_bytes(content)
+    assert any("zeros among their pixels, which may be damage: a/x.jpg" in note for note in opened(folder).notes)
+
+
 def test_labels_parts_and_what_is_passed_over(tmp_path):
     train = write(tmp_path / "parts" / "train", **{"10": 5, "9": 4, "10/_hidden": 2, "10/inner": 1})
     write(tmp_path / "parts" / "test", **{"9": 3})
@@ -172,6 +183,8 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")], "a .2 .heic."),
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
+        ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
+        ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),
         ({"Test/a": 2, "Test/b": 2, "Train/a": 2, "Train/b": 2}, lambda at: None, "train on .*Train with `data.test="),
         ({"train/a": 2, "train/b": 2, "test": 2}, lambda at: None, "train on the folder of the other part alone"),
         ({"train/a": 2, "train/b": 2, "test/c": 2}, lambda at: None, "has the class c, which .*train lacks"),

@@ -174,7 +174,14 @@ def test_hostile_metadata_is_refused_by_both_doors(store, name, monkeypatch):
 
 CHANGING = {
     **{"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -9999, "missing_value": -1, "_Unsigned": "true"},
-    **{"valid_range": [0, 9], "units": "days since 1970-01-01", "_FillValue in base64": "AAAAAACIw8A="},
+    **{
+        "scale": 2.0,
+        "Offset": 1.0,
+        "SCALE_FACTOR": 0.5,
+        "valid_range": [0, 9],
+        "units": "days since 1970-01-01",
+        "_FillValue in base64": "AAAAAACIw8A=",
+    },
 }
 HARMLESS = {"units": "K", "long_name": "pressure", "_FillValue": "NaN", "missing_value": "AAAAAAAA+H8="}
 

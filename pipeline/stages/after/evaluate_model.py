@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
+from pipeline.config.train_config import SolverConfig
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data, planned
 from pipeline.kernels.exact_sums import ForEach
@@ -52,13 +53,7 @@ def evaluate_model(run: Run) -> dict[str, Any]:
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
     solver, n_centers, rows = run.config.solver, len(load_final(run.layout).active), run.row_task
-    opened = partial(
-        _block_of_scores,
-        rows,
-        run.layout,
-        refitted=solver.refit != "none" and solver.is_penalised,
-        selected=solver.selects,
-    )
+    opened = partial(_block_of_scores, rows, run.layout, solver)
     task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
     blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
     total = reduce(add_sums, blocks)
@@ -123,7 +118,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
     )
 
 
-def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, selected: bool) -> AddPiece[BlockValues]:
+def _block_of_scores(task: RowTask, layout: RunLayout, solver: SolverConfig) -> AddPiece[BlockValues]:
     """Return what scores a block by the model, by its penalised weights, and by its first centers alone."""
     model = before = load_model(layout.model)
     final = load_final(layout)
@@ -131,10 +126,11 @@ def _block_of_scores(task: RowTask, layout: RunLayout, *, refitted: bool, select
         chosen = task.candidates.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)
         before = replace(model, centers=points)
+    refitted = solver.refit != "none" and solver.is_penalised
     if refitted or before is not model:
         limits = () if refitted else model.limits
         before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept, limits=limits)
-    prefixes = tuple(load_prefixes(layout)) if selected else ()
+    prefixes = tuple(load_prefixes(layout)) if solver.selects else ()
     n_classes = len(task.shape.classes)
 
     def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:

@@ -5,8 +5,6 @@ of the rows, then a larger one, the last ones all. Each level goes on from the p
 the one before. The state between two steps is checkpointed.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -58,65 +56,49 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Solution:
-    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error.
-
-    ridge, fraction : ρ, and its part of the mean diagonal of the Gram where it was chosen
-    """
+    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
 
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     objective: float
     held_out_error: float
-    ridge: float
-    fraction: float
+    ridge: float  # ρ
+    fraction: float  # ρ as a part of the mean diagonal of the Gram where it was chosen
 
 
 @dataclass(frozen=True)
 class Moving(Solution):
-    """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
+    """The state between two passes: the solution at some points, and the best points so far."""
 
-    gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
-        learned from it, else (0,); steps, changes : its curvature
-    best, best_step : the points of the lowest held-out error on the rows in use, or those that these began with
-    begun : the steps at which each level so far began, (levels,) i8
-    errors : held-out errors before the first step and after each; of a level's first points in the place of those of
-        the last step before it
-    """
-
-    points: Points
-    gradient: Points
-    last_step: Points
-    last_gradient: Points
-    steps: NDArray[np.float32]
+    points: Points  # (m, d) f8
+    gradient: Points  # at the points, before its pass (0,)
+    last_step: Points  # that led here, until L-BFGS has learned from it, else (0,)
+    last_gradient: Points  # where it began, likewise
+    steps: NDArray[np.float32]  # as `changes`: what L-BFGS has learned
     changes: NDArray[np.float32]
-    best: NDArray[np.floating]
+    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error on the rows in use, or those they began with
     best_step: int
-    begun: NDArray[np.int64]
-    errors: NDArray[np.float64]
+    begun: NDArray[np.int64]  # the steps at which each level so far began, (levels,)
+    errors: NDArray[np.float64]  # held-out, at first and after each step; a level's first replaces the last before it
 
     @property
     def step(self) -> int:
-        """Steps taken."""
         return len(self.errors) - 1
 
     @property
     def level(self) -> int:
-        """Which share of the rows is in use."""
         return len(self.begun) - 1
 
     @property
     def lowest(self) -> float:
-        """The lowest held-out error on the rows in use."""
         return float(self.errors[self.begun[-1] :].min())
 
     @property
     def waited(self) -> int:
-        """Steps since the held-out error was lowest on the rows in use."""
         return self.step - max(self.best_step, int(self.begun[-1]))
 
     @property
     def curvature(self) -> Curvature:
-        """What L-BFGS has learned."""
         return Curvature(self.steps, self.changes)
 
 
@@ -324,7 +306,6 @@ class _Mover:
         return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
-        """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
         name = f"moves-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
         task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
@@ -356,7 +337,6 @@ class _Mover:
     def refit(
         self, parts: dict[str, GramStatistics], final: GramStatistics, fractions: Sequence[float] = RIDGES
     ) -> Refit:
-        """Return the fit to `final` with the ridge that held-out rows want, among these and larger ones."""
         try:
             return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
         except LinAlgError as error:

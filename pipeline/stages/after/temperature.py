@@ -6,14 +6,15 @@ classes are divided out.
 """
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.prediction.scores import Calibration, by_class
-from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LeftOut, RidgeFit, support_fit
-from pipeline.stages.held_out_decisions import Rows, held_out_decisions, kept_share
+from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
+from pipeline.stages.held_out_decisions import held_out_decisions, kept_share
 from pipeline.stages.training_rows import (
     RowTask,
     RunSize,
@@ -38,10 +39,7 @@ Values = NDArray[np.float64]
 
 
 def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return the fields of a calibration, the number of rows that it is from, and whether the weights have seen them.
-
-    None for a regression, and where there are no such rows.
-    """
+    """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
     n_held_out, fit = count_held_out(work, work.facts), tried.fit
@@ -53,7 +51,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
         n_rows, seen = int(different), False
     elif few and fit:
         with work.status(SOLVE, WORDS):
-            decision, truth, weights = _few(work.row_task, tried, fit)
+            decision, truth, weights = left_out(fit, _few(work.row_task, tried))
         n_rows, seen = len(truth), False
     else:
         decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
@@ -66,7 +64,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     return vars(found) | {"n_rows": n_rows, "seen": seen}
 
 
-def best_calibration(rows: Rows, n_rows: int, offsets: Values) -> Calibration:
+def best_calibration(rows: LabelledValues, n_rows: int, offsets: Values) -> Calibration:
     """Return the calibration of least log loss (mathematics.md, eqs. 77 and 78).
 
     n_rows: the number of different rows; offsets (K,): by which decision values of weighted classes are corrected. Two
@@ -134,15 +132,12 @@ def temperature_bytes(run: RunSize) -> int:
     return block_pass_bytes(run, run.n_columns) + 80 * used * (n_outputs + 2)
 
 
-def _few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> Rows:
-    """Return all rows, each without itself, of few: here and now."""
-    left_out, kernel = LeftOut(fit), task.kernel_of(tried.weights.columns)
+def _few(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:
+    kernel = task.kernel_of(tried.weights.columns)
     grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
     step = run_length(task, grid)
     for first in range(0, grid.n_blocks, step):
         for _, block in stream_blocks(task, grid, range(first, min(first + step, grid.n_blocks))):
-            counts = np.ones(len(block.X)) if block.weights is None else block.weights
-            counted, unseen = np.flatnonzero(counts > 0), block.held_out & (tried.everything is None)
+            counted, unseen = np.flatnonzero(block.counts > 0), block.held_out & (tried.everything is None)
             columns = kernel.block(block.X[counted], out_dtype=np.float64)
-            left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], unseen[counted])
-    return left_out.values()
+            yield block.keys[counted], columns, block.y[counted], block.counts[counted], unseen[counted]

@@ -7,6 +7,7 @@ again on more candidates, and what is simple is taken where the gain may be chan
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ CLOSE, RIVALS, KEPT = 1.5, 2, "kept"
 N_FOLDS = 5  # of few rows; ten are no better
 # Of a trial, in the arrays that are committed.
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
+Start = tuple[type[Kernel], Trial | None]  # a kernel that is searched: from the beginning, or from scales of a trial
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
 
 
@@ -73,15 +75,6 @@ class KernelTask:
     def given(self) -> float | None:
         """The width that trials have, where it is a number: rounds find theirs where the median is asked for."""
         return self.sigma2 if isinstance(self.sigma2, float) else None
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """A kernel that is searched: from the beginning, or from scales of a kind that another has found."""
-
-    kernel: type[Kernel]
-    kind: str = PLAIN
-    scales: NDArray[np.float32] | None = None
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
@@ -115,12 +108,12 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
     )
     n_held_out = float(sample["n_held_out"])
-    of_items = _searched(work, task, [Start(kernel) for kernel in kernels])
+    of_items = _searched(work, task, [(kernel, None) for kernel in kernels])
     found = {kernel: _trials(kernel, arrays) for kernel, arrays in zip(kernels, of_items, strict=True)}
     best = min(found.values(), key=lambda trials: trials[-1].error)[-1]
     # The other begins with its scales again: a kernel may be better with scales that it does not find.
     others = [kernel for kernel in kernels if kernel != best.kernel] if best.kind == DIAGONAL else []
-    more = _searched(work, task, [Start(kernel, best.kind, best.scales) for kernel in others])
+    more = _searched(work, task, [(kernel, best) for kernel in others])
     for kernel, arrays in zip(others, more, strict=True):
         trials = _trials(kernel, arrays)
         found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
@@ -128,8 +121,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
     tried, again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
     best, plain = choose(tried, n_held_out), tried[0]
     if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
-        larger, start = replace(task, few=best.n_centers), Start(best.kernel, best.kind, best.scales)
-        more += _searched(work, larger, [start], "-more")
+        more += _searched(work, replace(task, few=best.n_centers), [(best.kernel, best)], "-more")
         best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
         again.append({"records": _records([best], final=True)})
     n_rivals = min(n_rivals, len(points))
@@ -188,7 +180,7 @@ def _tried_again(
 
 
 def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: str = "") -> list[Arrays]:
-    names = [f"{start.kernel.name}{'' if start.scales is None else '-from'}{suffix}" for start in starts]
+    names = [f"{kernel.name}{'-from' if trial else ''}{suffix}" for kernel, trial in starts]
     items = {f"passes/{PASS}/{name}.npz": start for name, start in zip(names, starts, strict=True)}
     return work.compute(CANDIDATES, partial(search_item, task), items, unit="", words="trying kernels")
 
@@ -300,45 +292,44 @@ def _targets(
     return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
-class _Steps:
-    """The steps of a search: those that an earlier session has made are taken from its checkpoint.
+def _resumed(checkpoints: TaskCheckpoints) -> Callable[[Callable[[], Arrays]], Arrays]:
+    """Return what makes the steps of a search, or takes those that an earlier session has made from its checkpoint.
 
-    A search takes its next step by what the steps before have found: it is the same in every session.
+    A search takes its next step by what the steps before have found: it is the same in every session. Raises
+    StoppedError between steps, when what was found is kept.
     """
+    earlier, numbers = checkpoints.load(), count()
+    known = {} if earlier is None else dict(earlier.arrays)
 
-    def __init__(self, checkpoints: TaskCheckpoints) -> None:
-        earlier = checkpoints.load()
-        self._checkpoints, self._n_taken = checkpoints, 0
-        self._arrays = {} if earlier is None else dict(earlier.arrays)
-
-    def once(self, make: Callable[[], Arrays]) -> Arrays:
-        """Return what a step has found, or find it. Raises StoppedError between steps, when what was found is kept."""
-        step = f"{self._n_taken}-"
-        self._n_taken += 1
-        found = {name.removeprefix(step): values for name, values in self._arrays.items() if name.startswith(step)}
+    def once(make: Callable[[], Arrays]) -> Arrays:
+        number = next(numbers)
+        step = f"{number}-"
+        found = {name.removeprefix(step): values for name, values in known.items() if name.startswith(step)}
         if not found:
             found = make()
-            self._arrays |= {f"{step}{name}": values for name, values in found.items()}
-            if self._checkpoints.is_due():
-                self._checkpoints.save(self._n_taken, self._arrays, {})
+            known.update({f"{step}{name}": values for name, values in found.items()})
+            if checkpoints.is_due():
+                checkpoints.save(number + 1, known, {})
         stopping.check()
         return found
+
+    return once
 
 
 def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
-    sample, rounds = as_dataclass(task.sample.read(), Sample), list[Trial]()
+    sample, rounds, (kernel, found) = as_dataclass(task.sample.read(), Sample), list[Trial](), start
 
     def on_round(trial: Trial) -> None:
         rounds.append(trial)
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    kinds = kinds_of(task.scale, start.kernel, sample.X.shape[1], float(np.count_nonzero(sample.fitted)))
-    search = Search(task.few, kinds, task.given, on_round, _Steps(checkpoints).once)
-    if start.scales is None:
-        kept = search_kernel(sample, start.kernel, search)
+    kinds = kinds_of(task.scale, kernel, sample.X.shape[1], float(np.count_nonzero(sample.fitted)))
+    search = Search(task.few, kinds, task.given, on_round, _resumed(checkpoints))
+    if found is None:
+        kept = search_kernel(sample, kernel, search)
     else:
-        kept = search_from(sample, start.kernel, start.kind, start.scales, search)
+        kept = search_from(sample, kernel, found.kind, found.scales, search)
     return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
 
 
@@ -348,7 +339,7 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
     if task.sigma2 == "median":
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
-    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_Steps(checkpoints).once))
+    tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_resumed(checkpoints)))
     return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 

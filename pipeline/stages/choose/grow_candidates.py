@@ -29,16 +29,13 @@ PATIENCE = 2  # steps in a row without gain, after which candidates grow no more
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A fit of so many candidates at a width, and how it does on held-out rows.
-
-    ridges (r, 2) f8: fractions of the diagonal, and mean losses; losses (rows,) f8 at the best of them; weights (rows,)
-    """
+    """A fit of so many candidates at a width, and how it does on held-out rows."""
 
     size: int
     sigma2: float
-    ridges: NDArray[np.float64]
-    losses: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    ridges: NDArray[np.float64]  # (r, 2): fractions of the diagonal, and mean losses
+    losses: NDArray[np.float64]  # (rows,), at the best of them
+    weights: NDArray[np.float64]  # (rows,)
 
     @property
     def loss(self) -> float:
@@ -47,10 +44,7 @@ class Judged:
 
 
 def grow_candidates(work: Workspace) -> None:
-    """Commit the statistics of as many candidates as lower the held-out loss by more than chance, and cut the others.
-
-    With the candidates are then committed the width, and the ridges that were tried, with their held-out losses.
-    """
+    """Commit the statistics of as many candidates as lower the held-out loss by more than chance; cut the others."""
     with work.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more

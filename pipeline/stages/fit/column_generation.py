@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.regularization_path import penalty_max
+from pipeline.solvers.ridge import Weights
 from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
-from pipeline.stages.fit.penalised_solves import REACHED, solve_outputs, start_name
+from pipeline.stages.fit.penalised_solves import REACHED, load_weights, solve_outputs, start_name
 from pipeline.stages.fit.working_set import (
     NO_COLUMNS,
     NOTHING,
     RESIDUALS,
     WorkingSet,
-    active_weights,
     compute_residuals,
     drop,
     grow,
@@ -48,19 +48,14 @@ NO_ROOM = "the working set has no room for the candidates it lacks; raise --pena
 
 
 class Limits(NamedTuple):
-    """How many columns and candidates a round has.
+    """How many columns and candidates a round has."""
 
-    capacity, drawn : the most columns of a working set, and how many of them the first one draws at random
-    block : candidates priced together; None: all of them, in every round
-    """
-
-    capacity: int
-    drawn: int
-    block: int | None
+    capacity: int  # the most columns of a working set
+    drawn: int  # how many of them the first one draws at random
+    block: int | None  # candidates priced together; None: all of them, in every round
 
     @staticmethod
     def of(run: Run) -> "Limits":
-        """Return the limits of a run."""
         capacity = run.config.centers.working_set or run.n_candidates
         if run.config.centers.on_demand:
             return Limits(capacity, 0, min(max(-(-run.n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK))
@@ -112,8 +107,10 @@ def solve(run: Run, penalty: float, current: WorkingSet) -> PricedRound:
     """Solve on a working set, from the weights that are committed for it; no candidates are priced yet."""
     start, inner = start_name(current.name) if current.index else None, INNER_TOLERANCE * run.config.solver.tolerance
     summaries = solve_outputs(run, current.name, penalty, tolerance=inner, start=start)
-    weights, nothing = active_weights(run, current), Correlations.unknown(0, np.empty((0, run.shape.n_outputs)))
-    return PricedRound(run, run.candidates, penalty, current, weights, summaries, nothing)
+    weights = load_weights(run, current.name, len(current.candidates))
+    active = Weights.of_support(weights, current.statistics, intercept=run.intercept)
+    nothing = Correlations.unknown(0, np.empty((0, run.shape.n_outputs)))
+    return PricedRound(run, run.candidates, penalty, current, active, summaries, nothing)
 
 
 def price(solved: PricedRound) -> PricedRound:
@@ -213,10 +210,7 @@ def largest_violations(violations: NDArray[np.float64], most: int) -> NDArray[np
 
 
 def penalty_of(run: Run) -> float:
-    """Return the penalty of the settings, which may be a fraction of the largest (mathematics.md, eq. 51).
-
-    The largest is the smallest at which all weights are zero; 1 where all correlations are zero.
-    """
+    """Return the penalty of the settings, which may be a fraction of the largest (mathematics.md, eq. 51)."""
     asked = run.config.solver.penalty
     assert asked is not None  # the plan has filled it in
     if not isinstance(asked, str):

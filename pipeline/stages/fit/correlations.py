@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from storage.zarr_arrays import Block
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
 CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when its result is committed
+Tile = tuple[Kernel, Block, Block]  # some candidates, whose columns the kernel computes, and a block of rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Tiles:
 
     @property
     def n_tiles(self) -> int:
-        """Number of tiles."""
         of_candidates = -(-self.n_candidates // TILE_ROWS)
         return of_candidates * (of_candidates + 1) // 2 if self.symmetric else of_candidates * self.n_of_rows
 
@@ -79,8 +79,7 @@ def correlate(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the kernel entries that it took.
 
-    residuals (n, T) as `compute_residuals` returns them. All training rows in order make the pass symmetric: half the
-    kernel entries.
+    residuals (n, T) as `compute_residuals` returns them.
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
     tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
@@ -110,29 +109,18 @@ def correlate(
     return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
 
 
-class Tile(NamedTuple):
-    """A block of rows against some candidates, whose columns the kernel computes."""
-
-    kernel: Kernel
-    candidates: Block
-    rows: Block
-
-
 def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> Iterator[tuple[int, Tile]]:
-    members, tile = given.read(mapped=True)["candidates"], None
+    members, before = given.read(mapped=True)["candidates"], None
     for piece in pieces:
         candidates, rows = tiles.tile(piece)
-        if tile is None or tile.candidates != candidates:
-            tile = Tile(task.kernel_of(members[candidates.start : candidates.stop]), candidates, rows)
+        if before != candidates:
+            kernel, before = task.kernel_of(members[candidates.start : candidates.stop]), candidates
         stopping.check()
-        yield piece, tile._replace(rows=rows)
+        yield piece, (kernel, candidates, rows)
 
 
 def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum]:
-    """Return what adds a tile.
-
-    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), in order
-    """
+    """Return what adds a tile; `given` has "residuals" (n, T + 1), row weights last, "candidates" (M,), in order."""
     residuals = given.read(mapped=True)["residuals"]
 
     def add(total: ExactSum, tile: Tile, each: ForEach) -> None:
@@ -197,25 +185,19 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
 
 @dataclass(frozen=True)
 class Correlations:
-    """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
-
-    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
-    screened (M,): zero in every solution, never evaluated again; made (M,): have been in a working set, their columns
-    materialised; evaluated: how many candidates were this round.
-    """
+    """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last with a bound."""
 
     values: NDArray[np.float64]
-    norm_bounds: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    screened: NDArray[np.bool_]
-    made: NDArray[np.bool_]
-    evaluated: int
+    norm_bounds: NDArray[np.float64]  # (M,) ≥ ‖c_m‖
+    residuals: NDArray[np.float64]  # (n, T) of the last pass
+    errors: NDArray[np.float64]  # (M, T) of the values, 0 where evaluated now
+    screened: NDArray[np.bool_]  # (M,): zero in every solution, never evaluated again
+    made: NDArray[np.bool_]  # (M,): have been in a working set, their columns materialised
+    evaluated: int  # how many candidates were this round
     kernel_entries: int
 
     @staticmethod
     def unknown(n_candidates: int, residuals: NDArray[np.float64]) -> "Correlations":
-        """Return correlations of which nothing is known, with residuals (n, T)."""
         shape = n_candidates, residuals.shape[1]
         infinite, none = np.full(n_candidates, np.inf), np.zeros(n_candidates, bool)
         return Correlations(np.zeros(shape), infinite, residuals, np.full(shape, np.inf), none, none, 0, 0)
@@ -233,7 +215,6 @@ class Correlations:
         return replace(self, residuals=residuals, errors=errors)
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
-        """Return the correlations with those of some candidates replaced by exact ones."""
         found, errors = self.values.copy(), self.errors.copy()
         found[which], errors[which] = values, 0.0
         return replace(self, values=found, errors=errors)
@@ -259,17 +240,14 @@ class Correlations:
 
 @dataclass(frozen=True)
 class PricedRound:
-    """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row.
-
-    weights: of its active columns; summaries: of the solves of the outputs.
-    """
+    """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row."""
 
     run: Run
     candidates: NDArray[np.int64]
     penalty: float
     working_set: WorkingSet
-    weights: Weights
-    summaries: Sequence[dict[str, Any]]
+    weights: Weights  # of its active columns
+    summaries: Sequence[dict[str, Any]]  # of the solves of the outputs
     correlations: Correlations
 
     @cached_property
@@ -279,11 +257,9 @@ class PricedRound:
 
     @property
     def tau(self) -> float:
-        """√penalty."""
         return float(np.sqrt(self.penalty))
 
     def residuals(self) -> NDArray[np.float64]:
-        """Return the residuals (n, T) of all training rows."""
         current, weights = self.working_set, self.weights
         active = current.columns.cut(weights.columns)
         return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept)
@@ -309,7 +285,6 @@ class PricedRound:
         return known
 
     def waiting(self) -> NDArray[np.int64]:
-        """Return the candidates that may violate and are not evaluated."""
         return np.flatnonzero(~(self.correlations.bounded(self.tau) | self.known))
 
     def violations(self) -> NDArray[np.float64]:
@@ -323,7 +298,6 @@ class PricedRound:
         return violations
 
     def violators(self) -> NDArray[np.int64]:
-        """Return the candidates outside the working set that violate."""
         return np.setdiff1d(np.flatnonzero((self.violations() > 1.0).any(axis=1)), self.inside)
 
     @cached_property

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.exact_sums import ForEach
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.regularization_path import penalty_max, search
-from pipeline.solvers.ridge import Weights, finalise
+from pipeline.solvers.ridge import finalise
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
-from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
+from pipeline.stages.held_out_decisions import held_out_pass
+from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass_bytes
 from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
@@ -38,20 +37,16 @@ EXHAUSTED = 20  # certified iterations without half the gap, after which roundin
 
 @dataclass(frozen=True)
 class SolveTask:
-    """What a worker needs to solve for any output.
-
-    start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: solve as far as float64
-    goes. number: of the penalty, where several are tried.
-    """
+    """What a worker needs to solve for any output."""
 
     statistics: Stored
     name: str
     penalty: float
     options: SolverOptions
     seed: int
-    start: Stored | None
-    to_rounding: bool
-    number: int | None
+    start: Stored | None  # has the "weights" (candidates, outputs) that the solves start from
+    to_rounding: bool  # solve as far as float64 goes
+    number: int | None  # of the penalty, where several are tried
 
 
 def solve_outputs(
@@ -217,8 +212,7 @@ class SolveProgress:
 
 
 def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[dict[str, Any]]]:
-    """Return the penalty of the lowest held-out error (the largest of equals), the weights (M, T) of the fit rows
-    there, and the points of the path: each a penalty, its solves and its held-out error.
+    """Return the penalty of the lowest held-out error, the weights (M, T) of the fit rows there, and the path's points.
 
     Errors are of refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of
     a regression.
@@ -274,29 +268,16 @@ def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) ->
     name = f"path-{number}"
 
     def make() -> Arrays:
-        weights = work.commit(f"passes/{name}/weights.npz", dict(vars(final)))
-        blocks, task = row_grid("train", work.shape.n_train, len(support)), work.row_task
-        counter = partial(_block_of_errors, task, weights)
-        counted = block_pass(task, blocks, counter, BlockValues, ("errors",), features="held-out")
-        wrong = work.add_up(SOLVE, counted, name, "errors of the penalty")
-        return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
+        weights, words = vars(final.named(work.candidates)), "errors of the penalty"
+        wrong = held_out_pass(work, work.row_task, weights, _misclassified, SOLVE, name, words).in_order("wrong")
+        return {"errors": np.asarray(wrong.sum(axis=0) / held_out.weight_sum)}
 
     errors = work.once(f"solutions/{name}-errors.npz", make)["errors"]
     work.drop(f"passes/{name}")
     return float(errors[0])
 
 
-def _block_of_errors(task: RowTask, given: Stored) -> AddPiece[BlockValues]:
-    """Return what counts the held-out rows that some weights misclassify, by weight: "wrong" (1, 1)."""
-    arrays, kind = given.read(), task.shape.task
-    kernel = task.kernel_of_stored(arrays["columns"])
-    weights = Weights(*(arrays[name] for name in ("columns", "weights", "intercept")))
-
-    def count(values: BlockValues, block: RowBlock, each: ForEach) -> None:
-        K = kernel.block(block.X[block.held_out], out_dtype=np.float64, each=each)
-        predicted = labels_from_decision(weights.decide(K), kind)
-        truth = labels_from_decision(block.targets[block.held_out], kind)
-        counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]
-        values.put(block.number, {"wrong": np.array([[float(counts @ (predicted != truth))]])})
-
-    return count
+def _misclassified(task: RowTask, block: RowBlock, decision: NDArray[np.float64]) -> Arrays:
+    """Return how many rows decision values (rows, T) misclassify, by weight: "wrong" (1, 1)."""
+    predicted, truth = (labels_from_decision(values, task.shape.task) for values in (decision, block.targets))
+    return {"wrong": np.array([[float(block.counts @ (predicted != truth))]])}

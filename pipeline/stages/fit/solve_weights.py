@@ -36,10 +36,7 @@ from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
 
 
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows.
-
-    Without a penalty they are least squares on all candidates.
-    """
+    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows."""
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)
     solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)
@@ -77,16 +74,13 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 @dataclass(frozen=True)
 class Solved:
-    """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
-
-    of_fit: weights of the fit rows at this penalty, from a path. summary: for the report.
-    """
+    """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them."""
 
     active: NDArray[np.int64]
     weights: NDArray[np.float64]
     statistics: GramStatistics
-    of_fit: Weights | None
-    summary: dict[str, Any]
+    of_fit: Weights | None  # weights of the fit rows at this penalty, from a path
+    summary: dict[str, Any]  # for the report
 
 
 def _solved_at_once(work: Workspace) -> Solved:

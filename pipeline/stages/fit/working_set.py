@@ -25,9 +25,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
-from pipeline.solvers.ridge import Weights
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
-from pipeline.stages.fit.penalised_solves import load_weights
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import (
     PassBytes,
@@ -58,14 +56,11 @@ ReadColumns = Callable[..., NDArray[np.float64]]  # see `open_columns`
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """The columns of the candidates `members` (W,), by row, in the order of their Gram, and the groups they are in.
-
-    grouped, groups (G,): the candidates of all groups, one group after the other, and the number of the group of each.
-    """
+    """The columns of the candidates `members` (W,), by row, in the order of their Gram, and the groups they are in."""
 
     members: NDArray[np.int64]
-    grouped: NDArray[np.int64]
-    groups: NDArray[np.int64]
+    grouped: NDArray[np.int64]  # the candidates of all groups, one group after the other
+    groups: NDArray[np.int64]  # the number of the group of each of these
 
     @staticmethod
     def of(arrays: Arrays) -> "KeptColumns":
@@ -73,12 +68,10 @@ class KeptColumns:
         return KeptColumns(*(np.array(arrays[field.name]) for field in fields(KeptColumns)))
 
     def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
-        """Return some of the columns."""
         return replace(self, members=self.members[columns])
 
     @property
     def last_size(self) -> int:
-        """How many candidates the last group has."""
         return int(np.count_nonzero(self.groups == self.groups.max(initial=0)))
 
     def places(self) -> NDArray[np.int64]:
@@ -144,7 +137,6 @@ class ColumnFiles:
         return self.folder / f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
 
     def make_folders(self, columns: KeptColumns) -> None:
-        """Make the folders of the groups, and remove those of all others."""
         folders = {self.of_group(candidates) for candidates, *_ in columns.by_group()}
         for unused in set(self.folder.glob("group-*")) - folders:
             remove_folder(unused, durable=False)
@@ -212,12 +204,10 @@ class WorkingSet:
 
     @property
     def candidates(self) -> NDArray[np.int64]:
-        """Whose columns these are, by row."""
         return self.columns.members
 
     @property
     def index(self) -> int:
-        """The number of the round, from 0."""
         return int(self.name.rpartition("-")[2])
 
 
@@ -298,12 +288,6 @@ def drop(run: Run, name: str) -> None:
     """Remove statistics, and what the solves made of them: the largest files of a run."""
     for folder in (name, f"{name}-centred"):
         run.drop(name_of(folder))
-
-
-def active_weights(run: Run, current: WorkingSet) -> Weights:
-    """Return the committed weights of a round's solves, on the columns that are active."""
-    weights = load_weights(run, current.name, len(current.candidates))
-    return Weights.of_support(weights, current.statistics, intercept=run.intercept)
 
 
 def compute_residuals(

@@ -150,7 +150,7 @@ def test_labels_are_numbers_where_all_are_else_texts(pieces, task, expected):
 
 ONE_LABEL = r"t: {!r} in row 0 and {!r} in row 1 are one label in two spellings"
 LONG = r"t: holds whole numbers such as '1(0){22}' in row 0; float64 does not tell them apart"
-SPELT_TWICE = [("True", "TRUE"), ("0", "0.0"), ("1", "01"), ("True", "1"), ("Yes", "yes"), (True, 1), ("é", "e\u0301")]
+SPELT_TWICE = [("True", "TRUE"), ("0", "0.0"), ("1", "01"), ("True", "1"), ("Yes", "yes"), (True, 1)]
 REFUSED: list[tuple[list[Any], str | None, str]] = [
     (["-0,5", "1,5", "2"], None, r"t: holds numbers with a comma, such as '-0,5' in row 0; .*`data.task="),
     (["n.a.", *(f"{k}.04kg" for k in range(33))], None, r"another way, .*1 other word, such as .* plain numbers \S+$"),

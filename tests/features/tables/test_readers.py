@@ -247,7 +247,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         coding: ("t.csv", ROWS.encode(coding), "line 1 is not UTF-8 text .*iconv -f UTF-16 -t UTF-8")
         for coding in ("utf-16", "utf-16-le", "utf-16-be")
     },
-    "a line without end": ("t.csv", "1" * 5000, "line 1 is longer than 1000 bytes"),
+    "a line without end": ("t.csv", "1" * 5000, "line 1 has over 1000 bytes"),
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file .*take \.gz off its name if it is not packed"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file .*incorrect data check"),

@@ -17,7 +17,7 @@ from features.source import Source
 from features.tables import readers
 from features.tables.columns import model_layout
 from features.tables.readers import Table
-from features.tables.row_numbers import CHANCE, RowNumbers
+from features.tables.row_numbers import CHANCE, STEPS_BACK, RowOrder
 from pipeline.estimators import SLKLClassifier
 from sources import opened, same
 
@@ -26,11 +26,14 @@ N = 60
 FRAME = pandas.DataFrame({"a": RNG.normal(size=N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
 PLACES = np.sort(RNG.choice(5000, N, replace=False))
 TIMES = 1580428800 + 3600 * np.arange(N)  # seconds
+TIED = np.sort(RNG.choice(150, N)) + 1580428800  # of a minute or two, with some rows in one second
+SWAPPED = np.arange(N)
+SWAPPED[[7, 40]] = SWAPPED[[40, 7]]
 
 
 def told(source: Source) -> str:
     """Return the columns that a note says were left out."""
-    (note,) = (note for note in source.notes if note.startswith("left out"))
+    (note,) = (note for note in source.warnings if note.startswith("left out"))
     return note.partition("do: ")[2].partition(";")[0]
 
 
@@ -56,6 +59,9 @@ WRITERS: dict[str, tuple[Any, str]] = {
     "numbers": (lambda frame, path: write(frame.assign(id=PLACES), path, index=False), "id"),
     "falling": (lambda frame, path: write(frame.assign(id=-PLACES), path, index=False), "id"),
     "times": (lambda frame, path: write(frame.assign(at=TIMES), path, index=False), "at"),
+    "times, with ties": (lambda frame, path: write(frame.assign(at=TIED), path, index=False), "at"),
+    "two swapped": (lambda frame, path: write(frame.assign(id=SWAPPED), path, index=False), "id"),
+    "added below": (lambda frame, path: write(frame.assign(id=[*range(2, N), 0, 1]), path, index=False), "id"),
     "both": (lambda frame, path: write(frame.assign(at=TIMES, id=PLACES), path, index=False), "at, id"),
 }
 
@@ -96,7 +102,7 @@ def test_a_column_that_rises_in_the_first_part_alone_is_an_input(tmp_path):
     frame = pandas.DataFrame({"x": [*range(40), *range(40)], "b": np.arange(80) // 40, "y": RNG.integers(0, 2, 80)})
     (tmp_path / "parts").mkdir()
     for k in range(2):
-        frame[40 * k : 40 * k + 40].assign(x=lambda part, k=k: part["x"] if k == 0 else part["x"] // 2).to_csv(
+        frame[40 * k : 40 * k + 40].assign(x=lambda part, k=k: part["x"] if k == 0 else part["x"] // 8).to_csv(
             tmp_path / "parts" / f"{k}.csv", index=False
         )
     pandas.concat([pandas.read_csv(tmp_path / "parts" / f"{k}.csv") for k in range(2)]).to_csv(
@@ -131,7 +137,27 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
     frame.to_csv(tmp_path / "t.csv")
     source = opened(tmp_path / "t.csv")
     assert source.columns.inputs == ("x",)
-    assert any("rise or fall" in note and ": x; they are used" in note for note in source.notes)
+    assert any("rise or fall" in warning and ": x; they are used" in warning for warning in source.warnings)
+    frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
+    source = opened(tmp_path / "t.csv", target="y")
+    assert source.columns.inputs == ("x", "t")
+    assert any(": x, t; they are used" in warning for warning in source.warnings)
+
+
+SEASONS = {
+    "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
+    "hour": np.arange(N) % 24,
+    "twice": np.arange(N) % 30,
+    "walk": np.cumsum(RNG.normal(1, 1.5, N)),
+}
+
+
+@pytest.mark.parametrize("case", SEASONS)
+def test_sorted_and_repeated_values_are_inputs(tmp_path, case):
+    FRAME.assign(x=SEASONS[case]).to_csv(tmp_path / "t.csv", index=False)
+    source = opened(tmp_path / "t.csv", target="y")
+    assert source.columns.inputs == ("a", "b", "x")
+    assert any("sorted: x;" in warning for warning in source.warnings) == (case == "age")
 
 
 def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
@@ -145,23 +171,29 @@ def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_pa
 
 
 @given(st.data())
-def test_blocks_and_files_find_what_each_file_alone_shows(tmp_path, data):
-    """As a naive twin does: all steps of a file have one sign, and so many values are in order by no chance."""
+def test_files_are_judged_each_and_all_together(data):
+    """As a naive twin does: nearly all steps of the files have one sign, and that is no chance."""
     files = [
         np.array(data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=14)), float)
         for _ in range(data.draw(st.integers(1, 3)))
     ]
     files = [np.sort(one) if data.draw(st.booleans()) else one for one in files]
-    numbers = RowNumbers(["x", "z"])
-    for k, values in enumerate(files):
-        cut = data.draw(st.integers(0, len(values)))
-        for part in filter(len, (values[:cut], values[cut:])):
-            numbers.add(tmp_path / str(k), np.column_stack([part, part * 0]))
-    signs = {np.sign(after - before) for values in files for before, after in pairwise(values)}
-    orders = math.prod(math.factorial(len(values)) for values in files)
-    expected = [0] if signs in ({1.0}, {-1.0}) and 4 / orders < CHANCE else []
-    assert numbers.found([None, None]) == expected
-    assert numbers.found([(), None]) == []
+    codes, starts = np.concatenate(files), np.cumsum([0, *map(len, files[:-1])])
+    steps = [[after - before for before, after in pairwise(values) if after != before] for values in files]
+    downs = [[step for step in of_file if step < 0] for of_file in steps]
+    ups = [[step for step in of_file if step > 0] for of_file in steps]
+    back = min(downs, ups, key=lambda found: sum(map(len, found)))
+    chance = math.prod(
+        (len(b) + 1) ** (len(s) + 1) / math.factorial(len(s) + 1) for b, s in zip(back, steps, strict=True)
+    )
+    differ = sum(len(set(values.tolist())) for values in files) >= 2 / 3 * len(codes)
+    in_order = sum(map(len, back)) <= STEPS_BACK and 4 * chance < CHANCE
+    pair = np.column_stack([codes, codes * 0])
+    assert RowOrder.of(["x", "z"], [None, None], pair, starts).left_out == ((0,) if in_order and differ else ())
+    assert RowOrder.of(["x", "z"], [None, None], pair, starts).sorting == (
+        (0,) if in_order and not differ and not any(back) else ()
+    )
+    assert RowOrder.of(["x", "z"], [(), None], pair, starts) == RowOrder(("x", "z"))
 
 
 def test_a_model_never_needs_the_column(tmp_path):
@@ -184,3 +216,5 @@ def test_an_estimator_warns_of_a_column_that_counts_the_rows(tmp_path):
     frame = pandas.read_csv(tmp_path / "t.csv")
     with pytest.warns(UserWarning, match="count its rows: Unnamed: 0; leave them out"):
         SLKLClassifier(random_state=0).fit(frame.drop(columns="y"), frame["y"])
+    with pytest.warns(UserWarning, match="count its rows: 2; leave them out"):
+        SLKLClassifier(random_state=0).fit(np.column_stack([FRAME[["a", "b"]], np.arange(N) + 5]), FRAME["y"])

@@ -141,18 +141,22 @@ TEXTS = f"a, b (texts of up to 300 characters, such as '{'x' * 40}' in line 2)"
 MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2)"
 LATE = "a (9 of 10 missing, the first in line 3)"
 IDS = "a (70 words, another one in each row, such as 'w0' in line 2)"
-TOO_MANY = "a (70 words, such as 'w0' in line 2, more than 64; `data.categories=70` takes them)"
+TOO_MANY = "a (70 words, such as 'w0' in line 2, more than 64)"
 CODES = "zip,b,y\n" + "".join(f"{k % 9:02},2,{k % 2}\n" for k in range(40))
 ANOTHER_WAY = "a (numbers written in another way, such as {!r} in line 2, write plain numbers (1234.5))"
 DATES = "a (dates or times, such as {!r} in line 2, write days, years or seconds as numbers)"
 INFINITE_AND_MISSING = "a (9 infinite, such as 'inf' in line 2)"
 LONG = "whole numbers above 2^53, such as '9007199254740992' in line 2, which float64 does not tell apart"
 LONG_NUMBERS = f"a ({LONG}; if they are names, `data.categorical=onehot:a`)"
+FEW = "a (numbers written in another way, such as '0-pack' in line 2, write plain numbers (1234.5), "
+FEW += "or if they are categories, `data.categorical=onehot:a`)"
+PADDED = "a (numbers and 1 other word, such as '007' in line 2, '17' in line 3 is a number; "
+PADDED += "if they are names, `data.categorical=onehot:a`)"
 TWICE = "a ('1.1' in line 2 and '1.10' in line 3 are one value, write it in one way)"
 # A row of a column of numbers that are written in another way, or of dates.
 NUMBERLIKE = "{}.5%|{} kg|{}kg|{}\u202f000|{}\xa0000|{} km/h|1.{}D-01|0x{}f|{}/8|{}-510|${}|EUR {}|"
-NUMBERLIKE += "{} star|({})|−{}|~{}|{}+|1.5×10^{}|1_0{}|'{}|{}\u200b|٣{}|{}½"
-DATELIKE = "2020-01-{}|{}.01.2020|{}/31/20|{}-Jan-2020|{}. März 2020|{}:30|2020-{}|2020-01-{}T12:30Z"
+NUMBERLIKE += "{} star|({})|−{}|~{}|{}+|1.5×10^{}|1_0{}|'{}|{}\u200b|٣{}|{}½|{}h 5m"
+DATELIKE = "2020-01-{}|{}.01.2020|{}/31/20|{}-Jan-2020|{}. März 2020|{}:30|2020-{}|{}/2020|Mar 200{}|2020-01-{}T12:30Z"
 SPELLINGS = "a,b,y\n" + "1.1,3,2\n1.10,1,0\n" * 9
 
 
@@ -178,6 +182,8 @@ COMPLAINTS: list[tuple[str, dict[str, Any], str, str]] = [
     (CODES, {}, "zip (9 words, such as '00' in line 2)", ONEHOT),
     ("a,b,y\n" + "".join(f"{k or 'none?'},1,{k % 2}\n" for k in range(60)), {}, FIRST, "`data.drop=a`"),
     ("a,b,y\n" + "".join(f"{2**53 + k},{k % 7},{k % 2}\n" for k in range(30)), {}, LONG_NUMBERS, "`data.drop=a`"),
+    ("a,b,y\n" + "".join(f"{k % 3}-pack,{k % 7},{k % 2}\n" for k in range(30)), {}, FEW, "`data.drop=a`"),
+    ("a,b,y\n" + "007,1,2\n17,0,3\n" * 9, {}, PADDED, "`data.drop=a`"),
     (SPELLINGS, {"categorical": "onehot:a"}, TWICE, "`data.drop=a` `data.categorical=onehot`"),
     *(
         (rows_of_form(form), ENCODED, ANOTHER_WAY.format(form.format(1)), "`data.drop=a`")
@@ -204,8 +210,20 @@ def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_pa
 
 
 def test_a_column_of_many_words_is_taken_where_its_number_is_given(tmp_path):
-    text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k * 3 % 700}\n" for k in range(700))
+    text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k * 37 % 700}\n" for k in range(700))
     assert table(tmp_path, text, categorical="onehot", categories=70).input_shape == (71,)
+
+    text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k * 37 % 700}\n" for k in range(700))
+    with pytest.raises(DataError, match=r"more than 64; `data.categories=70` takes them"):
+        table(tmp_path, text, categorical="onehot")
+
+
+@pytest.mark.parametrize("form", ["{}th", ">{}K", "é{}", "class {}"])
+def test_groups_and_places_in_an_order_are_words(tmp_path, form):
+    text = "a,b,y\n" + "".join(f"{form.format(k % 4)},{k % 7},{form.format(k % 3)}\n" for k in range(60))
+    source = table(tmp_path, text.replace("é3", "e\u03013"), categorical="onehot")
+    assert source.input_shape == (5,)
+    assert len(source.classes) == 3
 
 
 CELLS = {"numbers": ["1", "2.5", "-3e2"], "words": ["red", "007", "x, y"], "gaps": ["", "NA"], "infinite": ["inf"]}

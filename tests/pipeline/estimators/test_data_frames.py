@@ -67,7 +67,8 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind, tmp_path):
         ({"zip": "pink"}, "^X holds words, such as 'pink'; encode words first, with OneHotEncoder in a pipeline"),
         ({"zip": NUMBERS["zip"].astype(str)}, "^X holds words, such as '"),
         ({"zip": pandas.Categorical(["1_0"] * ROWS, ordered=True)}, "^X holds words, such as '1_0'"),
-        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists, such as"),
+        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists or structs, such as"),
+        ({"zip": pandas.Series([{"u": 1, "v": 2}] * ROWS)}, "^X.* holds lists or structs.*; give each place or field"),
         ({"zip": PEOPLE["since"].dt.date}, "^X holds times"),
         ({"zip": 2**60}, "^X holds whole numbers such as 1152921504606846976; float64 does not tell them apart"),
         ({"zip": PEOPLE["since"]}, "^X holds times .*; subtract a date"),
@@ -80,6 +81,28 @@ def test_words_dates_and_gaps_are_refused(kind, column, message):
         machine.fit(frame, Y)
     with pytest.raises(ValueError, match=message):
         machine.fit(KINDS[kind](NUMBERS), Y).predict(frame)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"zip": np.array([1.5, pandas.NA] * 150, object)}, "^X contains <NA>; write np.nan"),
+        ({"zip": np.array([2**60, 2**60 + 1] * 150, object)}, "^X holds whole numbers, .* float64 does not tell"),
+        ({"zip": np.array([1j, 2] * 150, object)}, "^X holds objects of type complex"),
+    ],
+)
+def test_objects_that_are_no_numbers_are_refused(columns, message):
+    with pytest.raises(ValueError, match=message):
+        SLKLRegressor(50, **PLAIN).fit(NUMBERS.assign(**columns), Y)
+
+
+def test_columns_of_one_name_are_refused_and_objects_of_one_kind_are_labels():
+    with pytest.raises(ValueError, match=r"^X has several columns of one name; rename them: a, b, a"):
+        SLKLRegressor(50, **PLAIN).fit(NUMBERS.set_axis(["a", "b", "a"], axis=1), Y)
+    for labels in (np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 3):
+        fits = [SLKLClassifier(50, **PLAIN).fit(X, given) for given in (labels, labels.astype(object))]
+        np.testing.assert_array_equal(fits[0].predict(X), fits[1].predict(X))
+        assert fits[1].classes_.dtype == labels.dtype
 
 
 LABELS: list[tuple[Any, str]] = [

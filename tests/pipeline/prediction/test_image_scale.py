@@ -110,7 +110,16 @@ def test_values_beyond_the_scale_are_refused(value, told, of_bytes, images, tmp_
 
 def test_images_on_other_scales_are_refused(images, of_bytes, run_on):
     bytes_, scaled, deep = images[0], images[0] / 255.0, images[0] * np.uint16(257)
-    for run, others in ((of_bytes, (scaled, deep)), (run_on(scaled), (bytes_,)), (run_on(deep), (scaled, bytes_))):
+    runs = (
+        (of_bytes, bytes_, (scaled, deep)),
+        (run_on(scaled), scaled, (bytes_,)),
+        (run_on(deep), deep, (scaled, bytes_)),
+    )
+    for run, trained_on, others in runs:
         for other in others:
-            with pytest.raises(DataError, match=r"X: .* trained on are from 0 to .*; give both on one scale"):
-                load_predictor(run).predict(other)
+            predictor = load_predictor(run)
+            with pytest.raises(DataError, match=r"X: .* trained on are from 0 to .*; give both on one scale") as caught:
+                predictor.predict(other)
+            change = str(caught.value).rpartition("white, ")[2]
+            given = eval(change, {"X": other.astype(float)})  # what the message says
+            np.testing.assert_array_equal(predictor.predict(given), predictor.predict(trained_on))

@@ -13,9 +13,9 @@ from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, pena
 from pipeline.solvers.ridge import (
     LARGEST_RIDGE,
     RIDGES,
-    LeftOut,
     RidgeFit,
     least_squares,
+    left_out,
     refit,
     try_ridges,
     with_ridge,
@@ -165,13 +165,12 @@ def weighted_statistics(columns: np.ndarray, signs: np.ndarray, weights: np.ndar
     return sums.statistics()
 
 
-def left_out(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
+def without_own(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
     X, columns, truth, weights, held_out = given
     fit = weighted_statistics(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
-    values = LeftOut(RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept))
-    for part in np.array_split(np.arange(len(X)), blocks):
-        values.add(row_keys(X[part]), *(one[part] for one in given[1:]))
-    return values.values()
+    of_rows = RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
+    parts = np.array_split(np.arange(len(X)), blocks)
+    return left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -187,7 +186,7 @@ def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes, inte
         row = np.flatnonzero(copies)[0]
         total = weights[copies & (truth == label)].sum()
         expected[x[0], label] = (*(columns[row] @ without.weights + without.intercept), total)
-    decision, classes, totals = left_out(given, n_classes, intercept=intercept)
+    decision, classes, totals = without_own(given, n_classes, intercept=intercept)
     assert len(decision) == len(expected) < len(X)
     found = sorted((*one, total, label) for one, total, label in zip(decision, totals, classes, strict=True))
     wanted = sorted((*one, label) for (_, label), one in expected.items())
@@ -200,10 +199,10 @@ def test_rows_that_determine_their_own_values_do_not_count():
     columns[:, 4] = np.arange(len(X)) == 0
     held_out[0], weights[0] = False, 1e8
     given = X, columns, truth, weights, held_out
-    found = left_out(given, 2, intercept=False)[0]
-    assert len(found) == len(left_out(tuple(one[1:] for one in given), 2, intercept=False)[0])
+    found = without_own(given, 2, intercept=False)[0]
+    assert len(found) == len(without_own(tuple(one[1:] for one in given), 2, intercept=False)[0])
     copied = tuple(np.concatenate([one, one[:1]]) for one in given)
     copied[4][-1] = True  # a held-out row that is seen tells of itself what the fit does
-    decision = left_out(copied, 2, intercept=False)[0]
+    decision = without_own(copied, 2, intercept=False)[0]
     assert len(decision) == len(found) + 1
     assert np.isclose(np.abs(decision), 1.0, atol=1e-6).any()
