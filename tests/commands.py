@@ -3,18 +3,17 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from runs import TrainedRuns, save_once
+from pipeline.__main__ import main
 
 Capture = pytest.CaptureFixture[str]
 Runs = dict[str, Path]  # by their task
-Trained = Callable[..., Path]  # copies of finished runs by their arguments
 WORDS = ("far", "middle", "near")
 IMAGES = ("--centers", "60")  # of digits: a run with ten classes whose model is of images
 FEWER = ("--set", "data.n_train=300", "--set", "seed=3")  # digits
@@ -33,19 +32,19 @@ def rings(n: int = 160) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 X, TARGETS = rings()
 
 
-def runs_on_rings(folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
-    """Return a finished run of each task; its data is `folder`/TASK.npz."""
-    folder.mkdir(exist_ok=True)
-    for task, y in TARGETS.items():
-        save_once(folder / f"{task}.npz", X=X, y=y)
-    return {task: finished_run(*TABLE_RUN, dataset=folder / f"{task}.npz") for task in TARGETS}
-
-
 def flip(path: Path) -> None:
     """Change one bit in the middle of a file; in a log, whose lines carry no digest, so that it is no text."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
     path.write_bytes(data)
+
+
+def code_of(words: list[str]) -> int:
+    """Run `slkl` on some words in this process; return its exit code."""
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
 
 
 def the_error(capsys: Capture) -> str:

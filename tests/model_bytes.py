@@ -1,6 +1,6 @@
 """Small trainings of every kind and the digests of what they deliver, to see that a change of the code keeps its bits.
 
-COMMAND: python tests/model_bytes.py [--out FILE] [--compare FILE] [--only NAME,...] [--workers 2]
+COMMAND: python tests/model_bytes.py [--out FILE] [--compare FILE] [--only NAME ...]
 
 Trains with the code of the checkout that is the working folder, so that another one is measured by this script too:
 `cd OTHER && PYTHONPATH=OTHER python THIS --out FILE`. Prints a digest for each run; FILE gets them as JSON, with the
@@ -36,34 +36,24 @@ Facts = dict[str, Any]
 LEARNED = ("mu_", "dual_gap_", "penalty_", "feature_scales_", "center_index_")  # what a saved model does not have
 
 
-class Delivered:
-    """What runs deliver, by their names."""
-
-    def __init__(self, folder: Path, workers: int) -> None:
-        self.folder, self.data = folder, folder / "data"
-        self.common = ["-q", "--scheduler", "threads", "--workers", str(workers)]
-        self.common += ["--features-dir", str(folder / "features")]
-        self.facts: dict[str, Facts] = {}
-        self.data.mkdir()
-        write_tables(self.data)
-
-    def run(self, name: str) -> None:
-        started = time.perf_counter()
-        deliver = trained if name in TRAININGS else estimated
-        try:
-            facts = deliver(self, name)
-        except Exception as error:  # the other runs go on, and a comparison shows it
-            message = f"{type(error).__name__}: {error}".replace(str(self.folder), "")
-            facts = {"arrays": {}, "model": {}, "report": {"error": message}}
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        self.facts[name] = {"digest": digest, **facts}
-        report = ", ".join(f"{key} {value}" for key, value in facts["report"].items() if value is not None)
-        print(f"{name:<30}{digest[:12]}{time.perf_counter() - started:6.1f} s  {report}", flush=True)
+def delivered(folder: Path, name: str) -> Facts:
+    """Return what a run delivers, with the digest of it; its data and features are in the folder."""
+    started = time.perf_counter()
+    try:
+        facts = (trained if name in TRAININGS else estimated)(folder, name)
+    except Exception as error:  # the other runs go on, and a comparison shows it
+        message = f"{type(error).__name__}: {error}".replace(str(folder), "")
+        facts = {"arrays": {}, "model": {}, "report": {"error": message}}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    report = ", ".join(f"{key} {value}" for key, value in facts["report"].items() if value is not None)
+    print(f"{name:<30}{digest[:12]}{time.perf_counter() - started:6.1f} s  {report}", flush=True)
+    return {"digest": digest, **facts}
 
 
-def trained(runs: Delivered, name: str) -> Facts:
-    folder, words = runs.folder / name, TRAININGS[name].format(data=runs.data).split()
-    if (code := train([*words, "--run-dir", str(folder), *runs.common])) not in (0, 3):
+def trained(place: Path, name: str) -> Facts:
+    folder, common = place / name, ["-q", "--workers", "2", "--features-dir", str(place / "features")]
+    words = TRAININGS[name].format(data=place / "data").split()
+    if (code := train([*common, "--run-dir", str(folder), *words])) not in (0, 3):
         raise RuntimeError(f"exit code {code}")
     report = json.loads((folder / "report.json").read_text())
     gaps = [solve["relative_gap"] for solve in report["solves"] or ()]
@@ -71,7 +61,7 @@ def trained(runs: Delivered, name: str) -> Facts:
     return model_facts(folder / "model") | {"report": facts | {"gap": max(gaps, default=None)}}
 
 
-def estimated(runs: Delivered, name: str) -> Facts:
+def estimated(place: Path, name: str) -> Facts:
     model, words = ESTIMATORS[name]
     rows = tables(18_200 if "many" in words else 800)
     fit, test = slice(0, -200), slice(-200, None)
@@ -80,8 +70,8 @@ def estimated(runs: Delivered, name: str) -> Facts:
     model.set_params(random_state=0)
     weights, groups = (rows[key][fit] if word in words else None for key, word in (("w", "weights"), ("g", "groups")))
     model.fit(X[fit], y[fit], sample_weight=weights, groups=groups)
-    model.save(runs.folder / name)
-    facts = model_facts(runs.folder / name)
+    model.save(place / name)
+    facts = model_facts(place / name)
     learned = {key: getattr(model, key) for key in LEARNED}
     learned["decided"] = (model.predict if isinstance(model, SLKLRegressor) else model.decision_function)(X[test])
     facts["arrays"] |= digests({key: np.asarray(value) for key, value in learned.items() if value is not None})
@@ -109,19 +99,13 @@ def model_facts(folder: Path) -> Facts:
 def differences(before: Facts, now: Facts) -> list[str]:
     """Return what differs between two runs of a name, with the sizes of what has one."""
     found = []
-    for part in ("report", "model"):
-        for key in sorted(before[part].keys() | now[part].keys()):
-            values = before[part].get(key), now[part].get(key)
-            found += [f"{key} {values[0]} -> {values[1]}"] if values[0] != values[1] else []
-    old, new = before["arrays"], now["arrays"]
-    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    if changed:
-        found += [f"centers {'differ' if 'centers' in changed else 'equal'}"]
-        found += [f"other bytes in {', '.join(changed)}"]
-    if "weights" in changed and old.keys() >= {"weights"} <= new.keys():
-        w, v = np.array(before["weights"]), np.array(now["weights"])
-        if w.shape == v.shape:
-            found += [f"weights differ by {np.abs(v - w).max() / np.abs(w).max():.1e} of the largest"]
+    for part in ("report", "model", "arrays"):
+        changed = [key for key in before[part] | now[part] if before[part].get(key) != now[part].get(key)]
+        found += [f"{key} {before[part].get(key)} -> {now[part].get(key)}" for key in changed if part != "arrays"]
+        found += [f"other bytes in {key}" for key in changed if part == "arrays"]
+    w, v = (np.array(facts.get("weights", [])) for facts in (before, now))
+    if w.shape == v.shape and not np.array_equal(w, v):
+        found += [f"weights differ by {np.abs(v - w).max() / np.abs(w).max():.1e} of the largest"]
     return found
 
 
@@ -129,32 +113,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE")
-    parser.add_argument("--only", metavar="NAME,...", help="these runs")
-    parser.add_argument("--workers", type=int, default=2, help="threads of the command; digests do not depend on them")
+    known = [*TRAININGS, *ESTIMATORS]
+    parser.add_argument("--only", nargs="+", default=known, choices=known, metavar="NAME", help="these runs")
     asked = parser.parse_args()
-    names = [*TRAININGS, *ESTIMATORS]
-    if asked.only and not set(asked.only.split(",")) <= set(names):
-        parser.error(f"--only takes names of {', '.join(names)}")
     earlier = json.loads(asked.compare.read_text()) if asked.compare else {}  # read now, if it is --out as well
     print(f"the code of {Path(str(pipeline.__file__)).parents[1]}")
     with tempfile.TemporaryDirectory(prefix="model-bytes-") as folder:
-        runs = Delivered(Path(folder), asked.workers)
-        for name in asked.only.split(",") if asked.only else names:
-            runs.run(name)
+        write_tables(Path(folder) / "data")
+        facts = {name: delivered(Path(folder), name) for name in asked.only}
     if asked.out:
-        lines = (f"{json.dumps(name)}: {json.dumps(facts, sort_keys=True)}" for name, facts in runs.facts.items())
+        lines = (f"{json.dumps(name)}: {json.dumps(each, sort_keys=True)}" for name, each in facts.items())
         asked.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     if not asked.compare:
         return 0
-    compared = list(runs.facts) if asked.only else sorted(earlier.keys() | runs.facts.keys())
     different = {}
-    for name in compared:
-        if name not in earlier or name not in runs.facts:
+    for name in asked.only if asked.only != known else sorted(earlier.keys() | facts.keys()):
+        if name not in earlier or name not in facts:
             different[name] = [f"not among the runs of {asked.compare if name not in earlier else 'this script'}"]
-        elif runs.facts[name]["digest"] != earlier[name]["digest"]:
-            different[name] = differences(earlier[name], runs.facts[name])
+        elif facts[name]["digest"] != earlier[name]["digest"]:
+            different[name] = differences(earlier[name], facts[name])
     print("\n".join(f"differs: {name}: {'; '.join(found)}" for name, found in different.items()))
-    print(f"{len(compared) - len(different)} of {len(compared)} runs deliver the bytes of {asked.compare}")
+    print(f"{len(facts.keys() - different)} of {len(facts)} runs deliver the bytes of {asked.compare}")
     return int(bool(different))
 
 

@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
 
+from cases import CASES
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
 WEIGHTED = "--set data.weights=w --class-weight balanced"
-ROUNDS = "--centers 300 --set centers.working_set=100"
-ON_DEMAND = "--centers 400 --set centers.columns=on-demand"
 DIGITS = "digits --set data.n_train=500"
 WORDS = "--set data.categorical=onehot --set data.missing=median --set data.groups=family"
-# A name and the command's words, in which {data} is the folder of the tables.
-TRAININGS = {
+# A name and the command's words, in which {data} is the folder of the tables: those of the tests, and others.
+OF_TESTS = {name: f"{{data}}/{case.table}.npz {case.words}" for name, case in CASES.items()}
+TRAININGS = OF_TESTS | {
     "images": f"{DIGITS} --centers 150",
     "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
     "images-soft": f"{DIGITS} --centers 100 --features soft-hog --sigma2 0.25 --set features.deskew=1",
@@ -29,25 +30,12 @@ TRAININGS = {
     "one-penalty": "{data}/classes.npz --centers 60 --penalty 1 --set solver.intercept=false",
     "part-of-the-largest-penalty": "{data}/values.npz --centers 60 --penalty max:1e-4",
     "refit": "{data}/classes.npz --centers 60 --penalty 1 --refit ridge --set statistics.hold_out=0.2",
-    "search": f"{{data}}/classes.npz --centers 60 --penalty auto {WEIGHTED}",
     "search-groups": "{data}/values.npz --centers 60 --penalty auto --set data.groups=g --seed 3",
-    "search-refitted": "{data}/classes.npz --centers 60 --penalty auto --refit ridge",
-    "uniform": "{data}/classes.npz --centers 60 --penalty 1 --schedule uniform",
     "shrinking": "{data}/classes.npz --centers 60 --penalty 1 --schedule shrinking --tol 1e-6",
     "width-searched": "{data}/values.npz --centers 60 --penalty 0.1 --sigma2 auto",
     "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal",
-    "metric": "{data}/values.npz --centers 60 --select greedy:20 --scale metric",
-    "learned": "{data}/classes.npz --centers 60 --scale learned",
-    "product-laplace": "{data}/values.npz --centers 60 --kernel product-laplace --sigma2 auto",
-    "greedy": "{data}/classes.npz --centers 150 --sigma2 0.3 --select greedy:20",
     "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
-    "greedy-moved": "{data}/values.npz --centers 100 --select greedy:12 --move-centers 4",
     "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --move-centers 4",
-    "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge --features-dir none {WEIGHTED}",
-    "rounds-learned": f"{{data}}/values.npz {ROUNDS} --penalty 1 --scale learned",
-    "rounds-greedy": f"{{data}}/classes.npz {ROUNDS} --sigma2 0.3 --select greedy:20",
-    "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",
-    "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",
 }
 # A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
 # many rows.
@@ -77,6 +65,7 @@ def tables(n: int = 800) -> dict[str, NDArray[Any]]:
 
 def write_tables(folder: Path) -> None:
     """Write tables of numbers (.npz), and of words and gaps (.csv)."""
+    folder.mkdir()
     rows = tables()
     for name, source, target, n_train in (
         ("values", rows, "values", 500),
@@ -87,6 +76,8 @@ def write_tables(folder: Path) -> None:
         train_part = {f"{key}_train": array[:n_train] for key, array in named.items()}
         test_part = {f"{key}_test": array[n_train : n_train + 150] for key, array in named.items()}
         np.savez(folder / name, allow_pickle=False, **train_part, **test_part)
+    images, digits = load_digits(return_X_y=True)
+    np.savez(folder / "images.npz", X=images[:300].reshape(-1, 8, 8).astype(np.uint8) * 15, y=digits[:300])
     colours = np.random.default_rng(1).choice(["red", "green", "blue", "NA"], 400)
     words, answers = ["colour,size,age,family,price"], ["colour,size,age,family,answer"]
     for row, (x, colour) in enumerate(zip(rows["X"][:400], colours, strict=True)):

@@ -185,10 +185,6 @@ def docstrings(path: Path) -> Iterator[str]:
             yield " ".join((ast.get_docstring(node) or "").split())
 
 
-def cited(docstring: str) -> set[int]:
-    return {int(number) for match in CITATION.finditer(docstring) for number in re.findall(r"\d+", match[0])}
-
-
 @cache
 def numbered() -> list[int]:
     """The numbers at the ends of the lines of formulas, as they come."""
@@ -203,5 +199,6 @@ def test_every_equation_has_a_number_of_its_own_and_references_within_the_page_e
 
 
 def test_every_equation_is_cited_where_it_is_computed():
-    found = set[int]().union(*(cited(text) for source in MODULES.values() for text in docstrings(source)))
-    assert found == set(numbered()) - STEPS
+    texts = " ".join(text for source in MODULES.values() for text in docstrings(source))
+    cited = {int(number) for match in CITATION.finditer(texts) for number in re.findall(r"\d+", match[0])}
+    assert cited == set(numbered()) - STEPS

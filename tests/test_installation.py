@@ -87,11 +87,7 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel, finished_run, tmp_pat
     (site,) = tmp_path.glob("venv/lib/*/site-packages")
     (site / "libraries.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
     slkl = python.with_name("slkl")
-    for command in (
-        "train digits --print-config",
-        "--version",
-        f"predict {finished_run(*IMAGES)} digits --out labels.csv",
-    ):
+    for command in (*COMMANDS[-2:], f"predict {finished_run(*IMAGES)} digits --out labels.csv"):
         done([slkl, *command.split()], tmp_path)
     assert (tmp_path / "labels.csv").read_text().count("\n") == 450
     code = "import sys; from pipeline import train; [train.main([name, '--print-config']) for name in sys.argv[1:]]"

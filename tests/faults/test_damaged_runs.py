@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cases import ROUNDS, SERIAL
+from cases import CASES, SERIAL
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
 from storage.errors import ANEW
@@ -19,7 +19,7 @@ SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
     "least squares": ("--centers", "60", "--sigma2", "1", "--scale", "none", *SERIAL),
     "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
-    "finalists": (*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20", *SERIAL),
+    "finalists": (*CASES["rounds, a selection"].arguments, *SERIAL),
 }
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves, or before those of the last round, would not have left.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import IMAGES, runs_on_rings
-from runs import TrainedRuns
+from commands import IMAGES, TABLE_RUN, TARGETS, X
+from runs import TrainedRuns, save_once
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +16,12 @@ def images(finished_run: TrainedRuns) -> Path:
 
 @pytest.fixture(scope="session")
 def rings(shared_folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
-    """Runs on standardised tables: a regression, a binary task, three classes with text labels."""
-    return runs_on_rings(shared_folder / "rings", finished_run)
+    """Runs by their tasks, on rings/TASK.npz: a regression, a binary task, three classes with text labels."""
+    folder = shared_folder / "rings"
+    folder.mkdir(exist_ok=True)
+    for task, y in TARGETS.items():
+        save_once(folder / f"{task}.npz", X=X, y=y)
+    return {task: finished_run(*TABLE_RUN, dataset=folder / f"{task}.npz") for task in TARGETS}
 
 
 @pytest.fixture(scope="session")

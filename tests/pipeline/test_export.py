@@ -18,8 +18,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from storage.folder_layouts import RunLayout
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-RNG = np.random.default_rng(5)
-X = RNG.uniform(1, 50, (400, 3)) * [1.0, 1e3, 1e-3]
+X = np.random.default_rng(5).uniform(1, 50, (400, 3)) * [1.0, 1e3, 1e-3]
 ANGLE = X[:, 0] / 8 + X[:, 1] / 9e3
 CASES: dict[str, tuple[Any, list[str]]] = {
     "regression": (np.sin(ANGLE) * 1e3, ["--refit", "ridge"]),

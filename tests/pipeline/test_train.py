@@ -15,7 +15,6 @@ from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.lock import hold_lock
 
 SMALL = ("--centers", "40", "--penalty", "0.01", "--scheduler", "serial")
-nightly = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def test_the_report_holds_its_contract(images):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("threads", [pytest.param("1", marks=nightly), "4"])
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.nightly), "4"])
 def test_blas_threads_do_not_change_the_bytes(serial, features, classes, tmp_path, threads):
     environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     words = (classes, "--run-dir", tmp_path / "run", "--features-dir", features, "-q", *SMALL)

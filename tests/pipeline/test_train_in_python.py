@@ -13,11 +13,11 @@ import pytest
 
 import runs
 from commands import IMAGES
-from features.errors import MissingInputError
+from features.errors import DataError, MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train
-from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
+from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, PlanError, StoppedError
 from pipeline.predict import main as predict
 from runs import files_of, model_bytes
 
@@ -97,24 +97,32 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(fini
     assert model_bytes(train(classes, resume="auto", **asked).folder) == model_bytes(whole)
 
 
-def test_exit_reasons_are_exceptions(images, features, tmp_path):
-    with pytest.raises(ConfigError, match="did you mean centers"):
-        train("digits", centres=60)
-    with pytest.raises(ConfigError, match="savez"):
-        train((np.eye(3), np.arange(3)))
-    with pytest.raises(ConfigError, match="callback is a int"):
-        train("digits", run_dir=tmp_path / "none", callback=3)  # type: ignore[arg-type]
-    assert not (tmp_path / "none").exists()
-    with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
-        train(tmp_path / "nowhere.csv")
-    with pytest.raises(FolderInUseError, match="resume auto"):
-        train("digits", run_dir=images, features_dir=features)
-    with pytest.raises(MissingRunError):
-        train("digits", run_dir=tmp_path / "none", resume="require")
+def test_exit_reasons_are_exceptions_that_speak_of_arguments(images, features, tmp_path):
+    new = {"run_dir": tmp_path / "new", "features_dir": features, "quiet": True}
+    used, no_zone = new | {"run_dir": images}, new | {"settings": {"data.drop": "zone"}}
+    table = pandas.DataFrame({"area": np.arange(40) / 7, "zone": ["a", "b"] * 20, "y": np.sin(np.arange(40))})
+    rows = tmp_path / "rows.parquet"
+    table.to_parquet(rows)
+    settings_of_words = r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'onehot'\}"
+    for error, words, data, asked in (
+        (ConfigError, "did you mean centers", "digits", new | {"centres": 60}),
+        (ConfigError, "savez", (np.eye(3), np.arange(3)), new),
+        (ConfigError, r"\(kernel\): must be one of gaussian, ", "digits", new | {"kernel": "rbf"}),
+        (DataError, settings_of_words, rows, new | {"target": "y"}),
+        (ConfigError, "centers=1000: .* has 30 training rows", rows, no_zone | {"centers": 1000}),
+        (PlanError, r"; use memory_limit=\d+ or more", rows, no_zone | {"memory_limit": "1MiB"}),
+        (ConfigError, "callback is a int", "digits", new | {"callback": 3}),
+        (MissingInputError, r"nowhere\.csv", tmp_path / "nowhere.csv", new),
+        (MissingRunError, "holds no run", "digits", new | {"resume": "require"}),
+        (FolderInUseError, "resume auto", "digits", used),
+        (ConfigMismatchError, r"kernel\.sigma2", "digits", used | {"resume": "auto", "sigma2": 99}),
+    ):
+        with pytest.raises(error, match=words) as refused:
+            train(data, **asked)
+        assert ("--" in str(refused.value)) == (error is FolderInUseError), "arguments are named as in Python"
+        assert not (tmp_path / "new").exists()
     with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
-        train("digits", run_dir=tmp_path / "stopped", time_limit=0.01, quiet=True, features_dir=features)
-    with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
-        train("digits", run_dir=images, resume="auto", sigma2=99)
+        train("digits", time_limit=0.01, **new)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])

@@ -106,22 +106,6 @@ def test_bad_values_are_refused_with_key_value_and_origin_and_what_would_do(key,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[solver]\npenatly = 1\n", r"solver\.penatly.*mine\.toml.*solver\.penalty"),
-        ("[solver\n", r"mine\.toml"),
-        ('dataset = "mnist"\n', "the command names digits"),
-        (None, "cannot read"),
-    ],
-)
-def test_files_that_do_not_fit_are_refused(tmp_path, text, words):
-    if text is not None:
-        (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        load("digits", tmp_path / "mine.toml", {})
-
-
 LETTERS = st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"])  # others are refused as they come
 VALUES = st.fixed_dictionaries(
     {
@@ -151,28 +135,6 @@ def test_sizes_and_times_have_units():
     sizes = {"2GiB": 2**31, "800MB": 8 * 10**8, "4096": 4096, "1.5 GiB": 3 * 2**29}
     assert {text: byte_size(text) for text in sizes} == sizes
     assert [duration(text) for text in ("90", "55m", "12h", "2 d")] == [90.0, 3300.0, 43_200.0, 172_800.0]
-
-
-DIGITS = "9" * 5000
-TOML = {
-    "a whole number of thousands of digits": (f"seed = {DIGITS}", "digits"),
-    "deep lists": ("seed = " + "[" * 50_000, "nested too deeply"),
-    "NUL in a path": ('[resources]\nfeatures_dir = "a\\u0000b"', "without control characters"),
-    "no UTF-8": ("seed = 1 # \udcff", "utf-8"),
-}
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("name", TOML)
-def test_hostile_toml_is_one_short_line(name, tmp_path, capsys):
-    content, words = TOML[name]
-    path = tmp_path / "c.toml"
-    path.write_bytes(content.encode(errors="surrogateescape"))
-    assert train.main(["digits", "--config", str(path), "--print-config"]) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
-    assert len(told) < 400
 
 
 @pytest.mark.parametrize(

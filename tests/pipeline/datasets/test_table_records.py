@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from commands import flip
@@ -17,9 +16,7 @@ from features.tables import readers, table_source
 from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import TableRecords, take_cost
-from pipeline.errors import ConfigError, PlanError
 from pipeline.runtime import stopping
-from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
 from storage.arrays import read_arrays, write_arrays
@@ -29,7 +26,6 @@ WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for 
 ENCODED = {"categorical": "onehot", "missing": "median"}
 OPTIONS = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
 SMALL = ("--scheduler", "serial", "--centers", "10", "--penalty", "1", "--sigma2", "2")
-RNG = np.random.default_rng(0)
 SIZE = "0.6666666666666666"
 
 
@@ -174,7 +170,8 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
 def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, monkeypatch, capsys):
     """It may have been another table, which is known at the end."""
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
-    np.savetxt(path := tmp_path / "t.csv", RNG.normal(size=(400, 4)), delimiter=",", header="a,b,c,y", comments="")
+    X, path = np.random.default_rng(0).normal(size=(400, 4)), tmp_path / "t.csv"
+    np.savetxt(path, X, delimiter=",", header="a,b,c,y", comments="")
     train(tmp_path / "whole", tmp_path / "f", *SMALL, dataset=path)
     written, real = list[str](), build_feature_store.build_item
 
@@ -208,21 +205,3 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
         needed.append(int(told[1]))
     assert needed[0] < 330
     assert needed[1] > needed[0] + 100
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"target": "y"}, r"columns .* zone \(2 words, .* settings=\{'data.categorical': 'onehot'\}"),
-        ({"settings": {"data.drop": "zone"}, "centers": 1000}, "centers=1000: .* has 30 training rows"),
-        ({"settings": {"data.drop": "zone"}, "memory_limit": "1MiB"}, r"; use memory_limit=\d+ or more"),
-        ({"kernel": "rbf"}, r"\(kernel\): must be one of gaussian, "),
-    ],
-)
-def test_errors_in_python_speak_of_arguments(tmp_path, asked, message):
-    rows = pandas.DataFrame({"area": np.arange(40) / 7, "zone": ["a", "b"] * 20, "y": RNG.normal(size=40)})
-    rows.to_parquet(tmp_path / "rows.parquet")
-    places = {"run_dir": tmp_path / "run", "features_dir": tmp_path / "features"}
-    with pytest.raises((ConfigError, DataError, PlanError), match=message) as error:
-        run_of(tmp_path / "rows.parquet", quiet=True, **places, **asked)
-    assert "--" not in str(error.value)

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,26 +12,22 @@ from pipeline.train import main
 from sources import write_zarr
 from storage.user_arrays import UserArray, open_user_arrays
 
-MIB = 2**20
 N, D = 60_000, 120  # 55 MiB of float64
 
 
-def write(path: Path, n_rows: int = N, chunk_rows: int = N) -> Path:
-    """Write a table of noise, incompressible: as an npz file, or as a zarr store."""
+def table(n_rows: int) -> dict[str, np.ndarray]:
+    """Noise, which is incompressible."""
     X = np.random.default_rng(0).random((n_rows, D))
-    arrays = {"X": X, "y": np.sin(X[:, 0])}
-    if path.suffix == ".npz":
-        np.savez(path, **arrays)
-        return path
-    write_zarr(path, chunk_rows, **arrays)
-    return path
+    return {"X": X, "y": np.sin(X[:, 0])}
 
 
 @pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The table as d.npz or d.zarr, in one chunk, written when it is asked for first; to be read only."""
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the table as d.npz, and as d.zarr in one chunk; to be read only."""
     folder = tmp_path_factory.mktemp("noise")
-    return lambda name: folder / name if (folder / name).exists() else write(folder / name)
+    np.savez(folder / "d.npz", **table(N))  # type: ignore[arg-type]
+    write_zarr(folder / "d.zarr", **table(N))
+    return folder
 
 
 def spoil(path: Path) -> None:
@@ -46,7 +41,7 @@ def spoil(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["npz", "zarr"])
 def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, capsys, kind):
-    whole = noise(f"d.{kind}")
+    whole = noise / f"d.{kind}"
     path = Path((shutil.copytree if whole.is_dir() else shutil.copy)(whole, tmp_path / whole.name))
     line = [str(path), "--centers", "50", "--features-dir", str(tmp_path / "f"), "--run-dir", str(tmp_path / "run")]
     too_little = {"npz": "370MiB", "zarr": "410MiB"}[kind]  # which do for few rows
@@ -60,7 +55,8 @@ def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, 
 
 
 def test_a_chunk_is_decoded_once_for_all_readers(tmp_path, monkeypatch):
-    X = open_user_arrays(write(tmp_path / "d.zarr", n_rows=6000, chunk_rows=2000))["X"]
+    write_zarr(tmp_path / "d.zarr", 2000, **table(6000))
+    X = open_user_arrays(tmp_path / "d.zarr")["X"]
     expected, decoded, real = X[:], list[tuple[int, int]](), UserArray._read
 
     def counting(array: UserArray, start: int, stop: int) -> np.ndarray:

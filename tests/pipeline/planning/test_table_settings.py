@@ -12,7 +12,6 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
 from pipeline.stages.filled_settings import trial_sizes
-from runs import train
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
 PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}
@@ -38,6 +37,8 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
 # What is asked for, and what is filled in for a table of 700 rows.
 FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto"}),
+    ({"centers.budget": "0.1s"}, SIMPLE | {"kernel.name": "auto"}),
+    ({"centers.budget": "60s"}, SIMPLE | {"kernel.name": "auto"}),
     ({"kernel.name": "product-laplace"}, SIMPLE | {"kernel.name": "product-laplace"}),
     ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
     ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
@@ -57,24 +58,14 @@ def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_
     assert taken(config, expected) == expected
 
 
-def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp_path):
-    """On a sample: its size is what depends on the budget."""
-    data, sizes = table(tmp_path, 20_000), []
-    for budget in ("0.1s", "3s", "60s"):
-        config, notes = filled(data, centers__budget=budget)
-        assert taken(config, {"kernel.name": "auto"} | SIMPLE) == {"kernel.name": "auto"} | SIMPLE
-        assert str(config.centers.count) in " ".join(notes)
-        sizes.append(trial_sizes(config, FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})))
-    assert sizes == sorted(sizes, key=lambda one: one.more)
-    assert sizes[-1].more > 2 * sizes[0].more
-
-
-def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
+def test_a_budget_says_how_many_and_how_large_the_trials_are_and_so_does_a_number(tmp_path):
     data = table(tmp_path, 5000)
     small, notes = filled(data, centers__budget="4s")
     larger, _ = filled(data, centers__budget="8s")
     assert 500 <= small.centers.count < larger.centers.count < 5000
     assert any("budget of 4 core seconds" in note for note in notes)
+    shape = FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})
+    assert trial_sizes(filled(data, centers__budget="60s")[0], shape).more > 2 * trial_sizes(small, shape).more
     assert filled(data, centers__count=321)[0].centers.count == 321
     assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
     assert filled(data, centers__budget="8s", solver__select="greedy:50")[0].centers.count < larger.centers.count
@@ -106,43 +97,3 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     assert 500 <= config.centers.count == config.centers.working_set
     fewer, _ = filled(data, resources__memory_limit="640MiB")
     assert 500 <= fewer.centers.count < config.centers.count
-
-
-MOVE = ("--centers", "50", "--move-centers", "3")
-TOGETHER = [
-    (["--select", "greedy:501"], "there are 500 candidates"),
-    (["--select", "greedy:9", "--penalty", "1"], "--penalty 1.0 has no effect"),
-    (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
-    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule uniform has no effect"),
-    (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
-    (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
-    (["--penalty", "auto", "--set", "centers.working_set=400"], "--penalty auto needs the Gram of all candidates"),
-    (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
-    (["--scale", "metric"], "for at most 200 features, there are"),
-    (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
-    (["--kernel", "auto", "--sigma2", "2"], "--kernel auto also chooses the width; give it --sigma2 auto"),
-    (["--kernel", "auto", "--sigma2", "auto", "--set", "statistics.hold_out=0"], "--kernel auto needs held-out rows"),
-    (["--penalty", "none", "--set", "statistics.hold_out=0"], "--penalty none needs held-out rows"),
-    (["--penalty", "none", "--refit", "none"], "has no effect with --penalty none"),
-    (["--centers", "10", "--set", "centers.budget=4s"], "leave one out"),
-    (
-        ["--set", "data.deform=flip"],
-        "data.deform is how copies are deformed, and there are none: give --copie",
-    ),
-    (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
-    ([*MOVE, "--penalty", "1"], "add --select greedy:K or --refit ridge"),
-    ([*MOVE, "--penalty", "none"], "add --select greedy:K, or --penalty auto and --refit ridge"),
-    ([*MOVE, "--select", "greedy:15", "--kernel", "product-laplace"], "no gradient for --kernel product-laplace"),
-    (["--set", "centers.columns=on-demand", "--penalty", "auto"], "on-demand is for one penalty"),
-    (["--set", "centers.columns=on-demand", "--penalty", "none"], "on-demand is for one penalty"),
-    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored as they are"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), TOGETHER)
-def test_what_makes_no_sense_is_refused(features, tmp_path, capsys, arguments, words):
-    train(tmp_path / "run", features, *arguments, code=2)
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "run").exists()

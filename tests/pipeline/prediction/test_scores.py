@@ -26,15 +26,6 @@ from pipeline.prediction.scores import (
 from pipeline.reporting.result_table import class_lines
 
 
-def decisions(n: int, n_classes: int, spread: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
-    """Decision values (n, T) as machines fitted to -1 and 1 give them, and the true classes."""
-    rng = np.random.default_rng([n, n_classes])
-    truth = rng.integers(0, n_classes, n)
-    f = -0.8 + rng.normal(0, spread, (n, n_classes))
-    f[np.arange(n), truth] += 1
-    return (f if n_classes > 2 else (f[:, 1:] - f[:, :1]) / 2), truth
-
-
 def test_probabilities_are_the_softmax_of_bent_and_shifted_values():
     f = np.array([[-3.0], [0.0], [2e8]])
     p = probabilities(f, Calibration(0.5, (0.0, -1.5), 0.1))
@@ -56,7 +47,9 @@ def scored(f, truth, labels, calibration=None, weights=None, ends=(0, 40)):
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_scores_of_probabilities_add_up(n_classes):
-    f, truth = decisions(400, n_classes, spread=0.7)
+    rng = np.random.default_rng(n_classes)
+    truth = rng.integers(0, n_classes, 400)
+    f = 0.5 * rng.normal(size=(400, n_classes if n_classes > 2 else 1))
     found = scored(f, truth, tuple("abcd")[:n_classes], Calibration(0.3))["probabilities"]
     p = probabilities(f, Calibration(0.3))
     assert found["log_loss"] == pytest.approx(log_loss(truth, p), rel=1e-12)

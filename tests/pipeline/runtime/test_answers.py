@@ -1,7 +1,7 @@
 """What a command answers with: one line and a code for an error, and a traceback where nothing else tells of a bug."""
 
 import errno
-from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,20 +48,13 @@ CASES: list[tuple[BaseException, int, str]] = [
 ]
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def work() -> None:
-        raise error
-
-    return work
-
-
 @pytest.mark.parametrize(("error", "code", "words"), CASES, ids=lambda value: type(value).__name__)
 def test_an_error_is_one_line_and_a_code(error, code, words, capsys):
     number, line = describe(error)
     assert number == code
     assert words in line
     assert "\n" not in line
-    assert answered(raising(error)) == code
+    assert answered(Mock(side_effect=error)) == code
     assert capsys.readouterr().err.endswith(f"error: {line}\n")
 
 
@@ -69,14 +62,14 @@ def test_an_error_is_one_line_and_a_code(error, code, words, capsys):
     ("error", "line"), [(StoppedError("stopped"), "stopped"), (KeyboardInterrupt(), "interrupted")]
 )
 def test_a_stop_is_no_error_of_what_can_go_on(error, line, capsys):
-    assert answered(raising(error), is_run=True) == 75
+    assert answered(Mock(side_effect=error), is_run=True) == 75
     assert capsys.readouterr().err == f"{line}\n"
 
 
 def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys):
     bug = RuntimeError("never")
-    assert answered(raising(bug)) == 70
+    assert answered(Mock(side_effect=bug)) == 70
     assert capsys.readouterr().err.startswith("Traceback")
     bug.add_note("(traceback in log.jsonl)")
-    assert answered(raising(bug)) == 70
+    assert answered(Mock(side_effect=bug)) == 70
     assert capsys.readouterr().err == "error: RuntimeError: never (traceback in log.jsonl)\n"

@@ -128,30 +128,23 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
     (tmp_path / "other").mkdir()
     _, others = new_key(tmp_path / "other")
     monkeypatch.setattr("pipeline.runtime.dask_executor.CONNECT_SECONDS", 2)
-    with (
-        dask.config.set(key_settings(others)),
-        pytest.raises(SchedulerError, match="does not answer"),
-        open_executor(cluster, 1, 1, 2**30),
-    ):
-        pass
-    questions: list[Callable[[DaskExecutor], object]] = [
-        lambda executor: executor.processes(),
-        lambda executor: executor.check_paths([tmp_path]),
-        lambda executor: list(executor.run(abs, range(9))),
-    ]
-    for number, question in enumerate(questions):
-        (place := tmp_path / str(number)).mkdir()
+    with dask.config.set(key_settings(others)), pytest.raises(SchedulerError, match="does not answer"):
+        open_executor(cluster, 1, 1, 2**30).__enter__()
+    questions: dict[str, Callable[[DaskExecutor], object]] = {
+        "who": lambda executor: executor.processes(),
+        "paths": lambda executor: executor.check_paths([tmp_path]),
+        "items": lambda executor: list(executor.run(abs, range(9))),
+    }
+    for name, question in questions.items():
+        place = tmp_path / name
+        place.mkdir()
         with (
             loopback_cluster(place, options, variables, workers=1) as address,
             dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
             open_executor(address, 1, 1, 2**30) as executor,
         ):
-            children = psutil.Process().children()
-            (scheduler,) = (
-                one
-                for one in children
-                if str(place / "scheduler.json") in one.cmdline() and "distributed.cli.dask_scheduler" in one.cmdline()
-            )
+            wanted = {str(place / "scheduler.json"), "distributed.cli.dask_scheduler"}
+            (scheduler,) = (one for one in psutil.Process().children() if wanted <= set(one.cmdline()))
             scheduler.suspend()
             with stopping.listening(), stopping.working():
                 threading.Timer(0.5, setattr, [stopping, "_reason", "a test"]).start()

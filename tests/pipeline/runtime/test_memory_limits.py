@@ -25,11 +25,6 @@ def second(root: Path, path: str, files: dict[str, str], top: str = "/") -> Path
     return machine(root, f"0::{path}", SECOND.format(top=top), files)
 
 
-def first(root: Path, path: str, files: dict[str, str]) -> Path:
-    members = f"4:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=systemd:/elsewhere\n0::/"
-    return machine(root, members, "\n".join([FIRST.format(name="memory"), FIRST.format(name="cpu,cpuacct")]), files)
-
-
 def test_version_2_takes_the_tightest_of_all_groups_above(tmp_path):
     limits = {"jobs": "4000", "jobs/mine": "max", "jobs/mine/step": "9000", "other": "1"}
     quotas = {"jobs": "250000", "jobs/mine": "max", "jobs/mine/step": "800000"}
@@ -47,7 +42,9 @@ def test_version_1_takes_the_tightest_of_all_groups_above(tmp_path):
     files = {f"memory{group}/memory.limit_in_bytes": limit for group, limit in limits.items()}
     files |= {f"cpu,cpuacct{group}/cpu.cfs_quota_us": quota for group, quota in quotas.items()}
     files |= {f"cpu,cpuacct{group}/cpu.cfs_period_us": "100000" for group in quotas}
-    root = first(tmp_path, "/slurm/job/step", files)
+    members = "4:memory:{0}\n2:cpu,cpuacct:{0}\n1:name=systemd:/elsewhere\n0::/".format("/slurm/job/step")
+    mounts = "\n".join([FIRST.format(name="memory"), FIRST.format(name="cpu,cpuacct")])
+    root = machine(tmp_path, members, mounts, files)
     assert (memory_limit_bytes(root), processor_limit(root)) == (5000, 1)
 
 

@@ -17,6 +17,7 @@ from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease
 from pipeline.train import main
+from runs import train
 from storage.lock import hold_lock
 
 
@@ -69,13 +70,10 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     with stopping.obeying(killed), pytest.raises(StoppedError):
         stopping.check()
     with stopping.obeying(ours):
-        for stale in (b"2\n", b"1\n", b"", b"\0\0"):
-            file.write_bytes(stale)
+        for stale in (b"2\n", b"1\n", b"", b"\0\0", None):
+            file.unlink() if stale is None else file.write_bytes(stale)
             time.sleep(stopping.LOOK_SECONDS)
             assert stopping.requested() is None
-        file.unlink()
-        time.sleep(stopping.LOOK_SECONDS)
-        assert stopping.requested() is None
         file.write_bytes(b"3\n")
         time.sleep(stopping.LOOK_SECONDS)
         assert stopping.requested() is not None
@@ -109,21 +107,21 @@ def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path, monkeypatch):
         return update(moments, block, weights)
 
     monkeypatch.setattr(RunningMoments, "update", interrupted)
-    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
-    assert main([str(tmp_path / "table.npz"), *folders, "--centers", "20", *SERIAL, "-q"]) == 75
+    asked = ("--centers", "20", *SERIAL)
+    train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "table.npz", code=75)
     assert len(blocks) == 1
     assert blocks[0] < 300_000
 
 
 @pytest.mark.timeout(60)  # else it waits for itself
 def test_waiting_for_a_feature_store_ends_on_request(tmp_path, tables, capsys):
-    command = [str(tables / "values.npz"), "--features-dir", str(tmp_path / "features"), "--centers", "20"]
-    command += ["--sigma2", "1", *SERIAL, "--run-dir"]
-    assert main([*command, str(tmp_path / "first"), "-q"]) == 0
-    (store,) = (path for path in (tmp_path / "features").iterdir() if path.suffix == "" and path.is_dir())
+    features, asked = tmp_path / "features", ("--centers", "20", "--sigma2", "1", *SERIAL)
+    train(tmp_path / "first", features, *asked, dataset=tables / "values.npz")
+    (store,) = (path for path in features.iterdir() if path.suffix == "" and path.is_dir())
     store.rename(tmp_path / "away")
     with hold_lock(store.with_name(f"{store.name}.lock"), "building features"):
-        assert main([*command, str(tmp_path / "waiting"), "--time-limit", "1s"]) == 75
+        asked += ("--time-limit", "1s")
+        train(tmp_path / "waiting", features, *asked, dataset=tables / "values.npz", quiet=False, code=75)
     error = capsys.readouterr().err
     assert f"waiting for process {os.getpid()}" in error
     assert re.search("stopped by the time limit; continue with: .* --resume auto", error)
