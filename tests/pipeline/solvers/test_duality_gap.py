@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
-from dense_twins import make_kernel, problem_of, statistics_of, unlike_columns
+from dense_twins import make_kernel, never_rises, problem_of, statistics_of, unlike_columns
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.duality_gap import certify, certify_problem
 from pipeline.solvers.problem import problem_of as problem_of_statistics
-from pipeline.solvers.solve import solve
+from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, warm_state
 
 
@@ -149,7 +149,9 @@ def test_lasso_identity_with_a_second_library(schedule, penalty):
     solution = solve(problem, options, np.random.default_rng(0))
     other = Lasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, y)
     sizes = np.abs(other.coef_)
-    assert solution.converged
+    assert solution.status is Status.CONVERGED
+    assert solution.certificate.relative_gap <= 1e-11
+    assert never_rises(solution)
     assert solution.n_active > 0
     assert solution.n_active < 40 or penalty < 500, "a sparse optimum"
     np.testing.assert_allclose(solution.weights, other.coef_, atol=1e-8)
@@ -158,7 +160,11 @@ def test_lasso_identity_with_a_second_library(schedule, penalty):
     assert solution.objective == pytest.approx(value, rel=1e-10)
     K = (C * solution.mu) @ C.T
     F = y @ np.linalg.solve(np.eye(200) + K, y) + problem.penalty * solution.mu.sum()
-    assert solution.state.records[-1].objective == pytest.approx(F, rel=1e-9)
+    last = solution.state.records[-1]
+    assert last.objective == pytest.approx(F, rel=1e-9)
+    assert last.evaluations == solution.state.evaluations
+    assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
+    assert last.relative_gap == solution.certificate.relative_gap
     assert pytest.approx(value, rel=1e-8) == F
 
 
