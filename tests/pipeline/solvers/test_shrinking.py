@@ -17,7 +17,6 @@ from pipeline.solvers.state import SolverOptions
 
 SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
 NEWTON = SolverOptions(tolerance=1e-10)
-UNIFORM = SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000)
 
 
 def many_columns(m: int = 600) -> Problem:
