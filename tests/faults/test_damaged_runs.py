@@ -24,13 +24,8 @@ SETTINGS = {
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves would not have left, nor one before those of the last round.
 LATER = ["model", "markers/evaluate", "report.json", "solutions"]
-LATER_IN_ROUNDS = [
-    *LATER[:3],
-    f"markers/rounds/{LAST}.json",
-    f"correlations/{LAST}.npz",
-    "solutions/final.npz",
-    SOLUTION,
-]
+LATER_IN_ROUNDS = [*LATER[:3], f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz"]
+LATER_IN_ROUNDS += ["solutions/final.npz", SOLUTION]
 CutOff = Callable[..., tuple[Path, Path]]
 
 
