@@ -16,7 +16,6 @@ from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.stages.fit import correlations, working_set
-from pipeline.stages.fit.correlations import Correlations
 from pipeline.stages.fit.working_set import FOLDER, KeptColumns
 from pipeline.stages.run_workspace import Run
 from runs import model_bytes
@@ -65,7 +64,7 @@ def test_what_is_not_evaluated_cannot_violate(seed, scale):
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
+    before = correlations.Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
     between = before.moved_to((old + new) / 2)
     found = between.moved_to(new)
     assert (np.abs(C.T @ new).max(axis=1)[found.bounded(tau)] <= tau * (1 + 1e-12)).all()
