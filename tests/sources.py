@@ -1,15 +1,18 @@
 """What tests of data sources share: all rows, a table of any cells, npy headers, MNIST's layout."""
 
 import gzip
+import hashlib
 import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
+import pytest
 import zarr
 
 from features.open_source import close_files, open_source
+from features.published import PUBLISHED, Published
 from features.source import Source, SourceSpec
 
 
@@ -85,3 +88,9 @@ def write_idx_folder(folder: Path, *, compressed: bool = True, **parts: tuple[np
         for kind, content in (("images-idx3", idx_bytes(images)), ("labels-idx1", idx_bytes(labels))):
             path = folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}"
             path.write_bytes(gzip.compress(content, mtime=0) if compressed else content)
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the files of a folder be the published ones of the data set of its name."""
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    monkeypatch.setitem(PUBLISHED, folder.name, Published(files, ()))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,25 @@ LAST, BEFORE = "round-005", "round-004"  # of the run in rounds
 COMMON = ("--tol", "1e-7", "--sigma2", "1", *SERIAL)
 SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
-    "least squares": ("--centers", "60", "--sigma2", "1", "--scale", "none", *SERIAL),
     "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
     "finalists": (*CASES["rounds, a selection"].arguments, *SERIAL),
 }
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
-# What a kill just before the solves, or before those of the last round, would not have left.
-LATER = {
-    "dense": ["solutions"],
-    "least squares": ["solutions"],
-    "finalists": ["solutions"],
-    "rounds": [f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz", "solutions/final.npz", SOLUTION],
-}
-AFTER_ALL = ["model", "markers/evaluate", "report.json"]
-
-
+# What a kill just before the solves would not have left, nor one before those of the last round.
+LATER = ["model", "markers/evaluate", "report.json", "solutions"]
+LATER_IN_ROUNDS = [*LATER[:3], f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz"]
+LATER_IN_ROUNDS += ["solutions/final.npz", SOLUTION]
 CutOff = Callable[..., tuple[Path, Path]]
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, at: int | None = None) -> None:
     data = bytearray(path.read_bytes())
     # In the exponent of the last number of an .npy, in the first number of an .npz, at the end of a JSON object.
-    data[172 if path.suffix == ".npz" else -2] ^= 1
+    data[at or (172 if path.suffix == ".npz" else -2)] ^= 1
     path.write_bytes(data)
 
 
-def flip_header(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
-
-
-DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "flipped in its header": flip_header}
-DAMAGE["deleted"] = Path.unlink
+DAMAGE = {"flipped": flip, "flipped in its header": partial(flip, at=20), "deleted": Path.unlink}
 
 
 def remove(path: Path) -> None:
@@ -58,16 +45,13 @@ def remove(path: Path) -> None:
 
 @pytest.fixture
 def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> CutOff:
-    """Return a copy of a finished run without what its last solves and all after them left, but for some files.
-
-    The finished run is returned too.
-    """
+    """Return a copy of a finished run without what its last solves and all after them left but some files, and it."""
 
     def copy(kind: str, *keep: str) -> tuple[Path, Path]:
         finished = finished_run(*SETTINGS[kind], dataset=tables / "values.npz", statistics=True)
         assert kind != "rounds" or (finished / "statistics" / LAST).is_dir()
         run = Path(shutil.copytree(finished, tmp_path / "run"))
-        for name in AFTER_ALL + LATER[kind]:
+        for name in LATER_IN_ROUNDS if kind == "rounds" else LATER:
             remove(run / name)
         for name in keep:
             (run / name).parent.mkdir(exist_ok=True)
@@ -114,7 +98,6 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(cut_off, tables, capsy
 
 REFUSED = [
     ("dense", "statistics/all/gram.npy"),
-    ("least squares", "statistics/all/gram.npy"),
     ("finalists", "statistics/finalists-fit/gram.npy"),
     ("finalists", "statistics/finalists/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),

@@ -17,7 +17,7 @@ from features.images import IDX_FILES, read_idx
 from features.open_source import open_source
 from features.published import PUBLISHED
 from features.source import SourceSpec
-from sources import everything, idx_bytes, write_idx_folder
+from sources import everything, idx_bytes, publish, write_idx_folder
 
 NAMES = tuple(IDX_FILES)
 
@@ -35,10 +35,7 @@ def write_folder(folder, n_train=30, labels=(3, 7, 200), compressed=True):
 def small_mnist(tmp_path, monkeypatch):
     """A folder `mnist` of small files whose digests are taken for the published ones."""
     write_folder(tmp_path / "mnist")
-    files = {
-        f"{name}.gz": hashlib.sha256((tmp_path / "mnist" / f"{name}.gz").read_bytes()).hexdigest() for name in NAMES
-    }
-    monkeypatch.setitem(PUBLISHED, "mnist", replace(PUBLISHED["mnist"], files=files))
+    publish(monkeypatch, tmp_path / "mnist")
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     return tmp_path
 

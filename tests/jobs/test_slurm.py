@@ -9,8 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, Security
 
 from jobs.slurm.dask_cluster import KEY_LOCK, key_of_start
 from runs import ROOT, TrainedRuns, held_python, model_bytes, wait_until
@@ -115,18 +114,6 @@ def test_the_walltime_stops_and_requeues(queue, tmp_path):
     assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
 
 
-def answers_without_key(port: int) -> bool:
-    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection(("127.0.0.1", port), 10) as plain, anyone.wrap_socket(plain) as line:
-            return bool(line.recv(1))  # dask speaks first
-    except ssl.SSLError as error:
-        if "certificate required" not in str(error):
-            raise
-        return False
-
-
 @nightly
 def test_dask_workers_as_jobs_of_their_own(queue, short, uninterrupted):
     pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue here: pip install 'slkl[slurm]'")
@@ -138,7 +125,8 @@ def test_dask_workers_as_jobs_of_their_own(queue, short, uninterrupted):
     assert len(keys) == 3
     assert not [path for path in keys if (path.stat().st_mode | path.parent.stat().st_mode) & 0o077]
     (port,) = re.findall(r"scheduler tls://127\.0\.0\.1:(\d+)", queue.log(job))
-    assert not answers_without_key(int(port))
+    with pytest.raises(OSError, match=r"certificate|connect|reset|Timed out"):
+        Client(f"tls://127.0.0.1:{port}", security=Security.temporary(), timeout=3, set_as_default=False)
     queue.slurm.run(*STOP, job)
     found = queue.wait_until_done(job)
     assert found["Restarts"] == "1"

@@ -257,19 +257,6 @@ def twice(name: str, write: Callable[[Path, int], None], read: Callable[[Path], 
     return work, check
 
 
-def mark(recording: Recording, root: Path) -> None:
-    for number in (1, 2, 3):
-        records.write_marker(root / "markers" / "solve", f"item-{number}", {"number": number})
-        recording.committed(number)
-
-
-def check_marks(root: Path, promised: int, begun: int) -> None:
-    found = records.read_markers(root / "markers" / "solve")
-    assert found.warnings == ()
-    assert {f"item-{number}" for number in range(1, promised + 1)} <= set(found)
-    assert all(name == f"item-{payload['number']}" for name, payload in found.items())
-
-
 def seal_in_place(recording: Recording, root: Path) -> None:
     """As a feature store."""
     store = root / "store"
@@ -300,13 +287,12 @@ FOLDER = twice("statistics/all", write_values, read_values)
 WORK: dict[str, tuple[Work, Check]] = {
     "checkpoints": (save_checkpoints, check_checkpoints),
     "folder": FOLDER,
-    "record": twice(
-        "env.json",
-        lambda path, number: records.write_record(path, {"number": number}),
-        lambda path: records.read_record(path)["number"],
+    "record in a new folder": twice(
+        "markers/solve/item.json",
+        lambda path, number: records.write_marker(path.parent, "item", {"number": number}),
+        lambda path: records.read_record(path)["payload"]["number"],
     ),
     "npz": twice("one.npz", write_values, read_values),
-    "markers": (mark, check_marks),
     "store": (seal_in_place, check_store),
     "recovery": (recover, FOLDER[1]),
 }

@@ -1,9 +1,8 @@
 """Each form of committed data: read back exactly; damage is an error that names the file, or does no harm."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,15 +16,14 @@ VALUE = {"name": "é", "rows": 7, "span": [1, 2], "loss": 1e-5}
 ARRAYS = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """How some value is written into an empty folder and read back; `file` is the one that gets damaged."""
 
     file: str
     write: Callable[[Path], object]
     read: Callable[[Path], Any]
-    value: Any
-    harmless: float = 0.0  # the largest share of its bytes that may be flipped without an error
+    value: Any = VALUE
+    harmless: float = 0.02  # the largest share of its bytes that may be flipped without an error
 
 
 def read_marker(folder: Path) -> Any:
@@ -38,42 +36,26 @@ def read_marker(folder: Path) -> Any:
     return found["a"]
 
 
-def as_lists(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {name: (values.dtype.str, values.tolist()) for name, values in arrays.items()}
+def arrays_at(name: str, file: str, harmless: float) -> Form:
+    def read(folder: Path) -> Any:
+        return {key: (values.dtype, values.tolist()) for key, values in read_arrays(folder / name).items()}
+
+    lists = {key: (values.dtype, values.tolist()) for key, values in ARRAYS.items()}
+    return Form(file, lambda at: write_arrays(at / name, ARRAYS), read, lists, harmless)
 
 
-LISTS = as_lists(ARRAYS)
 FORMS = {
-    "record": Form(
-        "a.json", lambda at: write_record(at / "a.json", VALUE), lambda at: read_record(at / "a.json"), VALUE, 0.02
-    ),
+    "record": Form("a.json", lambda at: write_record(at / "a.json", VALUE), lambda at: read_record(at / "a.json")),
     "marker": Form(
-        "a.json",
-        lambda at: [write_marker(at, "a", VALUE), write_marker(at, "b", {"rows": np.int64(8)})],
-        read_marker,
-        VALUE,
-        0.02,
+        "a.json", lambda at: [write_marker(at, "a", VALUE), write_marker(at, "b", {"rows": 8})], read_marker
     ),
     "manifest": Form(
         "MANIFEST.json",
         lambda at: folders.seal(at, kind="k", metadata=VALUE),
         lambda at: folders.read_manifest(at).metadata,
-        VALUE,
-        0.02,
     ),
-    "arrays in a file": Form(
-        "a.npz",
-        lambda at: write_arrays(at / "a.npz", ARRAYS),
-        lambda at: as_lists(read_arrays(at / "a.npz")),
-        LISTS,
-        0.5,
-    ),
-    "arrays in a folder": Form(
-        "g/x.npy", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS
-    ),
-    "manifest of arrays": Form(
-        "g/MANIFEST.json", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS
-    ),
+    "arrays in a file": arrays_at("a.npz", "a.npz", 0.5),
+    "arrays in a folder": arrays_at("g", "g/x.npy", 0.0),
 }
 
 

@@ -6,11 +6,11 @@ import os
 import pickle
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
 
 from commands import without_rights
@@ -36,22 +36,19 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-class Fault:
-    """Record all changes of the disk; break the one numbered `at` with an errno."""
+def break_at(at: int, number: int, patch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """Break the change of the disk that is numbered `at` with an errno; return a list that gets all changes."""
+    calls: list[tuple[str, Path]] = []
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int = -1, number: int = 0) -> None:
-        self.calls: list[tuple[str, Path]] = []
-        for name in LOW:
-            monkeypatch.setattr(disk, name, self.wrapped(name, getattr(disk, name), at, number))
+    def broken(name: str, real: Any, *arguments: Any) -> Any:
+        calls.append((name, next(value for value in reversed(arguments) if isinstance(value, Path))))
+        if len(calls) == at + 1:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments)
 
-    def wrapped(self, name, real, at, number):
-        def call(*arguments):
-            self.calls.append((name, next(value for value in reversed(arguments) if isinstance(value, Path))))
-            if len(self.calls) == at + 1:
-                raise OSError(number, os.strerror(number))
-            return real(*arguments)
-
-        return call
+    for name in LOW:
+        patch.setattr(disk, name, partial(broken, name, getattr(disk, name)))
+    return calls
 
 
 def fill(final: Path, number: int) -> None:
@@ -91,19 +88,19 @@ def test_an_error_of_any_change_is_73_and_leaves_the_old(tmp_path, form, replace
         if replaces:
             write(final, 1)
         with pytest.MonkeyPatch.context() as patch:
-            record = Fault(patch, at, number)
+            calls = break_at(at, number, patch)
             try:
                 write(final, 2)
             except CannotWriteError as error:
                 caught = error
             else:
-                assert len(record.calls) <= at, "nobody was told"
+                assert len(calls) <= at, "nobody was told"
                 break
         assert caught.exit_code == 73
         assert CAUSES[number] in str(caught)
         assert str(tmp_path / str(at)) in str(caught)
         assert str(pickle.loads(pickle.dumps(caught))) == str(caught)
-        if ("low_rename", final) in record.calls[:at]:
+        if ("low_rename", final) in calls[:at]:
             assert read(final) == 2
         else:
             assert (read(final) if final.exists() else 0) == int(replaces), at
@@ -267,14 +264,3 @@ def test_what_is_no_plain_file_is_refused_at_once(door, kind, tmp_path):
             open_plain(path)
         assert str(path) in str(caught.value)
         assert os.path.realpath(path) not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
-
-
-@pytest.mark.parametrize("name", ["x", "x.gz", "x.zst"])
-def test_packed_files_are_unpacked_in_pieces(tmp_path, name):
-    content = b"abc\r\n" * 500_000
-    with pyarrow.output_stream(tmp_path / name, compression={"x.gz": "gzip", "x.zst": "zstd"}.get(name)) as stream:
-        stream.write(content)
-    with users.open_unpacked(tmp_path / name) as unpacked:
-        pieces = list(iter(lambda: unpacked.read(1 << 20), b""))
-    assert b"".join(pieces) == content
-    assert max(map(len, pieces)) == 1 << 20

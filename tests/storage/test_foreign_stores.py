@@ -94,17 +94,7 @@ def test_a_disk_that_fails_is_no_damage(tmp_path):
         open_user_arrays(root)["train/X"][:]
 
 
-ONES = np.ones((16, 3))
 N_BYTES = 16 * 3 * 8
-
-
-def with_chunk(root: Path, codecs: list[Any], content: bytes) -> Path:
-    """Write an array of one chunk, and something else into the file of that chunk."""
-    foreign(root, ONES, codecs, ONES.shape)
-    (root / "train/X/c/0/0").write_bytes(content)
-    return root
-
-
 LIES = {
     "zstd that states more": ([ZstdCodec()], zstd.compress(bytes(2**20))),
     "zstd cut short": ([ZstdCodec()], zstd.compress(bytes(N_BYTES))[:5]),
@@ -118,7 +108,9 @@ LIES = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_chunk_that_is_not_what_shape_and_dtype_say(name, tmp_path):
-    root = with_chunk(tmp_path / "a.zarr", *LIES[name])
+    codecs, content = LIES[name]
+    root = foreign(tmp_path / "a.zarr", np.ones((16, 3)), codecs, (16, 3))
+    (root / "train/X/c/0/0").write_bytes(content)
     with pytest.raises(CorruptDataError, match="X/c/0/0") as caught:
         open_user_arrays(root)["train/X"][:]
     assert "\n" not in str(caught.value)

@@ -1,25 +1,15 @@
 """Manifests: round trip, no name that leaves the folder."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage import folders
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import FileDigest, Manifest, seal
-from storage.records import canonical_json, read_json, write_record
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
+from storage.folders import FileDigest, seal
+from storage.records import canonical_json, read_json, read_record, write_record
 
 
 @pytest.fixture
@@ -63,20 +53,11 @@ def test_a_linked_folder_is_no_part_of_it(folder):
     assert len(folders.verify(folder, contents=True)) == 2
 
 
-CRAFTED: dict[str, dict[str, Any]] = {
-    "entry no pair": {"files": {"a": 1}},
-    "newer version": {"format_version": 2},
-}
-
-
-@pytest.mark.parametrize("name", CRAFTED)
-def test_a_manifest_of_another_form_is_refused(tmp_path, name):
-    good = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
-    write_record(tmp_path / MANIFEST_NAME, good)
-    assert folders.read_manifest(tmp_path) == Manifest("k", {}, {}), "else the others prove nothing"
-    write_record(tmp_path / MANIFEST_NAME, good | CRAFTED[name])
+@pytest.mark.parametrize("other", [{"files": {"a": 1}}, {"format_version": 2}])
+def test_a_manifest_of_another_form_is_refused(folder, other):
+    write_record(folder / MANIFEST_NAME, read_record(folder / MANIFEST_NAME) | other)
     with pytest.raises(CorruptDataError, match=r"damaged manifest .*; delete the folder .* and build it again$"):
-        folders.read_manifest(tmp_path)
+        folders.read_manifest(folder)
 
 
 def test_no_manifest_is_missing_data(tmp_path):
@@ -93,14 +74,10 @@ def test_a_name_that_leaves_the_folder_is_a_problem(tmp_path, name):
     assert "not a plain file" in folders.compare(root, entry, contents=True)[0]
 
 
-@given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
-def test_canonical_json_depends_on_the_value_alone(obj):
-    assert canonical_json(dict(reversed(obj.items()))) == canonical_json(obj)
-    assert json.loads(canonical_json(obj)) == obj
-
-
 def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form():
-    assert canonical_json({"a": np.int64(3), "b": np.float64(0.5), "c": (1,)}) == b'{"a":3,"b":0.5,"c":[1]}'
+    """With one spelling per value: keys are sorted, at every depth."""
+    value = {"c": (1, {"é": None, "d": True}), "b": np.float64(0.5), "a": np.int64(3)}
+    assert canonical_json(value).decode() == '{"a":3,"b":0.5,"c":[1,{"d":true,"é":null}]}'
     for bad in (float("nan"), float("inf"), np.float64("nan")):
         with pytest.raises(ValueError, match="JSON"):
             canonical_json(bad)

@@ -5,64 +5,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
+from cases import SERIAL
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers import candidate_budget
+from pipeline.stages import training_rows
 from runs import train
 
-Table = tuple[np.ndarray, np.ndarray]
 ROWS = 450
+PICTURES, CLASSES = ("images", "pictures", "colours"), ("halves", "thirds")
 
 
-def images(n: int) -> Table:
-    X, y = load_digits(return_X_y=True)
-    return (X[:n] / 16).astype(np.float32), y[:n]
-
-
-def pictures(n: int) -> Table:
-    """The same images, larger and as bytes, whose features are histograms and brightness."""
-    X, y = images(n)
-    return np.rint(255 * X).astype(np.uint8).reshape(n, 8, 8).repeat(2, axis=1).repeat(2, axis=2), y
-
-
-def colours(n: int) -> Table:
-    X, y = pictures(n)
-    return np.stack([X, X[:, ::-1], 255 - X], axis=3), y
-
-
-def waves(n: int) -> Table:
-    """Four inputs, of which three matter, and noise."""
-    draw = np.random.default_rng(0)
-    X = draw.normal(size=(n, 4)).astype(np.float32)
-    return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * draw.normal(size=n) + 5
-
-
-def thirds(n: int) -> Table:
-    """Three classes of unlike sizes."""
-    X, y = waves(n)
-    return X, np.digitize(y, np.quantile(y, [0.15, 0.8]))
-
-
-def unlike(n: int) -> Table:
-    """Columns of unlike spread, far from the origin."""
-    X, y = waves(n)
-    return X * (1e-3, 1.0, 1e4, 10.0) + (0.0, 5.0, -1e4, 0.0), y
-
-
-def halves(n: int) -> Table:
-    X, y = waves(n)
-    return X, (y > 5).astype(int)
-
-
-def sums(n: int) -> Table:
-    """Six inputs, of which only two sums matter, and noise."""
-    draw = np.random.default_rng(0)
-    X = draw.normal(size=(n, 6)).astype(np.float32)
-    return X, np.sin(X.sum(axis=1)) + X[:, ::2].sum(axis=1) + 0.1 * draw.normal(size=n)
+def table_of(kind: str, tables: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets: pictures, or four inputs, of which two matter, or two sums."""
+    with np.load(tables / f"{'images' if kind in PICTURES else 'values'}.npz") as file:
+        X, y = file["X"], file["y"]
+    if kind in PICTURES:
+        return {"images": X.reshape(-1, 64) / 240, "colours": np.stack([X, X[:, ::-1], 255 - X], 3)}.get(kind, X), y
+    X, sums = 6 * X - 3, 3 * X @ [[1, 1], [1, 0], [1, 1], [1, 0]]
+    return {
+        "waves": (X, y + 5),
+        "halves": (X, np.digitize(y, [np.median(y)])),
+        "thirds": (X, np.digitize(y, np.quantile(y, [0.15, 0.8]))),  # of unlike sizes
+        "unlike": (X * (1e-3, 1.0, 1e4, 10.0) + (0.0, 5.0, -1e4, 0.0), y),  # spread, and far from the origin
+        "sums": (X, np.sin(sums[:, 0]) + sums[:, 1]),
+    }[kind]
 
 
 def line_of(asked: dict[str, Any]) -> list[str]:
@@ -76,70 +45,62 @@ ROUNDS = {**PRECISE, "n_centers": "all", "penalty": 2.0}
 DEFORMED = {"copies": 3, "deform": "rotation:20,flip"}
 BALANCED = {"class_weight": "balanced"}
 # For each case: a table, and what is asked; "weighted": rows count as much as they are drawn to, a fifth not at all.
-CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "copies, weighted": (pictures, {"penalty": "auto", "refit": "ridge", **DEFORMED}),
-    "upright pictures, weighted": (pictures, {"deskew": 1.0}),
-    "colours": (colours, {"select": "greedy:20", "move_centers": 5}),
-    "auto refitted": (waves, {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
-    "search": (images, {**PRECISE, "penalty": "auto", "refit": "ridge"}),
-    "paper": (waves, {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
-    "shrinking": (waves, {"sigma2": 3.0, "penalty": "max:1e-4", "schedule": "shrinking", "tol": 1e-6}),
-    "no intercept": (images, {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
-    "greedy, two classes": (halves, {"sigma2": "median", "select": "greedy:40"}),
-    "moved centers": (images, {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
-    "budget": (waves, {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
-    "scales": (waves, {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
-    "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
-    "fraction refitted": (waves, {"tol": 1e-9, "sigma2": 8.0, "penalty": "max:1e-4", "refit": "ridge"}),
-    "product-laplace": (waves, {"kernel": "product-laplace", "sigma2": "auto"}),
-    "metric": (sums, {"sigma2": "median", "feature_scale": "metric", "select": "greedy:20"}),
-    "greedy, edges, weighted": (waves, {"kernel": "product-laplace", "sigma2": "auto", "select": "greedy:20"}),
-    "greedy in a metric, weighted": (sums, {"sigma2": "auto", "feature_scale": "learned", "select": "greedy:25"}),
-    "rounds, weighted": (waves, {**ROUNDS, "working_set": 120}),
-    "rounds of balanced classes, weighted": (thirds, {**ROUNDS, **BALANCED, "working_set": 150, "standardise": True}),
-    "path of balanced classes, weighted": (thirds, {**BALANCED, **PRECISE, "penalty": "auto", "refit": "ridge"}),
-    "defaults, weighted": (unlike, {"standardise": True}),
-    "defaults of balanced classes, weighted": (thirds, {**BALANCED, "standardise": True}),
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "copies, weighted": ("pictures", {"penalty": "auto", "refit": "ridge", **DEFORMED}),
+    "upright pictures, weighted": ("pictures", {"deskew": 1.0}),
+    "colours": ("colours", {"select": "greedy:20", "move_centers": 5}),
+    "auto refitted": ("waves", {"sigma2": 3.0, "penalty": "auto", "refit": "ridge"}),
+    "search": ("images", {**PRECISE, "penalty": "auto", "refit": "ridge"}),
+    "paper": ("waves", {"sigma2": 3.0, "penalty": "max:1e-2", "schedule": "paper"}),
+    "shrinking": ("waves", {"sigma2": 3.0, "penalty": "max:1e-4", "schedule": "shrinking", "tol": 1e-6}),
+    "no intercept": ("images", {**PRECISE, "penalty": "max:1e-4", "fit_intercept": False}),
+    "greedy, two classes": ("halves", {"sigma2": "median", "select": "greedy:40"}),
+    "moved centers": ("images", {"sigma2": 3.0, "select": "greedy:12", "move_centers": 5}),
+    "budget": ("waves", {"sigma2": 8.0, "budget": 0.09, "kernel": "gaussian"}),
+    "scales": ("waves", {"penalty": "none", "sigma2": "auto", "feature_scale": "learned"}),
+    "scales of classes": ("thirds", {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
+    "fraction refitted": ("waves", {"tol": 1e-9, "sigma2": 8.0, "penalty": "max:1e-4", "refit": "ridge"}),
+    "product-laplace": ("waves", {"kernel": "product-laplace", "sigma2": "auto"}),
+    "metric": ("sums", {"sigma2": "median", "feature_scale": "metric", "select": "greedy:20"}),
+    "greedy, edges, weighted": ("waves", {"kernel": "product-laplace", "sigma2": "auto", "select": "greedy:20"}),
+    "greedy in a metric, weighted": ("sums", {"sigma2": "auto", "feature_scale": "learned", "select": "greedy:25"}),
+    "rounds, weighted": ("waves", {**ROUNDS, "working_set": 120}),
+    "rounds of balanced classes, weighted": ("thirds", {**ROUNDS, **BALANCED, "working_set": 150, "standardise": True}),
+    "path of balanced classes, weighted": ("thirds", {**BALANCED, **PRECISE, "penalty": "auto", "refit": "ridge"}),
+    "defaults, weighted": ("unlike", {"standardise": True}),
+    "defaults of balanced classes, weighted": ("thirds", {**BALANCED, "standardise": True}),
 }
 QUICK = {"auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
 QUICK |= {"greedy, edges, weighted", "rounds of balanced classes, weighted"}
 
 
-def trained_model(
-    folder: Path, line: list[str], X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None
-) -> tuple[dict[str, Any], SparseKernelModel]:
-    """Train on arrays by the command; return the report and the model."""
-    of_rows = {} if weights is None else {"w_train": weights}
-    np.savez(folder / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
-    line = [*line, "--scheduler", "serial"]
-    line += [] if weights is None else ["--set", "data.weights=w"]
-    report = train(folder / "run", folder / "features", *line, dataset=folder / "table.npz")
-    return report, load_model(folder / "run" / "model")
-
-
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
-def test_command_and_estimator_give_the_same_bytes(case, tmp_path, monkeypatch):
+def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monkeypatch):
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
-    make, asked = CASES[case]
-    n_rows = ROWS if "budget" not in asked else 1200  # more than folds are for
-    (X, y), draw = make(n_rows), np.random.default_rng(3)
-    X = X if X.ndim > 2 else X.astype(np.float32)
-    row_weights = draw.exponential(size=n_rows) * (draw.random(n_rows) < 0.8) if "weighted" in case else None
+    monkeypatch.setattr(training_rows, "FOLDED_ROWS", 600)
+    kind, asked = CASES[case]
+    X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
+    X, n, draw = X if X.ndim > 2 else X.astype(np.float32), len(X), np.random.default_rng(3)
+    row_weights = draw.exponential(size=n) * (draw.random(n) < 0.8) if "weighted" in case else None
     asked = (
         {"standardise": False, "fit_intercept": True}
         | ({} if "budget" in asked or "defaults" in case else {"n_centers": 90})
         | asked
     )
-    line = line_of(asked)
-    report, model = trained_model(tmp_path, ["--seed", "5", *line], X, y, row_weights)
+    of_rows = {} if row_weights is None else {"w_train": row_weights}
+    np.savez(tmp_path / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
+    line = ["--seed", "5", *line_of(asked), *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
+    report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")
+    model = load_model(tmp_path / "run" / "model")
     given = {name: value for name, value in asked.items() if name != "working_set"}
-    kind = SLKLClassifier if make in (images, pictures, colours, halves, thirds) else SLKLRegressor
-    machine = kind(**given, random_state=5).fit(X, y, row_weights)
+    machine = (SLKLClassifier if kind in PICTURES + CLASSES else SLKLRegressor)(**given, random_state=5).fit(
+        X, y, row_weights
+    )
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
-    assert case != "budget" or 40 < model.n_centers < n_rows, "they grow, and not to all that are paid for"
-    index = np.arange(n_rows) if row_weights is None else np.flatnonzero(row_weights)  # others are not trained on
+    assert case != "budget" or 40 < model.n_centers < n, "they grow, and not to all that are paid for"
+    index = np.arange(n) if row_weights is None else np.flatnonzero(row_weights)  # others are not trained on
     if "copies" in asked:  # each has a number of its own
         index = (3 * index[:, None] + np.arange(3)).ravel()
     index = np.append(index, -1)  # of moved centers

@@ -5,12 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.solvers.candidate_budget import (
-    LEAST_CENTERS,
-    OPERATIONS_A_SECOND,
-    Fit,
-    candidates_within,
-)
+from pipeline.solvers.candidate_budget import LEAST_CENTERS, OPERATIONS_A_SECOND, Fit, candidates_within
 
 GIB = 2**30
 FITS = st.builds(

@@ -52,23 +52,26 @@ def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept):
     assert np.allclose(found.weights.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
 
 
+def noisy(size: float) -> tuple[np.ndarray, tuple[GramStatistics, GramStatistics, GramStatistics]]:
+    """Return columns, and the sums over rows to fit, over those held out and over all, of targets in noise."""
+    K, Y = columns(n=120, m=60)
+    Y = size * Y + np.random.default_rng(3).normal(size=Y.shape)
+    return K, (statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y))
+
+
 def test_ridges_go_on_until_a_larger_one_is_worse():
     """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
-    K, Y = columns(n=120, m=60)
-    Y = 0.05 * Y + np.random.default_rng(3).normal(size=Y.shape)
-    fit, held, everything = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y)
-    tried = refit(fit, held, everything, intercept=True).held_out_errors
+    K, parts = noisy(0.05)
+    tried = refit(*parts, intercept=True).held_out_errors
     best = min(tried, key=lambda pair: pair[1])
     assert RIDGES[-1] < best[0] < tried[-1][0] <= LARGEST_RIDGE
-    nothing = statistics_of(K, 0 * Y)
+    nothing = statistics_of(K, np.zeros((120, 3)))
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
 
 
 @pytest.mark.parametrize("start", [-13, -6, -2, 6])
 def test_a_ridge_followed_downhill_is_the_best_of_all(start):
-    K, Y = columns(n=120, m=60)
-    Y = Y + np.random.default_rng(3).normal(size=Y.shape)
-    fit, held, everything = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y)
+    fit, held, everything = noisy(1.0)[1]
     best = refit(fit, held, everything, intercept=True)
     errors = [error for _, error in best.held_out_errors]
     falls = np.diff(errors) < 0

@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 
 from dense_twins import make_kernel, unlike_columns
 from pipeline.solvers import shrinking
-from pipeline.solvers import solve as solving
 from pipeline.solvers.coordinate_descent import factorise
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions
+from pipeline.solvers.state import SolverOptions, warm_state
 
 SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
 NEWTON = SolverOptions(tolerance=1e-10)
-UNIFORM = SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000)
 
 
 def many_columns(m: int = 600) -> Problem:
@@ -73,7 +71,7 @@ def test_coordinates_left_out_by_mistake_come_back(wrongly):
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1, 10.0])
 def test_shrinking_changes_no_optimum_from_warm_weights(penalty):
     problem = replace(many_columns(200), penalty=penalty)
-    warm = solving.warm_state(solve(problem, replace(SHRINKING, tolerance=0.05), np.random.default_rng(0)).weights)
+    warm = warm_state(solve(problem, replace(SHRINKING, tolerance=0.05), np.random.default_rng(0)).weights)
     options = replace(SHRINKING, tolerance=1e-7)
     solution = solve(problem, options, np.random.default_rng(0), start=warm)
     assert solution.converged

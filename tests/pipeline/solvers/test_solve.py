@@ -23,22 +23,6 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_ends_at_the_same_certified_optimum(way):
-    _, _, problem = make_kernel(3, penalty=0.2)
-    solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
-    reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
-    assert reference.converged
-    assert solution.status is Status.CONVERGED
-    assert solution.certificate.relative_gap <= WAYS[way].tolerance
-    assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
-    assert never_rises(solution)
-    last = solution.state.records[-1]
-    assert last.evaluations == solution.state.evaluations
-    assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
-    assert last.relative_gap == solution.certificate.relative_gap
-
-
 @given(seed=st.integers(0, 10**6), exponent=st.floats(-3, 1), width=st.floats(0.3, 4.0))
 def test_it_ends_certified_and_the_objective_never_rises(seed, exponent, width):
     _, _, problem = make_kernel(seed, penalty=10**exponent, width=width)

@@ -9,7 +9,7 @@ import pytest
 
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.prediction.model_folder import load_model
-from runs import train
+from runs import TrainedRuns, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.records import read_record
@@ -44,6 +44,19 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))
 
     return read
+
+
+@pytest.fixture
+def finished(
+    request: pytest.FixtureRequest, finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Rows]
+) -> Callable[..., tuple[Path, dict[str, Any], Any, Rows]]:
+    """Return a run on a table, as `COMMON` of the test file asks, with its report, its model and its rows."""
+
+    def trained(*arguments: str, table: str = "classes") -> tuple[Path, dict[str, Any], Any, Rows]:
+        run = finished_run(*request.module.COMMON, *arguments, dataset=tables / f"{table}.npz")
+        return run, report_of(run), load_model(run / "model"), rows_of(run)
+
+    return trained
 
 
 @pytest.fixture

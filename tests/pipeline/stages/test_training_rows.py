@@ -4,12 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.stages import training_rows as rows
-from pipeline.stages.training_rows import row_grid
 
 
 @given(n_rows=st.integers(0, 10**7), n_columns=st.integers(1, 10**6), sums_bytes=st.integers(0, 2**36))
 def test_blocks_cover_each_row_once_and_are_bounded(n_rows, n_columns, sums_bytes):
-    grid = row_grid("train", n_rows, n_columns, sums_bytes)
+    grid = rows.row_grid("train", n_rows, n_columns, sums_bytes)
     assert grid.block_rows % 32 == 0
     assert 32 <= grid.block_rows <= rows.MOST_ROWS
     assert grid.block_rows == 32 or grid.block_rows * n_columns <= rows.MOST_VALUES

@@ -1,8 +1,6 @@
 """The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,23 +16,10 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting.result_table import table
 from pipeline.stages import fit_model
 from pipeline.stages.after import temperature
-from runs import TrainedRuns, report_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
-Train = Callable[..., tuple[Path, SparseKernelModel, Any]]
-
-
-@pytest.fixture
-def train(finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Any]) -> Train:
-    """Return a run on the table of three classes, its model, and the rows that it was trained on."""
-
-    def trained(*arguments: str) -> tuple[Path, SparseKernelModel, Any]:
-        run = finished_run(*COMMON, *arguments, dataset=tables / "classes.npz")
-        return run, load_model(run / "model"), rows_of(run)
-
-    return trained
 
 
 def best(f: np.ndarray, truth: np.ndarray, weights: Any = 1.0, offsets: Any = 0.0) -> Calibration:
@@ -115,11 +100,7 @@ def test_where_there_is_nothing_to_find():
     assert best(f, truth, np.zeros(51)) == Calibration(32.0), "no row counts"
 
 
-def told(run: Path) -> dict[str, Any]:
-    return dict(report_of(run)["probabilities"])
-
-
-def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: np.ndarray) -> float:
+def unseen_temperature(report: dict[str, Any], model: SparseKernelModel, rows: Any, centers: np.ndarray) -> float:
     """The temperature that all rows want, each with dense least squares on the others that are not held out.
 
     centers: training rows.
@@ -127,7 +108,7 @@ def unseen_temperature(run: Path, model: SparseKernelModel, rows: Any, centers: 
     squares = np.sum(model.columns(rows.X) ** 2) / model.n_centers
     K = model.kernel(rows.X[centers], 4.0).block(rows.X, out_dtype=np.float64)
     # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
-    ridge = report_of(run)["hold_out"]["ridge"] / squares * np.sum(K[~rows.held_out] ** 2) / len(centers)
+    ridge = report["hold_out"]["ridge"] / squares * np.sum(K[~rows.held_out] ** 2) / len(centers)
     return left_out_temperature(K, rows.y, ~rows.held_out, ridge)
 
 
@@ -146,58 +127,60 @@ def seen_temperature(model: SparseKernelModel, rows: Any) -> float:
     return best(model.decision_function(rows.X[rows.held_out]), rows.y[rows.held_out]).temperature
 
 
-def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(train):
-    run, model, rows = train("--penalty", "1", "--refit", "ridge")
-    found = told(run)["temperature"]
-    assert found == pytest.approx(unseen_temperature(run, model, rows, model.center_index), rel=1e-4)
-    assert found > 1.01 * seen_temperature(model, rows), "weights that have seen the rows are too sure"
-    assert (told(run)["n_rows"], told(run)["seen"]) == (len(rows.y), False)
+def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
+    _, report, model, rows = finished("--penalty", "1", "--refit", "ridge")
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(unseen_temperature(report, model, rows, model.center_index), rel=1e-4)
+    assert told["temperature"] > 1.01 * seen_temperature(model, rows), "weights that have seen the rows are too sure"
+    assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
 
 
 @pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
-    train, tables, features, tmp_path, rounds, monkeypatch
+    finished, tables, features, tmp_path, rounds, monkeypatch
 ):
-    *_, rows = train("--penalty", "1")
+    *_, rows = finished("--penalty", "1")
     find, seen = fit_model.find_temperature, list[np.ndarray]()
     monkeypatch.setattr(
         fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
     )
     run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20", *rounds)
-    runs.train(run, features, *asked, dataset=tables / "classes.npz")
+    report = runs.train(run, features, *asked, dataset=tables / "classes.npz")
     (tried,), model = seen, load_model(run / "model")
     assert rounds or set(tried) != set(model.center_index)  # few finalists may be the same centers
-    assert told(run)["temperature"] == pytest.approx(unseen_temperature(run, model, rows, tried), rel=1e-4)
-    assert told(run)["seen"] is False
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(unseen_temperature(report, model, rows, tried), rel=1e-4)
+    assert told["seen"] is False
 
 
-def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(train):
-    run, model, rows = train("--penalty", "1")
-    found = told(run)["temperature"]
-    assert found == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
-    assert told(run)["seen"] is True
-    assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report_of(run)))
+def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(finished):
+    _, report, model, rows = finished("--penalty", "1")
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
+    assert told["seen"] is True
+    assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report))
 
 
-def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(train):
-    run, model, rows = train("--penalty", "1", "--set", "statistics.hold_out=0.05")
+def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(finished):
+    _, report, model, rows = finished("--penalty", "1", "--set", "statistics.hold_out=0.05")
+    told = report["probabilities"]
     K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
     ridge = 1e-5 * np.sum(K**2) / model.n_centers
-    assert told(run)["temperature"] == pytest.approx(left_out_temperature(K, rows.y, True, ridge), rel=1e-4)
-    assert (told(run)["n_rows"], told(run)["seen"]) == (len(rows.y), False)
-    assert f"; by {len(rows.y)} training rows: temperature" in "\n".join(table(report_of(run)))
+    assert told["temperature"] == pytest.approx(left_out_temperature(K, rows.y, True, ridge), rel=1e-4)
+    assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
+    assert f"; by {len(rows.y)} training rows: temperature" in "\n".join(table(report))
 
 
 @pytest.mark.ci
-def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(train):
-    run, model, (X, y, *_, held_out) = train("--penalty", "auto")
-    layout, points = RunLayout(run), report_of(run)["path"]
-    chosen = [point["penalty"] for point in points].index(report_of(run)["penalty"])
+def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(finished):
+    run, report, model, (X, y, *_, held_out) = finished("--penalty", "auto")
+    layout, told = RunLayout(run), report["probabilities"]
+    chosen = [point["penalty"] for point in report["path"]].index(report["penalty"])
     decision = np.zeros((len(X), 3))
     for output in range(3):
         solution = read_arrays(layout.solution(f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz"))
         rows = read_arrays(layout.candidates)["index"][solution["active"]]
         f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
-    assert told(run)["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)
-    assert told(run)["seen"] is False
+    assert told["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)
+    assert told["seen"] is False

@@ -3,7 +3,6 @@
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ from hypothesis import strategies as st
 import runs
 from cases import SERIAL
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.exact_sums import ExactSum, serially
+from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.stages.fit import correlations, working_set
-from pipeline.stages.fit.correlations import Correlations
-from pipeline.stages.fit.working_set import FOLDER, NO_COLUMNS, NOTHING, ColumnFiles, KeptColumns, open_columns
+from pipeline.stages.fit.working_set import FOLDER, KeptColumns
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowGrid
 from runs import model_bytes
 from storage.errors import CannotWriteError
 
@@ -67,7 +64,7 @@ def test_what_is_not_evaluated_cannot_violate(seed, scale):
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
+    before = correlations.Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
     between = before.moved_to((old + new) / 2)
     found = between.moved_to(new)
     assert (np.abs(C.T @ new).max(axis=1)[found.bounded(tau)] <= tau * (1 + 1e-12)).all()
@@ -81,7 +78,6 @@ MODES = {
     "rounds": ("--set", "centers.working_set=150", "--penalty", "1"),
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
-ROWS = 400
 
 
 @pytest.fixture(autouse=True)
@@ -149,23 +145,3 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_p
     train_classes("other", *MODES["rounds"])
     assert (found[0] > 0) == (disk == "with room for one file")
     assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")
-
-
-def test_groups_do_not_mix_and_a_late_worker_brings_none_back(tmp_path):
-    """A growth was cut off, and goes on, or goes another way; a worker of the first one writes when it is gone."""
-    X = np.random.default_rng(0).standard_normal((ROWS, 4)).astype(np.float32)
-    rows: Any = SimpleNamespace(precision="float32", kernel_of=lambda names: GaussianKernel(X[names], 1.0, np.float32))
-    files = ColumnFiles(rows, RowGrid("train", ROWS, ROWS), tmp_path / FOLDER, free_bytes=0)
-    first, other = (NO_COLUMNS.grown(NOTHING, np.array(names)) for names in ([3, 4], [5, 6]))
-    late, now = (open_columns(files, columns) for columns in (first, other))
-    files.make_folders(first)
-    late(0, serially, X)
-    files.make_folders(first)
-    assert len(list(files.of_group(first.members).iterdir())) == 1, "a growth that goes on finds its files"
-    files.make_folders(other)
-    late(0, serially, X)
-    assert not files.of_group(first.members).exists()
-    expected = GaussianKernel(X[[5, 6]], 1.0, np.float32).block(X, out_dtype=np.float32)
-    for _ in range(2):  # made, and read
-        assert np.array_equal(now(0, serially, X), expected)
-    assert len(list(files.of_group(other.members).iterdir())) == 1

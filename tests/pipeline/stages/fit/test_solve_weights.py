@@ -1,17 +1,12 @@
 """Penalty path, refit and least squares through the main command, against dense twins."""
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from cases import SERIAL
-from pipeline.prediction.model_folder import load_model
-from runs import TrainedRuns, report_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -19,27 +14,14 @@ CENTERS = 60
 COMMON = ("--centers", str(CENTERS), "--sigma2", "2", *SERIAL)
 ORIGIN = ("--set", "solver.intercept=false")
 
-Train = Callable[..., tuple[Path, dict[str, Any]]]
-
-
-@pytest.fixture
-def train(finished_run: TrainedRuns, tables: Path) -> Train:
-    """Return a run on the table of three classes, without an intercept unless asked for, and its report."""
-
-    def trained(*arguments: str) -> tuple[Path, dict[str, Any]]:
-        run = finished_run(*COMMON, *ORIGIN, *arguments, dataset=tables / "classes.npz")
-        return run, report_of(run)
-
-    return trained
-
 
 def signs(y: np.ndarray) -> np.ndarray:
     return np.where(y[:, None] == np.arange(3), 1.0, -1.0)
 
 
-def test_the_search_reports_objective_size_held_out_error_and_time(train, rows_of):
-    run, report = train("--penalty", "auto")
-    path, rows = report["path"], rows_of(run)
+def test_the_search_reports_objective_size_held_out_error_and_time(finished):
+    run, report, _, rows = finished("--penalty", "auto", *ORIGIN)
+    path = report["path"]
     best = min(path, key=lambda point: point["hold_out_error"])
     assert (path[0]["n_centers"], report["penalty"]) == (0, best["penalty"])
     assert all(a["objective"] > b["objective"] for a, b in itertools.pairwise(path))
@@ -59,11 +41,8 @@ def test_the_search_reports_objective_size_held_out_error_and_time(train, rows_o
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_refit_is_ridge_regression_on_the_selected_centers(train, rows_of, intercept):
-    run, report = train(
-        "--penalty", "10", "--refit", "ridge", *(["--set", "solver.intercept=true"] if intercept else [])
-    )
-    model, rows = load_model(run / "model"), rows_of(run)
+def test_refit_is_ridge_regression_on_the_selected_centers(finished, intercept):
+    run, report, model, rows = finished("--penalty", "10", "--refit", "ridge", *(() if intercept else ORIGIN))
     places = {row: place for place, row in enumerate(read_arrays(RunLayout(run).candidates)["index"])}
     selected = [places[row] for row in model.center_index]
     assert 0 < len(selected) < CENTERS
@@ -77,9 +56,8 @@ def test_refit_is_ridge_regression_on_the_selected_centers(train, rows_of, inter
     assert bool(model.intercept.any()) == intercept
 
 
-def test_least_squares_on_all_is_ridge_regression_on_the_columns(finished_run, tables, rows_of):
-    run = finished_run(*COMMON, dataset=tables / "values.npz")
-    report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
+def test_least_squares_on_all_is_ridge_regression_on_the_columns(finished):
+    _, report, model, rows = finished(table="values")
     assert (report["penalty"], report["solves"], report["penalised"], report["refit"]) == (None, [], None, "ridge")
     assert report["model_n_centers"] == report["n_centers"] == CENTERS
     assert report["r2"] > 0.95
