@@ -109,7 +109,8 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    counters = counting_columns(np.asarray(next(pieces_of(given[0].inputs)), np.float64)) if is_table else []
+    are_read = is_table and digests.keys  # else this is an outline
+    counters = counting_columns(np.asarray(next(pieces_of(given[0].inputs)), np.float64)) if are_read else []
     told = f"columns of X that count its rows: {shown(map(str, counters))}; leave them out"
     return replace(source, warnings=(told,)) if counters else source
 
