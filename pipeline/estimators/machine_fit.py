@@ -55,7 +55,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
-from pipeline.stages.preparation import compile_told
+from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
 from pipeline.stages.training_rows import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 
@@ -117,7 +117,10 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = features_of(config, inputs.shape[1:], scale, standardise=images is None)
     spec = feature_spec(config)
     feature_length(spec, inputs.shape[1:])  # which refuses what makes none
+    listeners = Listeners(machine)
+    log = listeners.log if machine.verbose else None
     if images is not None:
+        compile_told(feature_steps(config), log)
         features.take_images(images, spec, copies)
         features.image_scale = scale
     del rows, images, inputs  # which take memory
@@ -126,8 +129,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     config = _filled_in(machine, config, explicit, features, shape)
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
-    listeners = Listeners(machine)
-    compile_told(config, shape, listeners.log if machine.verbose else None)
+    compile_told(warming_steps(config, shape), log)
     told = SimpleNamespace(
         log=listeners.log,
         warn=parameters.warn,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -27,9 +28,11 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def are_kept() -> bool:
-    """Return whether numba keeps any loops: a run then compiles few or none."""
-    return any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
+def is_kept(loop: Any) -> bool:
+    """Return whether numba keeps a loop as its source is: a run then compiles few or none."""
+    source = Path(loop.py_func.__code__.co_filename)
+    indexes = Path(loop.stats.cache_path).glob(f"{source.stem}.{loop.py_func.__name__}-*.nbi")
+    return any(index.stat().st_mtime > source.stat().st_mtime for index in indexes)
 
 
 class _Compilations(event.Listener):

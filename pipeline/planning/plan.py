@@ -18,7 +18,8 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, desc
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import are_kept
+from pipeline.kernels.jit import is_kept
+from pipeline.kernels.kernel_loops import add_lower_tile
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
@@ -204,7 +205,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, 0 if are_kept() else COMPILING_BYTES)
+    needed = _Bounds(shape, data, limit, 0 if is_kept(add_lower_tile) else COMPILING_BYTES)
     # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
     # Where nothing fits beside one, a machine that needs none may still do.
     for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):

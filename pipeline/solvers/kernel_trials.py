@@ -416,8 +416,12 @@ def choose(finalists: Sequence[Trial], n_held_out: float) -> Trial:
 
 
 def trial_bytes(n_rows: int, n_centers: int, n_features: int, n_folds: int = 1) -> int:
-    """Return the bytes of a trial: the sample, twice where it is scaled, points, columns of a block, and Grams."""
-    grams = 6 if n_folds == 1 else 4 + 3 * n_folds
+    """Return the bytes of a trial: the sample, twice where it is scaled, points, columns, and Grams.
+
+    Columns are those of a block with temporaries, or those of the rows that are held out: half of all at most.
+    """
+    grams = 4 if n_folds == 1 else 4 + 3 * n_folds
     metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
     rows = 4 * n_features * (n_rows + 3 * n_centers)
-    return 2 * rows + metric + 8 * (grams * n_centers**2 + 3 * BLOCK_ROWS * (n_centers + n_features))
+    columns = max(3 * BLOCK_ROWS, n_rows // 2) * (n_centers + n_features)
+    return 2 * rows + metric + 8 * (grams * n_centers**2 + columns)

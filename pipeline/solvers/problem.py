@@ -73,6 +73,6 @@ def check_gram(gram: np.ndarray, rounding: float = 0.0) -> None:
 
 def problem_of(statistics: GramStatistics, output: int, penalty: float) -> Problem:
     """Return the problem of an output, whose Gram is taken to be sound. Raises InvalidProblemError."""
-    kty, yty = np.ascontiguousarray(statistics.kty[:, output]), float(statistics.yty[output])
+    kty, yty = statistics.kty[:, output].copy(), float(statistics.yty[output])  # writable: of the type of all problems
     problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
     return problem.validate()

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -26,12 +26,13 @@ from pipeline.runtime.executors import Executor
 from pipeline.runtime.progress import COMPILING
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import SolverOptions, solve
-from pipeline.stages.filled_settings import kernels_of, value_dtype
+from pipeline.stages.filled_settings import is_in_rounds, kernels_of
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.lock import hold_lock, holder
 
 IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
+SMALL_WIDTH = 0.1  # of images, whose features have squared norms of at most 20 or so; far is 1000 times a width
 SILENT_SECONDS = 2.0  # A fit that nobody watches tells of compiling that takes longer.
 STORE_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
@@ -46,48 +47,52 @@ def compile_needed(run: Run) -> None:
             run.events.log(COMPILING)
             compiling.enter_context(run.status(COMPILE, COMPILING))
 
-        if count := warm_up(_steps_of(run, check=stopping.check), tell):
+        if count := warm_up(_steps_of(run), tell):
             run.costs[COMPILE].items += count
 
 
-def compile_told(config: TrainConfig, shape: FeatureShape, log: Callable[[str], object] | None) -> None:
+def compile_told(steps: Iterable[Callable[[], object]], log: Callable[[str], object] | None) -> None:
     """Compile the loops of a fit in memory; tell it by `log`, and without one by a warning if it takes long."""
     started, logger = time.perf_counter(), logging.getLogger("pipeline")
     timer = threading.Timer(SILENT_SECONDS, logger.warning, [COMPILING])
     timer.daemon = True
     try:
-        count = warm_up(warming_steps(config, shape), timer.start if log is None else partial(log, COMPILING))
+        count = warm_up(steps, timer.start if log is None else partial(log, COMPILING))
     finally:
         timer.cancel()
     if log is not None and count:
         log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
-def _steps_of(run: Run, check: Callable[[], None]) -> Iterator[Callable[[], object]]:
-    config = run.config
-    if not (config.resources.stores_features and run.feature_layout.manifest.exists()):
-        images = np.zeros((2, *IMAGE_SHAPE))
-        yield partial(extract, feature_spec(config), images)
-        if config.data.copies > 1:
-            yield lambda: Copies(2, 0).rows(lambda start, stop: images[start:stop], 0, 2)
-    for step in warming_steps(config, run.shape, in_rounds=run.in_rounds):
-        check()
+def _steps_of(run: Run) -> Iterator[Callable[[], object]]:
+    if not (run.config.resources.stores_features and run.feature_layout.manifest.exists()):
+        yield from feature_steps(run.config)
+    for step in warming_steps(run.config, run.shape):
+        stopping.check()
         yield step
 
 
-def warming_steps(
-    config: TrainConfig, shape: FeatureShape, *, in_rounds: bool = False
-) -> Iterator[Callable[[], object]]:
+def feature_steps(config: TrainConfig) -> Iterator[Callable[[], object]]:
+    """Yield steps that run the loops of features on two images."""
+    images = np.zeros((2, *IMAGE_SHAPE))
+    yield partial(extract, feature_spec(config), images)
+    if config.data.copies > 1:
+        yield lambda: Copies(2, 0).rows(lambda start, stop: images[start:stop], 0, 2)
+
+
+def warming_steps(config: TrainConfig, shape: FeatureShape) -> Iterator[Callable[[], object]]:
     """Yield steps that run the loops of a fit on a few rows: columns and their sums, slopes, a solve."""
     X, weights = np.random.default_rng(0).normal(size=(8, 2)), np.ones((8, 1))
-    dtypes = {np.dtype(value_dtype(config, shape)).type, np.float32}  # of the model; of trials
-    stored = (np.float64, np.float32) if in_rounds else (np.float64,)  # candidates are priced by float32 columns
+    # Candidates are priced by float32 columns. Trials and predictions have float32 values, or float64 if they need it.
+    stored = (np.float64, np.float32) if is_in_rounds(config, shape.n_train) else (np.float64,)
+    # Rows of tables may be many widths away from centers, and those of images where a small width is asked for.
+    sigma2 = config.kernel.sigma2
+    are_far = config.features.name == "raw" or (isinstance(sigma2, float) and sigma2 < SMALL_WIDTH)
+    centers = 1e3 * X if are_far else X
     for kernel in kernels_of(config.kernel):
-        for of_values in dtypes:
-            columns = kernel(X, 1.0, of_values)
+        for of_values in (np.float32, np.float64):
+            columns = kernel(centers, 1.0, of_values)
             yield from (partial(columns.block, X, None, out_dtype) for out_dtype in stored)
-        if config.kernel.sigma2 in ("median", "auto"):
-            yield partial(kernel.typical_sigma2, X)
         if learns_scales(config.kernel.scale):
             yield partial(columns.slope_sums, X, weights, DIAGONAL)
     yield lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2)))

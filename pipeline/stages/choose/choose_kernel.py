@@ -163,11 +163,14 @@ def trials_bytes(run: RunSize) -> int:
         return 0
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    most = max(sizes.most, RIVALS * sizes.more if grows(config) else min(START_CENTERS * sizes.few, MEDIAN_POINTS))
-    m = n_candidates if few and config.solver.is_least_squares else min(most, n_candidates)
-    each = trial_bytes(rows, m, shape.n_features, N_FOLDS if few else 1)
+    rivals = RIVALS * sizes.more if grows(config) else 0
+    m = n_candidates if few and config.solver.is_least_squares else max(MEDIAN_POINTS, sizes.most, rivals)
+    of_some, of_most = (
+        trial_bytes(rows, min(m, most, n_candidates), shape.n_features, N_FOLDS if few else 1)
+        for most in (max(sizes.more, rivals, START_CENTERS * sizes.few), m)
+    )
     beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
-    return 2 * 4 * rows * shape.n_features + beside_each_other * each
+    return 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
 
 
 def _tried_again(
