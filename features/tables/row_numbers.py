@@ -57,11 +57,11 @@ class RowOrder:
             files = [values[~np.isnan(values)] for values in np.split(codes[:, k], starts[1:])]
             if COUNTERS.fullmatch(name) and _counts(files):
                 counting.append(k)
-            elif _are_in_order(files, len(names)):
+            elif (back := _steps_back(files, len(names))) is not None:
                 share = sum(len(np.unique(values)) for values in files) / sum(map(len, files))
                 if share >= LEAST_DIFFERENT:
                     numbering.append(k)
-                elif not _steps_back(files):
+                elif not back:
                     sorting.append(k)
         found = sorted(counting + numbering)
         left_out = found if len(found) < len(names) else counting if len(counting) < len(names) else []
@@ -106,13 +106,8 @@ def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
     return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
 
 
-def _steps_back(files: Sequence[NDArray[np.float64]]) -> int:
-    rises, falls = np.sum([_signs(values) for values in files], axis=0).tolist()
-    return min(rises, falls)
-
-
-def _are_in_order(files: Sequence[NDArray[np.float64]], n_columns: int) -> bool:
-    """Return whether nearly all steps go in one direction, and so many do not by chance.
+def _steps_back(files: Sequence[NDArray[np.float64]], n_columns: int) -> int | None:
+    """Return how many steps go back where nearly all go in one direction, and so many do not by chance; else None.
 
     (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
     """
@@ -120,8 +115,8 @@ def _are_in_order(files: Sequence[NDArray[np.float64]], n_columns: int) -> bool:
     back = signs[:, signs.sum(axis=0).argmin()]
     n_steps = signs.sum(axis=1)
     if back.sum() > max(STEPS_BACK, BACK_SHARE * n_steps.sum()):
-        return False
+        return None
     log_chance = sum(
         (n + 1) * math.log(k + 1) - math.lgamma(n + 2) for n, k in zip(n_steps.tolist(), back.tolist(), strict=True)
     )
-    return math.log(2 * n_columns) + log_chance < math.log(CHANCE)
+    return int(back.sum()) if math.log(2 * n_columns) + log_chance < math.log(CHANCE) else None
