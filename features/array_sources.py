@@ -19,7 +19,7 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
-from features.tables.row_numbers import counting_columns
+from features.tables.row_numbers import number_warning, numbering_columns
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
@@ -109,10 +109,11 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    are_read = is_table and digests.keys  # else this is an outline
-    counters = counting_columns(np.asarray(next(pieces_of(given[0].inputs)), np.float64)) if are_read else []
-    told = f"columns of X that count its rows: {shown(map(str, counters))}; leave them out"
-    return replace(source, warnings=(told,)) if counters else source
+    if not is_table or not digests.keys:  # of an outline nothing is read
+        return source
+    first = next(pieces_of(given[0].inputs))
+    numbers = numbering_columns(first, [*map(str, range(first.shape[1]))])
+    return replace(source, warnings=(number_warning(numbers),)) if numbers else source
 
 
 def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:

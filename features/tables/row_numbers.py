@@ -1,16 +1,17 @@
-"""Which columns of a table number its rows, and by which it is only sorted: told by the order of rows that were read.
+"""Which columns of a table follow the order of its rows: those that number the rows, and others.
 
 Numbers of rows and times of entry rise or fall from row to row of a file, with gaps or without. Of n rows in a random
 order, a column does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of
-them (`CHANCE`). Some steps back are rows that were swapped, or put behind the others. A column of which most values
-come several times is one by which the rows were sorted, or the time of a day. What is in the order of the rows alone
-helps to predict no row that is not among them.
+them (`CHANCE`). Some steps back are rows that were swapped, or put behind the others. What is in the order of the rows
+alone helps to predict no row that is not among them. Columns that follow it less strictly may be inputs by which the
+rows were sorted: these are used, with a warning.
 """
 
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,13 @@ CHANCE = 1e-6  # that a column of a table whose rows are in a random order is ta
 STEPS_BACK = 2  # of rows that were swapped or added; more are
 BACK_SHARE = 0.01  # of all steps
 LEAST_DIFFERENT = 2 / 3  # of the values of a column that numbers the rows
-LEAST_COUNTED = 10  # Rows; fewer may count up by chance.
 MOST_REPEATED = 20  # Columns of which a warning repeats all names.
-COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr)?")  # as pandas and polars call a column that counts the rows
+LEAST_UNLIKE = 0.1  # of the values that are different in a column that follows the rows
+LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
+LEAST_CORRELATED, MOST_CORRELATED = 20, 10_000  # Rows, of which ranks are compared.
+COUNTERS = re.compile(
+    r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE
+)  # as programs call a column that counts the rows
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class RowOrder:
     names: Sequence[str]
     left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
     kept: tuple[int, ...] = ()  # such ones that are, as there are no others
-    sorting: tuple[int, ...] = ()  # those that never fall, or never rise, but have most values several times
+    following: tuple[int, ...] = ()  # those that follow the rows less strictly
 
     @classmethod
     def of(
@@ -50,28 +55,30 @@ class RowOrder:
         words: those of each column, None for numbers, which alone number rows; starts: the first row of each file;
         named: columns that were asked for, which are inputs whatever they hold.
         """
-        numbering, counting, sorting = list[int](), list[int](), list[int]()
+        numbering, counting, following = list[int](), list[int](), list[int]()
         for k, name in enumerate(names):
             if words[k] is not None or name in named:
                 continue
             files = [values[~np.isnan(values)] for values in np.split(codes[:, k], starts[1:])]
-            if COUNTERS.fullmatch(name) and _counts(files):
+            values = np.concatenate(files)
+            if not len(values):
+                continue
+            back, is_count = _steps_back(files, len(names)), _is_shuffled_count(values)
+            if COUNTERS.fullmatch(name) and (is_count or _counts(files)):
                 counting.append(k)
-            elif (back := _steps_back(files, len(names))) is not None:
-                share = sum(len(np.unique(values)) for values in files) / sum(map(len, files))
-                if share >= LEAST_DIFFERENT:
-                    numbering.append(k)
-                elif not back:
-                    sorting.append(k)
+            elif back is not None and _share_different(files) >= LEAST_DIFFERENT:
+                numbering.append(k)
+            elif back == 0 or is_count or (_follows(files) and _share_different(files) >= LEAST_UNLIKE):
+                following.append(k)
         found = sorted(counting + numbering)
         left_out = found if len(found) < len(names) else counting if len(counting) < len(names) else []
         kept = [k for k in found if k not in left_out]
-        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(sorting))
+        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(following))
 
     def warnings(self, titles: Sequence[str]) -> Iterator[str]:
         """Yield what a user should know of them; titles: what each of `names` is called for people."""
-        left_out, kept, sorting = (
-            shown(titles[k] for k in places) for places in (self.left_out, self.kept, self.sorting)
+        left_out, kept, following = (
+            shown(titles[k] for k in places) for places in (self.left_out, self.kept, self.following)
         )
         what = "from row to row, as numbers and times of rows do"
         if left_out:
@@ -82,16 +89,21 @@ class RowOrder:
         if kept:
             use = "they are used, as there are no others; if they number the rows, errors of other rows are unknown"
             yield f"inputs that rise or fall {what}: {kept}; {use}"
-        if sorting:
+        if following:
             use = "leave out one that only tells when or where a row was written"
-            yield f"inputs by which the rows are sorted: {sorting}; {use}"
+            yield f"inputs that follow the order of the rows: {following}; {use}"
 
 
-def counting_columns(X: NDArray[np.floating]) -> list[int]:
-    """Return the columns of X (n, d), of several, that count its rows: whose next value is one more, in all rows."""
-    if X.shape[1] == 1 or len(X) < LEAST_COUNTED:
-        return []
-    return [k for k in np.flatnonzero(X[1] - X[0] == 1).tolist() if (np.diff(X[:, k]) == 1).all()]
+def numbering_columns(X: NDArray[Any], names: Sequence[str]) -> list[str]:
+    """Return the names of the columns of X (n, d) that number its rows, of several columns, by its first rows."""
+    codes = np.asarray(X[:MOST_CORRELATED], np.float64)
+    order = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64))
+    return [names[k] for k in order.left_out]
+
+
+def number_warning(names: Sequence[str]) -> str:
+    """Return what a user of arrays should know of columns that number the rows."""
+    return f"columns of X that number its rows: {shown(names)}; leave them out"
 
 
 def _counts(files: Sequence[NDArray[np.float64]]) -> bool:
@@ -120,3 +132,27 @@ def _steps_back(files: Sequence[NDArray[np.float64]], n_columns: int) -> int | N
         (n + 1) * math.log(k + 1) - math.lgamma(n + 2) for n, k in zip(n_steps.tolist(), back.tolist(), strict=True)
     )
     return int(back.sum()) if math.log(2 * n_columns) + log_chance < math.log(CHANCE) else None
+
+
+def _is_shuffled_count(values: NDArray[np.float64]) -> bool:
+    """Return whether values are the whole numbers from 0 or 1 on, each once, in any order."""
+    first, n = values.min(), len(values)
+    if n < LEAST_CORRELATED or first not in (0, 1) or values.max() != first + n - 1:
+        return False
+    return np.array_equal(np.sort(values), np.arange(first, first + n))
+
+
+def _share_different(files: Sequence[NDArray[np.float64]]) -> float:
+    return sum(len(np.unique(values)) for values in files) / sum(map(len, files))
+
+
+def _follows(files: Sequence[NDArray[np.float64]]) -> bool:
+    """Return whether most steps go in one direction, or the ranks of some rows of the largest file are as the rows."""
+    steps = np.sum([_signs(values) for values in files], axis=0)
+    if max(map(len, files)) < LEAST_CORRELATED:
+        return False
+    largest = max(files, key=len)
+    some = largest[np.linspace(0, len(largest) - 1, min(len(largest), MOST_CORRELATED)).astype(np.int64)]
+    ranks = np.unique(some, return_inverse=True)[1]
+    correlation = np.corrcoef(ranks, np.arange(len(some)))[0, 1] if ranks.any() else 0.0
+    return bool(steps.max() >= LEAST_CORRELATION * max(steps.sum(), 1) or abs(correlation) >= LEAST_CORRELATION)
