@@ -150,6 +150,8 @@ def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray)
     if (bad := np.argwhere(~((flat >= 0) & (flat <= scale)))).size:
         row, pixel = bad[0]
         told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
+        if not np.isfinite(flat[row, pixel]):
+            raise DataError(f"{told}; fill it in, or leave the image out")
         own = next((white for white in SCALES if flat[row].max() <= white), SCALES[-1])
         remedy = _one_scale("X", own, scale) if own > scale else "shift and divide images as those were"
         raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; {remedy}")
@@ -166,9 +168,9 @@ def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
 
 def check_scale(images: np.ndarray, scale: float) -> None:
     """Raise DataError for images to predict that are on a scale far below that of the training."""
-    largest, is_byte = float(images.max(initial=0)), images.dtype == np.uint8
-    if scale > BYTE_SCALE if is_byte else 0 < largest <= scale / BYTE_SCALE:
-        told = "are bytes" if is_byte else f"have pixels up to {largest:g}"
-        own = BYTE_SCALE if is_byte else next(white for white in SCALES if largest <= white)
+    largest, are_bytes = float(images.max(initial=0)), images.dtype == np.uint8 and scale > BYTE_SCALE
+    if are_bytes or 0 < largest <= scale / BYTE_SCALE:
+        told = "are bytes" if are_bytes else f"have pixels up to {largest:g}"
+        own = BYTE_SCALE if are_bytes else next(white for white in SCALES if largest <= white)
         told = f"images {told}, and those trained on are from 0 to {scale:g}"
         raise DataError(f"{told}; {_one_scale('X', own, scale)}")

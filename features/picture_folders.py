@@ -1,6 +1,7 @@
 """Which files are pictures, by their names, and whose they are: DIR/CLASS, or DIR/train/CLASS and DIR/test/CLASS."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, combinations
@@ -14,7 +15,8 @@ from features.input_files import check_text, walk
 from features.source import PARTS
 
 SUFFIXES = tuple(chain(*picture_forms.SUFFIXES.values()))
-PART_NAMES = ("train", "test", "val", "dev", "eval")  # How names of parts begin.
+# How words in the names of parts begin.
+PART_NAMES = re.compile(r"(.*[\W\d_])?(train|test|val|dev|eval|pred|fold)", re.IGNORECASE)
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(SUFFIXES)}) for each class"
 
 
@@ -40,9 +42,9 @@ class PictureList(NamedTuple):
         return f"{shown(told)}; convert pictures to .png, and take folders that are no class elsewhere"
 
 
-def is_picture(name: str) -> bool:
+def is_picture(name: str, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
     """Return whether a file is a picture, by its name; "._" begins what macOS keeps beside one."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(suffixes) and not name.startswith(".")
 
 
 def n_picture_folders(folder: Path, most: int = 2) -> int:
@@ -51,7 +53,7 @@ def n_picture_folders(folder: Path, most: int = 2) -> int:
     for _ in range(4):
         for path in level:
             with os.scandir(path) as entries:
-                n_found += any(is_picture(entry.name) for entry in entries)
+                n_found += any(is_picture(entry.name, SUFFIXES + picture_forms.OTHER_SUFFIXES) for entry in entries)
             if n_found >= most:
                 return n_found
         level = [inner for path in level for inner in _folders_in(path)]
@@ -80,16 +82,25 @@ def part_folders(folder: Path) -> dict[str, Path]:
 def check_classes(folder: Path) -> None:
     """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
     inner = sorted(_folders_in(folder), key=lambda path: (not path.name.lower().startswith("train"), path.name))
-    below = {path: {one.name for one in _folders_in(path) if n_picture_folders(one, 1)} for path in inner}
     for first, second in combinations(inner, 2):
-        alike = sorted(below[first] & below[second])
-        are_named = below[first] and all(path.name.lower().startswith(PART_NAMES) for path in (first, second))
-        if are_named or len(alike) > 1:
+        alike = sorted(_picture_folders(first) & _picture_folders(second))
+        are_parts = all(PART_NAMES.match(path.name) for path in (first, second))
+        if len(alike) > 1 or (are_parts and _picture_folders(first)):
             told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
             if len(alike) < 2:
                 told = f"{first.name} has folders of pictures, and {second.name} is beside it"
-            remedy = f"train on {first} with `data.test={second}`, or put the pictures of each class into one folder"
-            raise DataError(f"{folder}: {told}, so that they are parts and no classes; {remedy}")
+            remedy = "put the pictures of each class into one folder"
+            if are_parts or not any(PART_NAMES.match(name) or name.isdecimal() for name in alike):
+                remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
+            raise DataError(f"{folder}: {told}; {remedy}")
+
+
+def _picture_folders(folder: Path) -> set[str]:
+    """Return the names of the folders with pictures in a folder, or in the only one that it has, alone."""
+    inner = [*_folders_in(folder)]
+    if len(inner) == 1 and any(_folders_in(inner[0])):
+        return _picture_folders(inner[0])
+    return {one.name for one in inner if n_picture_folders(one, 1)}
 
 
 def pictures_below(folder: Path) -> PictureList:

@@ -28,7 +28,14 @@ from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import open_plain
-from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
+from features.picture_folders import (
+    PictureList,
+    check_classes,
+    class_of,
+    n_picture_folders,
+    part_folders,
+    pictures_below,
+)
 from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
@@ -46,6 +53,8 @@ THREADS = min(4, len(os.sched_getaffinity(0)))
 MOST_NAMED = 20  # Pictures that an error spells out for each reason.
 _TURNED = 274  # the tag of Exif that says how a camera was held
 _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
+LOSSY = ("JPEG", "MPO", "WEBP")  # Formats whose grey pixels may come out with a little colour.
+LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
 _alone = Lock()
 
 
@@ -91,14 +100,11 @@ class Decoder:
         picture, mode = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
-        is_jpeg, scan = picture.format in ("JPEG", "MPO"), content.rfind(_SCAN)
-        if is_jpeg and content.find(_END, scan) < 0:
-            raise DataError("ends before its last pixel; copy it again")
+        has_gap = picture.format in LOSSY[:2] and bytes(GAP_BYTES) in _scan_of(content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
-        has_gap = is_jpeg and content.find(bytes(GAP_BYTES), scan) >= 0
         return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes, has_gap)
 
     def pixels(self, picture: Image.Image) -> NDArray[np.uint8]:
@@ -117,6 +123,17 @@ class Decoder:
         if picture.size != self.size[::-1]:  # a triangle as wide as what a pixel stands for: no aliases
             picture = picture.resize(self.size[::-1], Image.Resampling.BILINEAR)
         return np.asarray(picture)
+
+
+def _scan_of(content: bytes) -> bytes:
+    """Return the stored pixels of the first picture in a JPEG. Raises DataError where they do not end."""
+    begin = 2
+    while content[begin : begin + 1] == b"\xff" and content[begin : begin + 2] != _SCAN:  # headers, with a thumbnail
+        begin += 2 + int.from_bytes(content[begin + 2 : begin + 4])
+    end = content.find(_END, begin)
+    if end < 0:
+        raise DataError("ends before its last pixel; copy it again")
+    return content[begin:end]
 
 
 def _room(n_bytes: int) -> AbstractContextManager[Any]:
@@ -149,7 +166,9 @@ def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
             raise
         except Exception as error:  # decoders raise whatever they like
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            return "is no picture that can be read; save it as PNG" if "cannot identify" in said else said
+            if "cannot identify" in said:
+                return "is no picture that can be read; save it as PNG"
+            return said if isinstance(error, DataError) or hasattr(error, "filename") else f"is damaged: {said}"
 
     pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
     for done in _pool(os.getpid()).map(lambda piece: list(map(tried, piece)), pieces):
@@ -256,7 +275,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
-        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
+        inner = folders[0] / classes[0]
+        remedy = f"; name {inner}, if its folders are the classes" if n_picture_folders(inner) > 1 else ""
+        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it{remedy}")
     check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
@@ -286,14 +307,14 @@ def _found(
         if is_test:
             remedy += ", or, where nobody knows it, train on the folder of the other part alone, and predict this one"
         raise DataError(f"{folder}: {told}; {remedy}")
-    if not listed.names:
-        raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
-    if listed.empty:
-        raise DataError(f"{folder}: has folders of classes without pictures that are read: {listed.told_of_empty()}")
     others = [name for name in listed.others if name.lower().endswith(OTHER_SUFFIXES)]
     if others and not skip_bad:
         remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
         raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")
+    if not listed.names:
+        raise DataError(f"{folder}: has no pictures; put some into a folder with the name of their class")
+    if listed.empty:
+        raise DataError(f"{folder}: has folders of classes without pictures that are read: {listed.told_of_empty()}")
     read_now = partial(_read, folder, listed, asked, skip_bad=skip_bad)
     request = {"pictures": repr(asked), "skip_bad": skip_bad, "pillow": PIL.__version__}
     return keeper.read(folder, request, read_now, ReadPictures) if keeper else read_now(lambda n_rows: None)
@@ -404,7 +425,8 @@ def _look(path: Path) -> Look:
                 values = np.asarray(picture)
                 return look._replace(largest=float(values.max()), counts=bit_counts(values))
             pixels = np.asarray(_on_white(picture).convert("RGB"))
-            return look._replace(is_in_colour=bool((pixels != pixels[..., :1]).any()))
+            most = int(np.ptp(pixels, axis=2).max())
+            return look._replace(is_in_colour=most >= LEAST_COLOUR[picture.format in LOSSY])
 
 
 def _median_size(looks: Sequence[Look]) -> tuple[int, int]:

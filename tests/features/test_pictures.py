@@ -80,7 +80,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
 def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
     write(tmp_path, **dict.fromkeys(folders, 4))
     if are_parts:
-        with pytest.raises(DataError, match=r"are parts and no classes; train on .*data\.test="):
+        with pytest.raises(DataError, match=r"if they are parts, train on .*data\.test="):
             opened(tmp_path)
     else:
         assert len(opened(tmp_path).classes) == 2
@@ -141,11 +141,15 @@ def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
         opened(folder, skip_bad=True)
 
 
-def test_a_gap_of_zeros_in_a_jpeg_is_told(tmp_path):
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_gap_of_zeros_in_a_jpeg_is_told(tmp_path, progressive):
     noise = np.random.default_rng(0).integers(0, 256, (99, 99), np.uint8)
     folder = write(tmp_path / "d", a=3, b=3)
     Image.fromarray(noise).save(folder / "a" / "x.jpg")
     assert not any("zeros" in note for note in opened(folder).notes)
+    (folder / "a" / "x.jpg").write_bytes((folder / "a" / "x.jpg").read_bytes() + bytes(4096))  # behind the picture
+    assert not any("zeros" in note for note in opened(folder).notes)
+    Image.fromarray(noise).save(folder / "a" / "x.jpg", progressive=progressive)
     content = bytearray((folder / "a" / "x.jpg").read_bytes())
     content[2048:2560] = bytes(512)
     (folder / "a" / "x.jpg").write_bytes(content)
@@ -180,8 +184,19 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "0.png").rename(at / "x.png"), "in no folder of a class: x.png"),
         ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "/b/loop: is a link, by which .* twice"),
         ({"a": 2, "b": 2}, lambda at: (at / "a_").symlink_to(at / "b"), "/a_: is a link, by which .*/b would be read"),
-        ({"a": 2, "b": 2}, lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")], "a .2 .heic."),
+        (
+            {"a": 2, "b": 2},
+            lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")],
+            "not read: a/0.heic, a/1.heic; convert",
+        ),
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
+        ({"c/test/a": 2, "c/train/a": 2}, lambda at: None, "has one class only .c.; .*; name .*/c, if its folders are"),
+        (
+            {"x/train": 2, "x/test": 2, "y/train": 2, "y/test": 2},
+            lambda at: None,
+            "x and y .*test, train.; put the pict",
+        ),
+        ({"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2}, lambda at: None, "beside it; if they"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
         ({"cat": 2, "Cat": 2}, lambda at: None, "the folder Cat and the folder cat are one label"),

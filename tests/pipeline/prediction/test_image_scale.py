@@ -104,7 +104,9 @@ def test_values_beyond_the_scale_are_refused(value, told, of_bytes, images, tmp_
     assert evaluate.main([str(of_bytes), data]) == 65
     assert capsys.readouterr().err.count("error: X: row 41, ") == 2
     assert not Path(out).exists()
-    with pytest.raises(DataError, match=f"row 48, pixel 35 is {told}, and the images trained on are from 0 to 255"):
+    with pytest.raises(
+        DataError, match=f"row 48, pixel 35 is {told}(, and the images trained on are from 0 to 255|; fill it in)"
+    ):
         load_model(of_bytes / "model").features_of(X, first_row=7)
 
 
