@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, misread, shown, text_of
+from features.cell_text import NULL_WORDS, composed, misread, shown, text_of, value_of
 from features.errors import DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, pieces_of, scale_of_parts
 from features.input_files import open_plain
@@ -22,7 +22,7 @@ from features.source import PARTS, RowArray, Source, SourceSpec
 from features.tables.row_numbers import number_warning, numbering_columns
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
-TIMES = "subtract a date, and divide by np.timedelta64(1, 'D')"
+TIMES = "give numbers of days or seconds"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
@@ -59,6 +59,11 @@ def outline_digests(names: Iterable[str], inputs: RowArray) -> ArrayDigests:
     return ArrayDigests(dict.fromkeys(names, ""), {}, BYTE_SCALE if len(inputs.shape) > 2 else None)
 
 
+def used_arrays(spec: SourceSpec, known: Collection[str]) -> list[str]:
+    """Return the names of the arrays that `open_arrays` uses, of all that are `known`. Raises DataError."""
+    return [*dict.fromkeys(filter(None, chain(*_keys_of(spec, known, "y", SPLIT_KEYS))))]
+
+
 def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[Names]) -> ArrayDigests:
     for inputs, target, *_ in keys:  # before a byte is hashed
         check_lengths(arrays[inputs], arrays[target], inputs, target)
@@ -76,6 +81,8 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
     Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
     """
     keys = ("X", target) if "X" in known and target in known else of_parts
+    if keys != of_parts and (of_test := [name for name in of_parts[2:] if name in known]):
+        raise DataError(f"{spec.dataset}: has X and a test part ({of_test[0]}); call the arrays {', '.join(of_parts)}")
     missing = [key for key in keys if key not in known]
     if missing:
         found = [name[:40] for name in sorted(known)]  # a file may have thousands
@@ -168,6 +175,8 @@ def numeric(values: Any, name: str) -> Any:
         raise DataError(f"{name} holds records; give np.lib.recfunctions.structured_to_unstructured({name})")
     if hasattr(values, "column_names"):  # of which NumPy reads dates as numbers of some unit
         raise DataError(f"{name} is a table of Arrow; give {name}.to_pandas()")
+    if hasattr(values, "collect"):
+        raise DataError(f"{name} is a lazy frame; give {name}.collect()")
     if is_frame(values):
         names = [str(column) for column in values.columns]
         if len(set(names)) < len(names):
@@ -175,7 +184,9 @@ def numeric(values: Any, name: str) -> Any:
         for column in values.columns:
             if np.ndim(values[column]) > 1:  # as polars gives structs
                 raise DataError(f"{name}: column {column} holds lists or structs; give each place or field a column")
-            _check_objects(values[column], name, words=False)
+            if str(values[column].dtype).startswith("Sparse"):
+                raise DataError(f"{name}: column {column} is sparse; give {name}.sparse.to_dense()")
+            _check_objects(values[column], name, words=False, place=f" in column {column}")
     else:
         _check_objects(values, name, words=False)
     return unmasked(values)
@@ -188,12 +199,17 @@ def given_labels(labels: Any, name: str = "y") -> Any:
     _check_objects(labels, name, words=True)
     labels = unmasked(labels)
     array = np.asarray(labels)
+    if array.dtype.kind == "U":
+        _check_no_gap(array.reshape(-1), name)
     plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array
     return plain if plain.dtype.kind in "biuf" else labels
 
 
-def _check_objects(values: Any, name: str, *, words: bool) -> None:
-    """Raise DataError for an object that is no number, or no word where `words` are asked for, with no missing one."""
+def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> None:
+    """Raise DataError for an object that is no number, or no word where `words` are asked for, with no missing one.
+
+    place: where the values are, for people.
+    """
     try:
         array = np.asarray(values)
     except ValueError:
@@ -211,18 +227,20 @@ def _check_objects(values: Any, name: str, *, words: bool) -> None:
         told = f"such as {cell!r:.60}"
         if is_word and words:
             continue
+        if is_word and isinstance(cell, str) and not isinstance(value_of(cell), str):
+            raise DataError(f"{name} holds numbers as text{place}, {told}; convert them, by .astype(float)")
         if is_word:
             remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
-            raise DataError(f"{name} holds words, {told}; {remedy if name == 'X' else 'numbers are needed'}")
+            raise DataError(f"{name} holds words{place}, {told}; {remedy if name == 'X' else 'numbers are needed'}")
         if text_of(cell) is None:
             if words:
                 raise DataError(f"{name}: row {row} has no label")
             if str(cell) == "<NA>":  # of pandas, in a column of objects
                 raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
         elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
-            raise DataError(f"{name} holds times, {told}; {TIMES}")
+            raise DataError(f"{name} holds times{place}, {told}; {TIMES}")
         elif isinstance(cell, list | tuple | dict | np.ndarray):
-            raise DataError(f"{name} holds lists or structs, {told}; give each place or field a column")
+            raise DataError(f"{name} holds lists or structs{place}, {told}; give each place or field a column")
         elif not isinstance(cell, Real | Decimal | np.bool):
             raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
         elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
@@ -249,16 +267,20 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
         bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
         if bad.size:
             raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
-        bad = np.flatnonzero(np.isin(np.strings.strip(labels.reshape(-1)), NULL_WORDS))
-        if bad.size:
-            found = f"{labels.reshape(-1)[bad[0]].item()!r}; if that is a label, write it otherwise"
-            raise DataError(f"{name}: row {bad[0]} has no label ({found})")
+        _check_no_gap(labels.reshape(-1), name)
         texts, of_rows = np.unique(labels, return_inverse=True)
         labels = np.array([composed(text) for text in texts.tolist()])[of_rows]
     if labels.dtype.kind == "f":
         check_finite_targets(labels, name)
         labels = written(labels)
     return labels
+
+
+def _check_no_gap(texts: np.ndarray, name: str) -> None:
+    """Raise DataError for a label (n,) that is a missing cell of a table."""
+    if (bad := np.flatnonzero(np.isin(np.strings.strip(texts), NULL_WORDS))).size:
+        found = f"{texts[bad[0]].item()!r}; if that is a label, write it otherwise"
+        raise DataError(f"{name}: row {bad[0]} has no label ({found})")
 
 
 @contextlib.contextmanager
@@ -279,7 +301,13 @@ def npz_archive(path: Path) -> Iterator[NpzFile]:
 
 def read_array(archive: NpzFile, key: str) -> np.ndarray:
     """Read one array of an open `npz_archive`. Raises ValueError where it holds no numbers or texts, or nothing."""
-    return _plain_array(archive[key], key)
+    try:
+        values = archive[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise ValueError(f"{key} holds Python objects; save numbers, or words by {key}.astype(str)") from None
+    return _plain_array(values, key)
 
 
 def _outline(archive: NpzFile, key: str) -> np.ndarray:

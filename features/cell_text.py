@@ -18,15 +18,25 @@ TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0
 NUMBERS = {"12": 12, "-3": -3, "+4": 4, "2.50": 2.5, ".5": 0.5, "1.": 1, "1e3": 1000, "-2.5E-3": -0.0025, "0.07": 0.07}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
-_MONTH = r"(jan|feb|m[aä][riy]|apr|jun|jul|aug|sep|o[ck]t|nov|de[cz])[^\W\d_]*"
-_DAYS = rf"([0-9]{{1,2}}[./-]){{2}}|[0-9]{{1,2}}[./\s-]*{_MONTH}[.,/\s-]*|{_MONTH}\s[0-9]{{1,2}},?\s"
+# Names of months in English, German, French and Spanish, and their first letters.
+_MONTHS = (
+    "january february march april may june july august september october november december januar jänner februar "
+    "märz mai juni juli oktober dezember janvier février mars avril juin juillet août septembre octobre novembre "
+    "décembre enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
+)
+_MONTH = "|".join({name[:end] for name in _MONTHS.split() for end in range(3, len(name) + 1)})
+_MONTH = f"({_MONTH})"
+_DAY = r"[0-9]{1,2}"
+_YEAR = r"((19|20)[0-9]{2})"
 _CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]m)?"
-_MONTHS = rf"([0-9]{{1,2}}[./-]|{_MONTH}[.,/\s-]+)(19|20)[0-9]{{2}}"
-_DATE = rf"(({_DAYS})([0-9]{{2}}){{1,2}}|{_MONTHS}|[0-9]{{4}}([./-][0-9]{{1,2}}){{1,2}})([T ].*)?|{_CLOCK}"
-_MONEY = r"((usd|eur|gbp|chf|jpy|inr|cny|rs\.?|kr\.?|us\$|[acr]\$)\s?)?"
-_UNIT = r"\s?([^\W\d_]+[23]?([/·*^.-]\s?[^\W\d_]+[23]?)?)?"
+_DAYS = rf"({_DAY}[./-]){{2}}|{_DAY}[./\s-]*(de\s)?{_MONTH}[.,/\s-]*(de\s)?|{_MONTH}\.?\s{_DAY},?\s"
+_PARTS = rf"({_DAY}[./-]|{_MONTH}[.,/\s-]+){_YEAR}|{_MONTH}-[0-9]{{2}}|[0-9]{{4}}-?(W[0-9]{{2}}|Q[1-4])"
+_DATE = rf"([^\W\d_]+[.,]?\s)?(({_DAYS})([0-9]{{2}}){{1,2}}|{_PARTS}|[0-9]{{4}}([./-]{_DAY}){{1,2}})([T :].*)?|{_CLOCK}"
+_DATE += rf"|-?\d+ days?,? \+?{_CLOCK}|P(?=T?\d)(\d+[YMWD])*(T([\d.]+[HMS])+)?"
+_MONEY = r"((us\$|[acr]\$|rs\.?|kr\.?|usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar)\s?)?"
+_UNIT = r"\s?((million|billion|mio\.?|mrd\.?|sq\.?)\s)?([^\W\d_]+[23]?(\s?[/·*^.@-]\s?[^\W\d_]*[23]?)?)?"
 _NO_NUMBER = r"(?![<>≤≥]|\d+(st|nd|rd|th)$)"  # a group, or the place in an order
-_TIME_SPAN = r"(\d+\s?[^\W\d_]+[\s,]*){2,4}"  # or another quantity in several units
+_TIME_SPAN = r"(\d+\s?[^\W\d_]+\.?[\s,@]*){2,4}"  # or another quantity in several units
 _NUMBER = rf"{_NO_NUMBER}{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|{_TIME_SPAN}|[+-]?0x[0-9a-f]+"
 CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
 COMMAS, DATES = "numbers with a comma", "dates or times"
@@ -44,7 +54,8 @@ def misread(words: Iterable[str]) -> tuple[str, str, str] | None:
     """Return what most words of a column are that only look like words, what to do about it, and one of them."""
     alike = dict[str, list[str]]()
     for word in islice(words, 1000):  # which are enough to know
-        plain = "" if CODE.fullmatch(word) else unicodedata.normalize("NFKC", word)
+        is_plain = word.isascii() and not isinstance(value_of(word), str)
+        plain = "" if is_plain else unicodedata.normalize("NFKC", word)
         looks = (look for look, (pattern, _) in _LOOKS.items() if re.fullmatch(pattern, plain, re.I))
         alike.setdefault(next(looks, ""), []).append(word)
     n_others, n_alike = len(alike.pop("", [])), sum(map(len, alike.values()))

@@ -25,7 +25,8 @@ FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
 # Attributes by which stored numbers stand for others, in small letters: those of the CF conventions for packed data,
 # missing data and valid ranges, and those of GDAL.
 CHANGING_ATTRIBUTES = {
-    *("scale_factor", "add_offset", "scale", "offset", "_unsigned", "_fillvalue", "missing_value"),
+    *("scale_factor", "add_offset", "scale", "offset", "_unsigned"),
+    *("_fillvalue", "missing_value", "missingvalue", "fill_value", "nodata", "_nodata"),
     *("valid_min", "valid_max", "valid_range", "calendar", "compress"),
 }
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -125,8 +126,8 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     attributes = node.get("attributes")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         key = name.lower()
-        is_gap = key in ("_fillvalue", "missing_value") and _is_nan(value)
-        if " since " in str(value) if key == "units" else key in CHANGING_ATTRIBUTES and not is_gap:
+        leaves = _is_nan(value) or value == {"scale_factor": 1, "scale": 1, "add_offset": 0, "offset": 0}.get(key)
+        if " since " in str(value).lower() if key == "units" else key in CHANGING_ATTRIBUTES and not leaves:
             found = f"its attribute {name} ({str(value)[:60]!r}) gives its numbers another meaning"
             raise invalid(where, f"{found}; write the values that are meant, without the attribute")
 
@@ -149,7 +150,7 @@ def _grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[t
     dtype = node.get("data_type")
     if not isinstance(dtype, str) or dtype not in dtypes:
         name = str(dtype.get("name") if isinstance(dtype, dict) else dtype)[:60]
-        remedy = "; number its words: np.unique(words, return_inverse=True)[1]" if name in TEXT_DTYPES else ""
+        remedy = "; number its words, alike in all parts" if name in TEXT_DTYPES else ""
         raise invalid(where, f"dtype {name!r} is not one of {', '.join(dtypes)}{remedy}")
     if node.get("storage_transformers") not in (None, []):
         raise invalid(where, "storage transformers are not supported")

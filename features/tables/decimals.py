@@ -21,13 +21,13 @@ _MAY_BE_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 class PointsOfThree:
     """Columns at some places of a csv, whose decimal points or commas have three digits behind them each.
 
-    Where a point stands before decimals, only those of files that semicolons separate.
+    Where a point stands before decimals, only those of files that semicolons or tabs separate.
     """
 
     def __init__(self, table: Table, places: Iterable[int | None]) -> None:
         first = table.parts[0]
         self._marks = "commas" if isinstance(first, CsvFile) and first.decimal == "," else "points"
-        can_be = isinstance(first, CsvFile) and (first.separator == ";" or first.decimal == ",")
+        can_be = isinstance(first, CsvFile) and (first.separator != "," or first.decimal == ",")
         self._seen = dict.fromkeys((place for place in places if place is not None), False) if can_be else {}
 
     def add(self, batch: Batch) -> None:

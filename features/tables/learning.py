@@ -184,13 +184,15 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            may_be_named = repeat and not looks[0].startswith(DATES)
+            may_be_named = repeat and not looks[0].startswith(DATES) and NUMBER not in column.first
             return f"{told}, or if they are categories, {as_words}" if may_be_named else told
         if words and NUMBER in column.first:
             numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             told = f"{told}, {numbered} is a number" if numbered else told
-            return f"{told}; if they are names, {as_words}" if all(map(CODE.fullmatch, words)) else told
+            if all(map(CODE.fullmatch, words)) or column.counts[WORD] * LEAST_REPEATED > n_rows:
+                return f"{told}; if they are names, {as_words}"
+            return f"{told}; empty such cells, and give {setting('data.missing', 'median')}"
         if column.longest > MOST_WORD_CHARACTERS:
             return f"texts of up to {column.longest} characters{example(WORD)}"
         if len(words) > MOST_WORDS:

@@ -302,8 +302,10 @@ def _decoded(path: Path, data: bytes, line: int) -> str:
         data.replace(b"\0", b"\xff").decode()
     except UnicodeDecodeError as error:
         fault = f"line {line} is not UTF-8 text ({error.reason} at byte {error.start} of it)"
-        coding = "LATIN1" if not n_zeros else "UTF-32" if b"\0\0" in data else "UTF-16"
-        raise DataError(f"{path}: {fault}; save the file as UTF-8: iconv -f {coding} -t UTF-8") from error
+        coding = "ENCODING" if not n_zeros else "UTF-32" if b"\0\0" in data else "UTF-16"
+        remedy = f"save the file as UTF-8: iconv -f {coding} -t UTF-8"
+        remedy += ", with the one that it has, such as CP1252" if not n_zeros else ""
+        raise DataError(f"{path}: {fault}; {remedy}") from error
     return data.decode()
 
 

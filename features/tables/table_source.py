@@ -285,7 +285,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     drawn, codes = found.sample
     inputs = layout.without(order.left_out)
     codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # of all rows, which would be copied
-    _check_names(table, inputs, named, codes)
+    _check_names(table, inputs, named, found.words, codes)
     learner.check(spec, len(found.labels))
     warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
     found = replace(found, sample=(drawn, codes), warnings=warnings)
@@ -303,7 +303,9 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     return replace(found, encoding=encoding)
 
 
-def _check_names(table: Table, layout: TableLayout, named: Collection[str], codes: NDArray[np.float64]) -> None:
+def _check_names(
+    table: Table, layout: TableLayout, named: Collection[str], words: Words, codes: NDArray[np.float64]
+) -> None:
     """Raise DataError where inputs have no name: that of a frame's index that was shuffled, or of a lost column."""
     places = [(k, place) for k, place in enumerate(layout.inputs) if place in table.nameless]
     nameless = [(k, place) for k, place in places if layout.names[place] not in named]
@@ -311,7 +313,9 @@ def _check_names(table: Table, layout: TableLayout, named: Collection[str], code
         told = shown(layout.title(place) for _, place in nameless)
         options = drop_setting(*(layout.names[place] for _, place in nameless))
         fault, remedy = "whose numbers do not rise from row to row", "name them if they are inputs"
-        if all(np.isnan(codes[:, k]).all() for k, _ in nameless):
+        if any(words[k] is not None for k, _ in nameless):
+            fault = "that hold words"
+        elif all(np.isnan(codes[:, k]).all() for k, _ in nameless):
             fault, remedy = "and without cells", "take the separators at the ends of lines out"
         fault = f"columns without a name {fault}: {told}"
         raise DataError(f"{table.path}: {fault}; leave them out ({options}), or {remedy}")

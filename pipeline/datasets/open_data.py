@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests
+from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
 from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
@@ -16,7 +16,7 @@ from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.arrays import write_arrays
 from storage.files import make_folder
 from storage.records import digest_of
-from storage.user_arrays import open_user_arrays
+from storage.user_arrays import UserArray, open_user_arrays
 
 _opening = Lock()
 
@@ -71,7 +71,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
     if not _is_zarr(spec):
         is_npz = path.suffix == ".npz" and path.is_file()
         return open_npz(spec, path, outline=True) if is_npz else None
-    arrays = open_user_arrays(path)
+    arrays = _arrays_of(spec)
     return open_source(spec, arrays, outline_digests(arrays, arrays.get("X") or arrays["train/X"]))
 
 
@@ -86,13 +86,17 @@ def _digests_of(spec: SourceSpec) -> ZarrDigests:
     return _read_digests(of_arrays, digest_of(repr(stamp_of(spec))))
 
 
+def _arrays_of(spec: SourceSpec) -> dict[str, UserArray]:
+    return open_user_arrays(Path(spec.dataset), partial(used_arrays, spec))
+
+
 def _is_zarr(spec: SourceSpec) -> bool:
     return spec.dataset.rstrip("/").endswith(".zarr")
 
 
 @lru_cache(maxsize=2)
 def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
-    arrays, chunks = open_user_arrays(Path(spec.dataset)), digests.chunks.read()
+    arrays, chunks = _arrays_of(spec), digests.chunks.read()
     for number, (name, _) in enumerate(digests.arrays):
         if name not in arrays:
             raise changed(spec)
@@ -103,7 +107,7 @@ def _open_zarr(spec: SourceSpec, digests: ZarrDigests) -> Source:
 
 @lru_cache(maxsize=4)
 def _read_digests(spec: SourceSpec, stamp: str) -> ZarrDigests:
-    arrays = open_user_arrays(Path(spec.dataset))
+    arrays = _arrays_of(spec)
     sha256, rows, scale = digest_arrays(spec, arrays)
     chunks = {str(number): arrays[name].checksums for number, name in enumerate(sha256)}
     chunks |= {f"rows {k}": rows[name] for k, name in enumerate(sha256) if name in rows}

@@ -148,6 +148,7 @@ def _images(X: Any) -> NDArray[Any] | None:
     if len((X if hasattr(X, "shape") else np.asarray(numeric(X, "X"))).shape) < 3:
         return None
     images = np.asarray(numeric(X, "X"))
+    images = images.astype(np.float64) if images.dtype.kind == "O" else images
     return images.reshape(len(images), *input_shape(images.shape, "X"))
 
 

@@ -125,7 +125,7 @@ def with_code_point(number):
         ({"X": X, "y": np.ones(40)}, "one class"),
         ({"X": X.astype(complex), "y": Y}, "complex"),
         ({"X": np.float64(3.0), "y": Y}, "has shape"),
-        ({"X": X, "y": np.array([None] * 40)}, "Object arrays"),
+        ({"X": X, "y": np.array([None] * 40)}, "y holds Python objects; save numbers, or words by"),
         ({"X_train": X, "y_train": Y, "X_test": X[:, :2], "y_test": Y}, "train inputs have shape"),
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
         ({"X": X, "y": np.resize([b"a", b"\xff"], 40)}, "no ASCII text"),

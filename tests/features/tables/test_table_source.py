@@ -134,9 +134,11 @@ ENCODED = {"categorical": "onehot", "missing": "median"}
 MANY = "".join(f"w{k},{k % 2},{k}\n" for k in range(1002))
 MISSING, ONEHOT = "`data.missing=median`", "`data.categorical=onehot`"
 OF_AGE, OF_COLOR = "age (12 of 24 missing, the first in line 3)", "color (2 words, such as 'red' in line 2"
-SEVEN = "color (numbers and 2 other words, such as 'red' in line 2, '7' in line 26 is a number)"
+SEVEN = "color (numbers and 2 other words, such as 'red' in line 2, '7' in line 26 is a number; "
+SEVEN += "if they are names, `data.categorical=onehot:color`)"
 INFINITE = "age (1 infinite, such as 'inf' in line 26)"
-FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number)"
+FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number; "
+FIRST += "empty such cells, and give `data.missing=median`)"
 TEXTS = f"a, b (texts of up to 300 characters, such as '{'x' * 40}' in line 2)"
 MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2)"
 LATE = "a (9 of 10 missing, the first in line 3)"

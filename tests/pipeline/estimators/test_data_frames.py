@@ -64,14 +64,17 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind, tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ({"zip": "pink"}, "^X holds words, such as 'pink'; encode words first, with OneHotEncoder in a pipeline"),
-        ({"zip": NUMBERS["zip"].astype(str)}, "^X holds words, such as '"),
-        ({"zip": pandas.Categorical(["1_0"] * ROWS, ordered=True)}, "^X holds words, such as '1_0'"),
-        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists or structs, such as"),
+        (
+            {"zip": "pink"},
+            "^X holds words in column zip, such as 'pink'; encode words first, with OneHotEncoder",
+        ),
+        ({"zip": NUMBERS["zip"].astype(str)}, "^X holds numbers as text in column zip, such as '"),
+        ({"zip": pandas.Categorical(["1_0"] * ROWS, ordered=True)}, "^X holds words in column zip, such as '1_0'"),
+        ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists or structs in column zip, such as"),
         ({"zip": pandas.Series([{"u": 1, "v": 2}] * ROWS)}, "^X.* holds lists or structs.*; give each place or field"),
         ({"zip": PEOPLE["since"].dt.date}, "^X holds times"),
         ({"zip": 2**60}, "^X holds whole numbers such as 1152921504606846976; float64 does not tell them apart"),
-        ({"zip": PEOPLE["since"]}, "^X holds times .*; subtract a date"),
+        ({"zip": PEOPLE["since"]}, "^X holds times .*; give numbers of days"),
         ({"zip": GAPS}, r"^Input X contains NaN\. Fill gaps in before, with SimpleImputer in a pipeline$"),
     ],
 )

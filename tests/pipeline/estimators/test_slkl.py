@@ -369,7 +369,7 @@ DAYS = np.arange(120).astype("datetime64[D]")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); subtract a date"),
+        ({"X": np.tile(DAYS, (3, 1)).T}, r"X holds times \(datetime64\[D\]\); give numbers of days"),
         ({"X": np.zeros((120, 3), [("a", float)])}, "X holds records; give .*unstructured"),
         ({"X": np.zeros((120, 2, 2, 2))}, r"X has shape .*; give .*: X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.zeros((120, 3), complex)}, "^Complex data not supported: X has the dtype complex128$"),
