@@ -114,6 +114,7 @@ def with_code_point(number):
     [
         ({"X": X}, "needs X and y"),
         ({f"a{k}": np.ones(1) for k in range(900)}, r"found a0, .*, a108, \.\.\.$"),
+        ({"X": X, "y": Y, "X_test": X, "y_test": Y}, r"has X and a test part \(X_test\); call the arrays X_train"),
         ({"X": X, "y": Y[:-1]}, "40 rows"),
         ({"X": X[:, 0], "y": Y}, r"shape \(40,\).*: X\.reshape\(-1, 1\) for one column$"),
         (

@@ -167,12 +167,14 @@ CHANGING = {
         "scale": 2.0,
         "Offset": 1.0,
         "SCALE_FACTOR": 0.5,
+        "nodata": 0,
         "valid_range": [0, 9],
         "units": "days since 1970-01-01",
         "_FillValue in base64": "AAAAAACIw8A=",
     },
 }
-HARMLESS = {"units": "K", "long_name": "pressure", "_FillValue": "NaN", "missing_value": "AAAAAAAA+H8="}
+HARMLESS: dict[str, Any] = {"units": "K", "scale_factor": 1.0, "offset": 0, "long_name": "pressure"}
+HARMLESS |= {"_FillValue": "NaN", "missing_value": "AAAAAAAA+H8="}
 
 
 @pytest.mark.parametrize("name", CHANGING)

@@ -157,8 +157,10 @@ PADDED += "if they are names, `data.categorical=onehot:a`)"
 TWICE = "a ('1.1' in line 2 and '1.10' in line 3 are one value, write it in one way)"
 # A row of a column of numbers that are written in another way, or of dates.
 NUMBERLIKE = "{}.5%|{} kg|{}kg|{}\u202f000|{}\xa0000|{} km/h|1.{}D-01|0x{}f|{}/8|{}-510|${}|EUR {}|"
-NUMBERLIKE += "{} star|({})|−{}|~{}|{}+|1.5×10^{}|1_0{}|'{}|{}\u200b|٣{}|{}½|{}h 5m"
-DATELIKE = "2020-01-{}|{}.01.2020|{}/31/20|{}-Jan-2020|{}. März 2020|{}:30|2020-{}|{}/2020|Mar 200{}|2020-01-{}T12:30Z"
+NUMBERLIKE += "{} star|({})|−{}|~{}|{}+|1.5×10^{}|1_0{}|'{}|{}\u200b|٣{}|{}½|{}h 5m|"
+NUMBERLIKE += "PLN {}|{} sq ft|{} m^2|1.{} million USD|{} yrs. 2 mos."
+DATELIKE = "Dec-1{}|Wed Jan 1{} 2020|2020-W0{}|1{} de enero de 2023|{} days 01:30:00|PT{}H30M|"
+DATELIKE += "2020-01-{}|{}.01.2020|{}/31/20|{}-Jan-2020|{}. März 2020|{}:30|2020-{}|{}/2020|Mar 200{}|2020-01-{}T12:30Z"
 SPELLINGS = "a,b,y\n" + "1.1,3,2\n1.10,1,0\n" * 9
 
 

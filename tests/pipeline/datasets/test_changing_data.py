@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import zarr
 from PIL import Image
 
 from features import open_source
+from features.errors import DataError
+from features.source import SourceSpec
 from features.tables import readers, table_source
 from pipeline import train as training
 from pipeline.datasets import feature_request, open_data, table_records
@@ -141,3 +144,13 @@ def test_a_run_is_resumed_with_its_own_data_alone_also_when_it_is_finished(tmp_p
         train(run, tmp_path / "f", *line, dataset=path, code=78)
         assert told in capsys.readouterr().err
         (run / "report.json").unlink(missing_ok=True)
+
+
+def test_arrays_of_a_store_that_are_not_used_are_not_looked_at(tmp_path):
+    X = np.arange(60.0).reshape(30, 2) % 7
+    write_zarr(tmp_path / "data.zarr", 64, X=X, y=X[:, 0], time=X[:, 1])
+    zarr.open_array(tmp_path / "data.zarr" / "time").update_attributes({"units": "days since 1970-01-01"})
+    assert open_data.open_data(SourceSpec(str(tmp_path / "data.zarr"))).input_shape == (2,)
+    write_zarr(tmp_path / "other.zarr", 64, x=X, y=X[:, 0])
+    with pytest.raises(DataError, match=r"needs X and y, or .*; found x, y"):
+        open_data.open_outline(SourceSpec(str(tmp_path / "other.zarr")))

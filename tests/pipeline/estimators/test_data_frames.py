@@ -99,6 +99,15 @@ def test_objects_that_are_no_numbers_are_refused(columns, message):
         SLKLRegressor(50, **PLAIN).fit(NUMBERS.assign(**columns), Y)
 
 
+def test_lazy_and_sparse_frames_are_refused():
+    for frame, message in (
+        (polars.from_pandas(NUMBERS).lazy(), r"^X is a lazy frame; give X\.collect\(\)"),
+        (NUMBERS.astype(pandas.SparseDtype(float)), r"^X: column zip is sparse; give X\.sparse\.to_dense\(\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SLKLRegressor(50, **PLAIN).fit(frame, Y)
+
+
 def test_columns_of_one_name_are_refused_and_objects_of_one_kind_are_labels():
     with pytest.raises(ValueError, match=r"^X has several columns of one name; rename them: a, b, a"):
         SLKLRegressor(50, **PLAIN).fit(NUMBERS.set_axis(["a", "b", "a"], axis=1), Y)
@@ -111,6 +120,7 @@ def test_columns_of_one_name_are_refused_and_objects_of_one_kind_are_labels():
 LABELS: list[tuple[Any, str]] = [
     (np.array(["True", "TRUE", "False"] * 100), "^y: 'TRUE' and 'True' are one label in two spellings"),
     (np.array(["a", "a ", "b"] * 100), "^y: 'a' and 'a ' are one label"),
+    (np.array(["a", "nan", "b"] * 100), r"^y: row 1 has no label \('nan'; if that is a label"),
     (np.array([True, "x", 1] * 100, object), "^y holds words and numbers; give labels of one type"),
     (pandas.Series(["a", pandas.NA, "b"] * 100, dtype="string"), "^y: row 1 has no label"),
     (pandas.array([True, None, False] * 100, dtype="boolean"), "^y: row 1 has no label"),
