@@ -19,7 +19,7 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
-from features.tables.row_numbers import number_warning, numbering_columns
+from features.tables.row_numbers import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "give numbers of days or seconds"
@@ -119,8 +119,7 @@ def _source_of(
     if not is_table or not digests.keys:  # of an outline nothing is read
         return source
     first = next(pieces_of(given[0].inputs))
-    numbers = numbering_columns(first, [*map(str, range(first.shape[1]))])
-    return replace(source, warnings=(number_warning(numbers),)) if numbers else source
+    return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
 
 def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:

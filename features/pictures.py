@@ -59,15 +59,12 @@ _alone = Lock()
 
 
 class Decoded(NamedTuple):
-    """A picture: pixels (H, W) or (H, W, 3) u1, the sha256 (4,) u8 of its file, and what decoding took in bytes.
+    """A picture that was read from a file."""
 
-    has_gap: whether zeros stand in a row in a JPEG, as where a block of a disk was lost.
-    """
-
-    pixels: NDArray[np.uint8]
-    sha256: NDArray[np.uint64]
-    n_bytes: int
-    has_gap: bool
+    pixels: NDArray[np.uint8]  # (H, W) or (H, W, 3)
+    sha256: NDArray[np.uint64]  # (4,), of the file
+    n_bytes: int  # that decoding took
+    has_gap: bool  # whether zeros stand in a row in a JPEG, as where a block of a disk was lost
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,14 @@ from features.targets import (
 
 
 class LabelledRows(NamedTuple):
-    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), keys (n,) u8 of groups and of inputs.
+    """Rows as they were given."""
 
-    scale: of images what is white in them, so that they are read as bytes; None: inputs are read as they are.
-    """
-
-    inputs: RowArray
-    labels: np.ndarray
-    weights: np.ndarray | None = None
-    groups: RowKeys | None = None
-    keys: RowKeys | None = None
-    scale: float | None = None
+    inputs: RowArray  # (n, …)
+    labels: np.ndarray  # (n,)
+    weights: np.ndarray | None = None  # (n,)
+    groups: RowKeys | None = None  # (n,)
+    keys: RowKeys | None = None  # (n,) of the inputs
+    scale: float | None = None  # what is white in images, which are read as bytes; None: inputs are read as they are
 
 
 class PartRows(NamedTuple):

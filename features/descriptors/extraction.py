@@ -14,19 +14,12 @@ VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VER
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Which features to compute; picklable.
+    """Which features to compute; picklable."""
 
-    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172) or ``raw`` (the values, flattened)
-    deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
-    power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
-    brightness : weight, 0 or more, of the mean brightness of each cell of soft-hog beside its histogram; of colour
-        images of the mean of each channel
-    """
-
-    name: str
-    deskew: float = 0.0
-    power: float = 1.0
-    brightness: float = 0.0
+    name: str  # soft-hog (512 for 28 x 28), sphog (the paper's, 2172) or raw (the values, flattened)
+    deskew: float = 0.0  # parts, 0 to 1, of the shear that makes an image upright before anything else
+    power: float = 1.0  # exponent, above 0 to 1, of histogram values: below 1, strong gradients count for less
+    brightness: float = 0.0  # weight of the mean brightness of each cell of soft-hog, of each channel
 
     def __post_init__(self) -> None:
         if self.name == "raw" and self.power != 1.0:

@@ -224,16 +224,12 @@ def _remedies(spec: SourceSpec, asked: EncodingRequest, dropped: list[str], need
 
 @dataclass
 class CellReader:
-    """Turns the columns of batches into codes as they were learned.
-
-    names: of the columns; words: those of each column in the order of their codes, None for numbers; missing: whether
-    cells may be missing. unknown: how many cells of each column had a word that is not known.
-    """
+    """Turns the columns of batches into codes as they were learned."""
 
     names: Sequence[str]
-    words: Words
-    missing: bool = False
-    unknown: Counter[str] = field(default_factory=Counter)
+    words: Words  # of each column in the order of their codes, None for numbers
+    missing: bool = False  # whether cells may be missing
+    unknown: Counter[str] = field(default_factory=Counter)  # cells of each column with a word that is not known
 
     def __post_init__(self) -> None:
         self._known = [

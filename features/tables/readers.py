@@ -65,16 +65,13 @@ _WITH_POINT = r"^\s*[+-]?([0-9]+\.|[0-9]*\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]{1,3}(\
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some rows of one file: columns by place, those asked for, as Arrow arrays of texts, numbers or dates.
-
-    start: the first row in its file. line_of: returns the line of a row of the file; None for files without lines.
-    """
+    """Some rows of one file: columns by place, those asked for, as Arrow arrays of texts, numbers or dates."""
 
     path: Path
-    start: int
+    start: int  # the first row in its file
     n_rows: int
     columns: Mapping[int, "pyarrow.Array"]
-    line_of: Callable[[int], int] | None = None
+    line_of: Callable[[int], int] | None = None  # returns the line of a row of the file; None: it has no lines
 
     def where(self, row: int) -> str:
         """Return what a row of the batch is called, for people."""

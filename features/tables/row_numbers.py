@@ -94,16 +94,12 @@ class RowOrder:
             yield f"inputs that follow the order of the rows: {following}; {use}"
 
 
-def numbering_columns(X: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Return the names of the columns of X (n, d) that number its rows, of several columns, by its first rows."""
+def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return what a user of arrays X (n, d) should know of the columns that number its rows, by the first rows."""
     codes = np.asarray(X[:MOST_CORRELATED], np.float64)
-    order = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64))
-    return [names[k] for k in order.left_out]
-
-
-def number_warning(names: Sequence[str]) -> str:
-    """Return what a user of arrays should know of columns that number the rows."""
-    return f"columns of X that number its rows: {shown(names)}; leave them out"
+    found = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64)).left_out
+    told = f"columns of X that number its rows: {shown(names[k] for k in found)}; leave them out"
+    return (told,) if found else ()
 
 
 def _counts(files: Sequence[NDArray[np.float64]]) -> bool:

@@ -28,7 +28,7 @@ from features.deformed_copies import Copies
 from features.descriptors.extraction import feature_length
 from features.image_arrays import image_scale, input_shape, to_bytes
 from features.source import Columns
-from features.tables.row_numbers import number_warning, numbering_columns
+from features.tables.row_numbers import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
@@ -160,8 +160,8 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
         y_numeric=not is_classifier(machine),
     )
     names = getattr(machine, "feature_names_in_", range(X.shape[1]))
-    if numbers := numbering_columns(X, [*map(str, names)]):  # as `pandas.read_csv` finds in what `to_csv` has written
-        parameters.warn(number_warning(numbers))
+    for warning in array_warnings(X, [*map(str, names)]):  # as of what `pandas.to_csv` has written
+        parameters.warn(warning)
     return Rows(X), column_or_1d(y, warn=True)
 
 

@@ -31,37 +31,29 @@ NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
 @dataclass(frozen=True, eq=False)
 class ExamplePart:
-    """Rows of one array, file or part. read(start, stop): inputs as they are stored, and labels or None.
-
-    weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
-    of a part in the data as given; None: these are all. file_names (n,): of the files that a row is each, or None.
-    are_bytes: whether images became bytes when they were read.
-    """
+    """Rows of one array, file or part."""
 
     n_rows: int
     input_shape: tuple[int, ...]
+    # read(start, stop) returns inputs as they are stored, and labels or None.
     read: Callable[[int, int], tuple[NDArray[Any], NDArray[Any] | None]]
     name: str
-    weights: NDArray[np.float64] | None = None
-    file_rows: NDArray[np.int64] | None = None
-    file_names: NDArray[Any] | None = None
-    are_bytes: bool = False
+    weights: NDArray[np.float64] | None = None  # (n,), as training had them; None: each row counts 1
+    file_rows: NDArray[np.int64] | None = None  # (n,): the numbers of its rows in the data as given; None: all
+    file_names: NDArray[Any] | None = None  # (n,): of the files that a row is each, or None
+    are_bytes: bool = False  # whether images became bytes when they were read
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What to predict: a name for people, the part (None: a whole file), and its pieces.
+    """What to predict."""
 
-    unknown: how many cells read so far of each column held a category that the model does not know. check: raises
-    DataError where files are no longer as they were when they were opened. notes: what was left out.
-    """
-
-    name: str
-    part: str | None
+    name: str  # for people
+    part: str | None  # None: a whole file
     pieces: tuple[ExamplePart, ...]
-    unknown: Counter[str] = field(default_factory=Counter)
-    check: Callable[[], None] = lambda: None
-    notes: tuple[str, ...] = ()
+    unknown: Counter[str] = field(default_factory=Counter)  # cells read so far, by column, of an unknown category
+    check: Callable[[], None] = lambda: None  # raises DataError where files are not as they were when opened
+    notes: tuple[str, ...] = ()  # what was left out
 
     @property
     def n_rows(self) -> int:

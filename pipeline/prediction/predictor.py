@@ -152,18 +152,14 @@ def _named_source(name: str, asked: ExampleRequest) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """A block of predictions: decision (rows, T) f8, and the labels (rows,) of the data, or None.
+    """A block of predictions."""
 
-    name, piece_start: the array, file or part of the rows, and the first of them in it, for messages. n_far: rows far
-    from every center. weights (rows,) f8: how much each counts; None: 1 each.
-    """
-
-    decision: NDArray[np.float64]
-    labels: NDArray[Any] | None
-    name: str
-    piece_start: int
-    n_far: int = 0
-    weights: NDArray[np.float64] | None = None
+    decision: NDArray[np.float64]  # (rows, T)
+    labels: NDArray[Any] | None  # (rows,), of the data
+    name: str  # the array, file or part of the rows, for messages
+    piece_start: int  # the first of them in it
+    n_far: int = 0  # rows far from every center
+    weights: NDArray[np.float64] | None = None  # (rows,): how much each counts; None: 1 each
 
 
 def block_rows_for(model: SparseKernelModel) -> int:

@@ -47,35 +47,25 @@ class ModelFormatError(InvalidDataError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseKernelModel:
-    """A sparse kernel machine f(x) = Σ_m w_m k(x, x_m) + b (mathematics.md, eq. 6) with all that prediction needs.
+    """A sparse kernel machine f(x) = Σ_m w_m k(x, x_m) + b (mathematics.md, eq. 6) with all that prediction needs."""
 
-    task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none for
-    regression). kernel, sigma2: of all columns, and its width; centers (m, d) f4, the features of rows with a weight
-    that is not zero; weights (m, T) f8, intercept (T,) f8. center_index (m,) i8: their training rows, -1 for others;
-    selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
-    image_scale: what is white in training images, which become bytes, else None. table_columns: of the training
-    table, or None. calibration: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root
-    (d, d) f4 of a metric, in which the centers are too, or None. limits: the least and the largest prediction of a
-    regression by least squares, or ().
-    """
-
-    task: str
-    labels: tuple[Any, ...]
+    task: str  # multiclass, binary or regression
+    labels: tuple[Any, ...]  # the classes in the order of the outputs: two for binary, none for regression
     features: FeatureSpec
     kernel: type[Kernel]
     sigma2: float
-    centers: NDArray[np.float32]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-    center_index: NDArray[np.int64]
-    selection_order: NDArray[np.int64]
-    standardisation: Standardisation | None = None
+    centers: NDArray[np.float32]  # (m, d): the features of rows with a weight that is not zero
+    weights: NDArray[np.float64]  # (m, T)
+    intercept: NDArray[np.float64]  # (T,)
+    center_index: NDArray[np.int64]  # (m,): their training rows, -1 for others
+    selection_order: NDArray[np.int64]  # (m,): 0, 1, … in the order chosen
+    standardisation: Standardisation | None = None  # of the inputs
     input_shape: tuple[int, ...] = ()
-    image_scale: float | None = None
-    table_columns: Columns | None = None
-    calibration: Calibration | None = None
-    feature_scales: NDArray[np.float32] | None = None
-    limits: Limits = ()
+    image_scale: float | None = None  # what is white in training images, which become bytes
+    table_columns: Columns | None = None  # of the training table
+    calibration: Calibration | None = None  # of the probabilities
+    feature_scales: NDArray[np.float32] | None = None  # (d,), or the root (d, d) of a metric; centers are so scaled
+    limits: Limits = ()  # the least and the largest prediction of a regression by least squares
 
     def __repr__(self) -> str:
         kind = f"{self.task} of {shown(f'{label!r:.20}' for label in self.labels)}" if self.labels else self.task

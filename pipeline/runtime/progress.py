@@ -27,16 +27,13 @@ COMPILING = "compiling, once on this machine"
 
 @dataclass(frozen=True)
 class Progress:
-    """What is done of a stage's items: `done` of `total` units, of which `unit` is the word (empty: a share).
-
-    words, note : what is being done, and the state of the work
-    """
+    """What is done of a stage's items."""
 
     done: float
     total: float
-    unit: str = ""
-    words: str = ""
-    note: str = ""
+    unit: str = ""  # the word for what is counted; empty: a share
+    words: str = ""  # what is being done
+    note: str = ""  # the state of the work
     seconds_left: float | None = None
 
     def text(self) -> str:

@@ -54,28 +54,18 @@ AddPiece = Callable[[S, Any, ForEach], None]  # the function of a block: adds it
 
 @dataclass(frozen=True)
 class RowPass(Generic[S]):
-    """What is added up, and over what: pieces, which are numbered from 0. Small and picklable.
+    """What is added up, and over what: pieces, which are numbered from 0. Small and picklable."""
 
-    read : yields consecutive pieces, each with its number
-    open : called in each process, reads what all pieces need and returns what adds one; all threads use it
-    empty : returns sums of nothing
-    size : returns how much of what is counted a piece has: rows, or kernel entries
-    run_length : how many consecutive pieces are best read together
-    grid : what determines the pieces and the bounds of their sums; committed sums of another grid are made anew
-    sums_bytes, threads_a_piece : of the sums, which threads share if they are large; that find work in one piece
-    counts : whether adding a piece counts it as done, tile by tile
-    """
-
-    read: Callable[[range], Iterator[tuple[int, Any]]]
-    open: Callable[[], AddPiece[S]]
-    empty: Callable[[], S]
-    size: Callable[[int], float]
+    read: Callable[[range], Iterator[tuple[int, Any]]]  # yields consecutive pieces, each with its number
+    open: Callable[[], AddPiece[S]]  # called in each process, reads what all pieces need; threads share what it returns
+    empty: Callable[[], S]  # returns sums of nothing
+    size: Callable[[int], float]  # returns how much of what is counted a piece has: rows, or kernel entries
     n_pieces: int
-    run_length: int
-    grid: tuple[object, ...]
-    sums_bytes: int = 0
-    threads_a_piece: int = 1
-    counts: bool = False
+    run_length: int  # how many consecutive pieces are best read together
+    grid: tuple[object, ...]  # determines pieces and bounds: committed sums of another grid are made anew
+    sums_bytes: int = 0  # of the sums, which threads share if they are large
+    threads_a_piece: int = 1  # that find work in one piece
+    counts: bool = False  # whether adding a piece counts it as done, tile by tile
 
 
 class BlockValues:
@@ -214,23 +204,16 @@ def pieces_in(path: Path, grid: tuple[object, ...]) -> set[int]:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one process does of a pass.
-
-    name : of the files that it commits, each attempt its own: a task whose process was taken for lost may run twice
-    pieces, earlier : what it adds, and the files of sums that it continues from
-    every : most seconds between two commits
-    together : least threads that share one set of sums
-    returned : the sums are given back in memory, since they are made in the driver's own process
-    """
+    """What one process does of a pass."""
 
     folder: Path
-    name: str
+    name: str  # of the files that it commits, each attempt its own: a task that was taken for lost may run twice
     process: WorkerProcess
-    pieces: NDArray[np.int64]
-    earlier: tuple[Path, ...]
-    every: float
-    together: int
-    returned: bool
+    pieces: NDArray[np.int64]  # what it adds
+    earlier: tuple[Path, ...]  # the files of sums that it continues from
+    every: float  # most seconds between two commits
+    together: int  # least threads that share one set of sums
+    returned: bool  # whether sums are given back in memory, made in the driver's own process
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}-*.npz"))
@@ -257,15 +240,12 @@ def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int
 
 @dataclass(frozen=True)
 class Workers:
-    """Workers: `threads` in each of `processes`, together; at least `together` threads share an accumulator.
-
-    in_one_process : it is this one; else rows are shared out, of a cluster to nobody knows how many
-    """
+    """Workers: `threads` in each of `processes`, together."""
 
     threads: int
     processes: int
-    together: int
-    in_one_process: bool = True
+    together: int  # least threads that share an accumulator
+    in_one_process: bool = True  # it is this one; else rows are shared out, of a cluster to nobody knows how many
 
     def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
         """Return how many accumulators of so many bytes there are, in a pass of so many pieces."""

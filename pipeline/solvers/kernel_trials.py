@@ -115,17 +115,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """How kernels are tried: on how many candidates, with which kinds of learned scales.
-
-    sigma2: the width where it is given; None: it is chosen as well. on_round: called with the best width of each round.
-    once: returns the arrays that a function makes, or has made at this place in an earlier session.
-    """
+    """How kernels are tried."""
 
     n_centers: int
-    kinds: tuple[str, ...] = ()
-    sigma2: float | None = None
-    on_round: Callable[[Trial], None] = lambda trial: None
-    once: Callable[[Callable[[], Found]], Found] = lambda make: make()
+    kinds: tuple[str, ...] = ()  # of learned scales
+    sigma2: float | None = None  # the width where it is given; None: it is chosen as well
+    on_round: Callable[[Trial], None] = lambda trial: None  # called with the best width of each round
+    once: Callable[[Callable[[], Found]], Found] = lambda make: make()  # returns what was made at this place before
 
     def tried(self, sample: Sample, trial: Trial) -> Trial:
         found = self.once(lambda: _result_of(try_kernel(sample, trial)))
