@@ -84,21 +84,20 @@ def test_words_dates_and_gaps_are_refused(kind, column, message):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("rows", "message"),
     [
-        ({"zip": np.array([1.5, pandas.NA] * 150, object)}, "^X contains <NA>; write np.nan"),
-        ({"zip": np.array([2**60, 2**60 + 1] * 150, object)}, "^X holds whole numbers, .* float64 does not tell"),
-        ({"zip": np.array([1j, 2] * 150, object)}, "^X holds objects of type complex"),
+        (NUMBERS.assign(zip=np.array([1.5, pandas.NA] * 150, object)), "^X contains <NA>; write np.nan"),
+        (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers, .* float64 does not"),
+        (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex"),
+        (NUMBERS.set_axis(["a", "b", "a"], axis=1), r"^X has several columns of one name; rename them: a, b, a"),
     ],
 )
-def test_objects_that_are_no_numbers_are_refused(columns, message):
+def test_objects_that_are_no_numbers_and_columns_of_one_name_are_refused(rows, message):
     with pytest.raises(ValueError, match=message):
-        SLKLRegressor(50, **PLAIN).fit(NUMBERS.assign(**columns), Y)
+        SLKLRegressor(50, **PLAIN).fit(rows, Y)
 
 
-def test_columns_of_one_name_are_refused_and_objects_of_one_kind_are_labels():
-    with pytest.raises(ValueError, match=r"^X has several columns of one name; rename them: a, b, a"):
-        SLKLRegressor(50, **PLAIN).fit(NUMBERS.set_axis(["a", "b", "a"], axis=1), Y)
+def test_objects_of_one_kind_are_labels():
     for labels in (np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 3):
         fits = [SLKLClassifier(50, **PLAIN).fit(X, given) for given in (labels, labels.astype(object))]
         np.testing.assert_array_equal(fits[0].predict(X), fits[1].predict(X))
@@ -113,6 +112,7 @@ LABELS: list[tuple[Any, str]] = [
     (pandas.array([True, None, False] * 100, dtype="boolean"), "^y: row 1 has no label"),
     (pandas.date_range("2020-01-01", periods=ROWS), "^y holds times"),
     ([[1], [0, 2]] * 150, "^y holds lists of several lengths"),
+    (np.array(["a", "b\x1b", "c"] * 100), r"control characters \('b\\x1b'\)"),
 ]
 
 
