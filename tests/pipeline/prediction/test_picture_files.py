@@ -65,7 +65,6 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, fin
 
 
 def test_pictures_of_other_sizes_are_resized_as_in_training(folder, tmp_path):
-    """Also by `train` in Python, whose test part is another folder."""
     for k, file in enumerate(sorted(folder.glob("train/[01]/*.png"))):
         place = tmp_path / ("even" if k % 2 else "odd") / file.parent.name / file.name
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,6 @@ def test_columns_that_lack_are_refused_by_name(prices, tmp_path, capsys):
 
 
 def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_path, capsys):
-    """As those that were trained on arrays have none."""
     model = load_model(prices / "model")
     assert model.table_columns is not None
     assert (model.table_columns.inputs, model.table_columns.target) == (("alpha", "beta", "2019"), "price")

@@ -16,22 +16,7 @@ from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers import kernel_trials
 from pipeline.solvers.held_out_losses import TEMPERATURES, limits_of
-from pipeline.solvers.kernel_trials import (
-    COMMON,
-    PLAIN,
-    Sample,
-    Search,
-    Trial,
-    best_width,
-    choose,
-    importances,
-    kinds_of,
-    next_scales,
-    search_from,
-    search_kernel,
-    simplest,
-    try_kernel,
-)
+from pipeline.solvers.kernel_trials import COMMON, PLAIN, Sample, Search, Trial, importances, search_kernel, try_kernel
 from pipeline.solvers.lbfgs import PAIRS, Curvature, direction, next_point
 
 GAUSSIAN, PRODUCT = KERNELS
@@ -151,7 +136,7 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     assert try_kernel(held_out, start(sample, kernel)).error == math.inf
     tiny = replace(sample, X=sample.X * 1e-20, points=sample.points * 1e-20)
     trial = start(tiny, kernel, kernel.typical_sigma2(tiny.points) / 4)
-    assert best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
+    assert kernel_trials.best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
 
 
 def test_a_metric_finds_the_directions_that_matter():
@@ -160,7 +145,7 @@ def test_a_metric_finds_the_directions_that_matter():
     direction = rng.normal(size=8) / np.sqrt(8)
     sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200))
     rounds = list[Trial]()
-    search = Search(80, kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
+    search = Search(80, kernel_trials.kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
     kept = search_kernel(sample, GAUSSIAN, search)
     kinds = [one.kind for one in rounds]
     assert kinds == sorted(kinds, key=[PLAIN, DIAGONAL, METRIC].index), "a scale for each feature first"
@@ -175,7 +160,8 @@ def test_a_metric_finds_the_directions_that_matter():
     distances = [GAUSSIAN.typical_sigma2(scaled(sample.points, one.scales)) for one in rounds]
     assert len({one.typical for one in rounds}) == 1
     np.testing.assert_allclose(distances[kinds.count(PLAIN) :], best.typical, rtol=1e-4)
-    (again,) = search_from(sample, GAUSSIAN, METRIC, best.scales, replace(search, on_round=lambda _: None))
+    going_on = replace(search, on_round=lambda _: None)
+    (again,) = kernel_trials.search_from(sample, GAUSSIAN, METRIC, best.scales, going_on)
     assert again.kind == METRIC
     assert again.error <= best.error * 1.01, "from what was found"
 
@@ -217,9 +203,9 @@ def trials_of(errors: str) -> list[Trial]:
 )
 def test_what_may_be_chance_is_not_taken(errors, n_held_out, expected):
     trials = trials_of(errors)
-    assert choose(trials, n_held_out) is trials[expected]
+    assert kernel_trials.choose(trials, n_held_out) is trials[expected]
     if errors.startswith("p") and "*" not in errors:
-        assert simplest(trials, n_held_out) is trials[expected]
+        assert kernel_trials.simplest(trials, n_held_out) is trials[expected]
 
 
 def test_inputs_with_units_of_their_own_stay_on_one_scale():
@@ -248,7 +234,7 @@ def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales():
         of_scaled = gradients @ np.linalg.inv(before)  # u = before x
         scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
         trial = Trial(GAUSSIAN, METRIC, scales.astype(np.float32), 1.0, 50)
-        root = next_scales(trial, of_scaled.T @ of_scaled / 50, points).astype(float)
+        root = kernel_trials.next_scales(trial, of_scaled.T @ of_scaled / 50, points).astype(float)
         np.testing.assert_array_equal(root, root.T)
         metric = root @ root
         np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
