@@ -34,12 +34,6 @@ def table_of(kind: str, tables: Path) -> tuple[np.ndarray, np.ndarray]:
     }[kind]
 
 
-def line_of(asked: dict[str, Any]) -> list[str]:
-    """Return the flags of the command that parameters of an estimator, and the size of a working set, stand for."""
-    keys = PARAMETERS | {"working_set": "centers.working_set"}
-    return [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
-
-
 PRECISE = {"tol": 1e-10, "sigma2": 3.0}
 ROUNDS = {**PRECISE, "n_centers": "all", "penalty": 2.0}
 DEFORMED = {"copies": 3, "deform": "rotation:20,flip"}
@@ -90,7 +84,9 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     )
     of_rows = {} if row_weights is None else {"w_train": row_weights}
     np.savez(tmp_path / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
-    line = ["--seed", "5", *line_of(asked), *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
+    keys = PARAMETERS | {"working_set": "centers.working_set"}
+    settings = [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
+    line = ["--seed", "5", *settings, *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
     report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")
     model = load_model(tmp_path / "run" / "model")
     given = {name: value for name, value in asked.items() if name != "working_set"}

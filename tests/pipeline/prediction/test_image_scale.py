@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
+from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, predict
 from pipeline.estimators import SLKLClassifier
@@ -41,10 +41,8 @@ def of_bytes(run_on: Callable[..., Path], request: pytest.FixtureRequest) -> Pat
     return run_on(IMAGES, "--features", request.param)
 
 
-def decisions(run: Path, X: Images, folder: Path) -> Images:
-    np.savez(folder / "new.npz", X=X)
-    assert predict.main([str(run), str(folder / "new.npz"), "--out", str(folder / "out.parquet"), "--force", "-q"]) == 0
-    return pandas.read_parquet(folder / "out.parquet").filter(like="decision").to_numpy()
+def decisions(run: Path, data: Images | Path, folder: Path) -> Images:
+    return predicted(run, data, folder).filter(like="decision").to_numpy()
 
 
 def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, tmp_path):
@@ -55,10 +53,7 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, tmp_path):
         np.testing.assert_array_equal(decisions(of_bytes, same, tmp_path), expected)
     names = ",".join(f"p{k}" for k in range(X[0].size))
     np.savetxt(tmp_path / "rows.csv", X.reshape(60, -1), delimiter=",", fmt="%d", header=names, comments="")
-    arguments = [str(of_bytes), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "csv.parquet"), "-q"]
-    assert predict.main(arguments) == 0
-    found = pandas.read_parquet(tmp_path / "csv.parquet").filter(like="decision")
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(decisions(of_bytes, tmp_path / "rows.csv", tmp_path), expected)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
+from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, export, predict, report
 from pipeline import train as training
@@ -45,11 +46,6 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
     return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
 
 
-def predicted(model: Path, data: Path, out: Path) -> pandas.DataFrame:
-    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
-    return pandas.read_csv(out)
-
-
 def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     """A column that the model does not know may be there."""
     expected = evaluated(capsys, prices / "model", data)
@@ -61,7 +57,7 @@ def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     assert evaluated(capsys, prices / "model", path, "--target", "cost") == expected
     other_target.to_parquet(tmp_path / "cost.parquet")
     without = write(tmp_path / "without.csv", TABLE.iloc[:, [2, 0, 1]])
-    told = [predicted(prices, path, tmp_path / "out.csv") for path in (data, without, tmp_path / "cost.parquet")]
+    told = [predicted(prices, path, tmp_path) for path in (data, without, tmp_path / "cost.parquet")]
     assert [one.equals(told[0]) for one in told] == [True] * 3
     assert len(told[0]) == N
 
@@ -213,7 +209,7 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
     fewer = write(tmp_path / "t.csv", PEOPLE[400:][["size", "age", "ok", "color"]])
     for data in ([], [place / "test.csv"], [fewer]):
         assert evaluated(capsys, run, *data)["error_rate"] == found["error_rate"]
-    told = [predicted(run, path, tmp_path / "out.csv") for path in (place / "test.csv", fewer)]
+    told = [predicted(run, path, tmp_path) for path in (place / "test.csv", fewer)]
     assert told[0].equals(told[1])
     assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
 
@@ -221,7 +217,7 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
 def test_what_no_training_row_had(run, tmp_path, capsys):
     rows = [["1", "purple", "30", "S", "yes"], ["2", "red", "?", "XL", "no"], ["3", "", "NaN", "L", "no"]]
     new = write(tmp_path / "new.csv", pandas.DataFrame(rows, columns=[*PEOPLE]))
-    table = predicted(run, new, tmp_path / "out.csv")
+    table = predicted(run, new, tmp_path)
     assert "categories" not in capsys.readouterr().out
     told = evaluated(capsys, run, new)["warnings"]
     assert "cells with a category that no training row has: color (1), size (1); they count as none" in told
@@ -259,5 +255,5 @@ def test_a_graph_starts_from_encoded_numbers(run, tmp_path, capsys):
     assert input_name(load_model(run / "model")) == "encoded"
     decision = graph.run(["decision"], {"encoded": inputs})[0]
     cells = pandas.DataFrame([["red", "30", "L"], ["green", "45", "S"]], columns=CELLS)
-    told = predicted(run, write(tmp_path / "cells.csv", cells), tmp_path / "out.csv")[["decision"]]
+    told = predicted(run, write(tmp_path / "cells.csv", cells), tmp_path)[["decision"]]
     assert told.to_numpy() == pytest.approx(decision, rel=1e-5, abs=1e-6)
