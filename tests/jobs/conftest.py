@@ -122,12 +122,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     cluster = Slurm(folder)
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(mode=0o700)
-    daemons: list[subprocess.Popen[bytes]] = []
+    munge = folder / "munge"
+    (munge / "key").write_bytes(secrets.token_bytes(128))
+    (munge / "key").chmod(0o400)
+    names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
+    options = [f"--{option}={munge / name}" for option, name in names.items()]
     with ExitStack() as stack:
-        _start_munge(cluster, stack)
-        for name in ("slurmctld", "slurmd"):
-            command = [_program(name), "-D", "-f", str(folder / "slurm.conf")]
-            daemons.append(stack.enter_context(_daemon(command, cluster)))
+        stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
+        wait_until((munge / "socket").exists, 20, (munge / "log").read_text)
+        commands = ([_program(name), "-D", "-f", str(folder / "slurm.conf")] for name in ("slurmctld", "slurmd"))
+        daemons = [stack.enter_context(_daemon(command, cluster)) for command in commands]
         _wait_until_idle(cluster, daemons)
         stack.callback(_end_all_jobs, cluster)
         yield cluster
@@ -135,16 +139,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 def _program(name: str) -> str:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or ""
-
-
-def _start_munge(cluster: Slurm, stack: ExitStack) -> None:
-    folder = cluster.folder / "munge"
-    (folder / "key").write_bytes(secrets.token_bytes(128))
-    (folder / "key").chmod(0o400)
-    names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
-    options = [f"--{option}={folder / name}" for option, name in names.items()]
-    stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
-    wait_until((folder / "socket").exists, 20, (folder / "log").read_text)
 
 
 @contextmanager

@@ -83,20 +83,6 @@ def test_words_dates_and_gaps_are_refused(kind, column, message):
         machine.fit(KINDS[kind](NUMBERS), Y).predict(frame)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (NUMBERS.assign(zip=np.array([1.5, pandas.NA] * 150, object)), "^X contains <NA>; write np.nan"),
-        (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers, .* float64 does not"),
-        (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex"),
-        (NUMBERS.set_axis(["a", "b", "a"], axis=1), r"^X has several columns of one name; rename them: a, b, a"),
-    ],
-)
-def test_objects_that_are_no_numbers_and_columns_of_one_name_are_refused(rows, message):
-    with pytest.raises(ValueError, match=message):
-        SLKLRegressor(50, **PLAIN).fit(rows, Y)
-
-
 def test_objects_of_one_kind_are_labels():
     for labels in (np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 3):
         fits = [SLKLClassifier(50, **PLAIN).fit(X, given) for given in (labels, labels.astype(object))]
@@ -104,6 +90,12 @@ def test_objects_of_one_kind_are_labels():
         assert fits[1].classes_.dtype == labels.dtype
 
 
+COLUMNS: list[tuple[Any, str]] = [
+    (NUMBERS.assign(zip=np.array([1.5, pandas.NA] * 150, object)), "^X contains <NA>; write np.nan"),
+    (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers, .* does not tell them"),
+    (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex"),
+    (NUMBERS.set_axis(["a", "b", "a"], axis=1), "^X has several columns of one name; rename them: a, b, a"),
+]
 LABELS: list[tuple[Any, str]] = [
     (np.array(["True", "TRUE", "False"] * 100), "^y: 'TRUE' and 'True' are one label in two spellings"),
     (np.array(["a", "a ", "b"] * 100), "^y: 'a' and 'a ' are one label"),
@@ -116,10 +108,11 @@ LABELS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("labels", "message"), LABELS)
-def test_labels_of_no_one_kind_are_refused(labels, message):
+@pytest.mark.parametrize(("given", "message"), COLUMNS + LABELS)
+def test_columns_and_labels_of_no_one_kind_are_refused(given, message):
+    rows, labels = (given, Y > 1) if message.startswith("^X") else (NUMBERS, given)
     with pytest.raises(ValueError, match=message):
-        SLKLClassifier(50, **PLAIN).fit(NUMBERS, labels)
+        SLKLClassifier(50, **PLAIN).fit(rows, labels)
 
 
 def test_tables_of_arrow_are_refused():

@@ -66,9 +66,6 @@ def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4))
     return f, exponent
 
 
-EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("kernel", "n_folds"), [(GAUSSIAN, 1), (GAUSSIAN, 5), (PRODUCT, 1)])
 def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel, n_folds, weighted):
@@ -127,7 +124,7 @@ def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_w
     assert try_kernel(surer, start(sample, sigma2=2.0)).error < min(losses)
 
 
-@EVERY_KERNEL
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     """Where the width or rows are no float32 numbers; the widths beside it are tried."""
     sample = sample_of(*waves(60))
