@@ -77,11 +77,8 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
     X, n, draw = X if X.ndim > 2 else X.astype(np.float32), len(X), np.random.default_rng(3)
     row_weights = draw.exponential(size=n) * (draw.random(n) < 0.8) if "weighted" in case else None
-    asked = (
-        {"standardise": False, "fit_intercept": True}
-        | ({} if "budget" in asked or "defaults" in case else {"n_centers": 90})
-        | asked
-    )
+    usual = {} if "budget" in asked or "defaults" in case else {"n_centers": 90}
+    asked = {"standardise": False, "fit_intercept": True} | usual | asked
     of_rows = {} if row_weights is None else {"w_train": row_weights}
     np.savez(tmp_path / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
     keys = PARAMETERS | {"working_set": "centers.working_set"}
@@ -90,9 +87,8 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")
     model = load_model(tmp_path / "run" / "model")
     given = {name: value for name, value in asked.items() if name != "working_set"}
-    machine = (SLKLClassifier if kind in PICTURES + CLASSES else SLKLRegressor)(**given, random_state=5).fit(
-        X, y, row_weights
-    )
+    estimator = SLKLClassifier if kind in PICTURES + CLASSES else SLKLRegressor
+    machine = estimator(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
     assert case != "budget" or 40 < model.n_centers < n, "they grow, and not to all that are paid for"

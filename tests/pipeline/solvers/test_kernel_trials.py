@@ -174,13 +174,6 @@ def test_the_other_kernel_learns_a_scale_for_each_feature():
     assert set(np.argsort(importances(best.scales))[-2:]) == {2, 5}
 
 
-def trials_of(errors: str) -> list[Trial]:
-    """Return trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
-    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
-    words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
-    return [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
-
-
 @pytest.mark.parametrize(
     ("errors", "n_held_out", "expected"),
     [
@@ -199,7 +192,10 @@ def trials_of(errors: str) -> list[Trial]:
     ],
 )
 def test_what_may_be_chance_is_not_taken(errors, n_held_out, expected):
-    trials = trials_of(errors)
+    """Of trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
+    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
+    words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
+    trials = [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
     assert kernel_trials.choose(trials, n_held_out) is trials[expected]
     if errors.startswith("p") and "*" not in errors:
         assert kernel_trials.simplest(trials, n_held_out) is trials[expected]
