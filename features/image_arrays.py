@@ -6,7 +6,6 @@ same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,23 +21,15 @@ PIECE_BYTES = 8 << 20
 N_COLOURS = 3  # red, green and blue
 
 
-class ArrayForm(NamedTuple):
-    """Images that are read alike: their values, dtypes, what white is, and what a value becomes."""
-
-    values: str
-    dtypes: str
-    white: str
-    becomes: str
-
-
 _DEEP = "1023, 4095, 16383, 65535"
+# Images that are read alike: their values, dtypes, what white is, and what a value becomes.
 IMAGE_ARRAYS = (
-    ArrayForm("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
-    ArrayForm("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
-    ArrayForm("whole numbers up to 256 … 65535", "whole numbers, floats", _DEEP, "its upper 8 bits"),
-    ArrayForm("fractions up to 1", "floats", "1", "255 times it, rounded"),
-    ArrayForm("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
-    ArrayForm("fractions up to 256 … 65535", "floats", _DEEP, "its upper 8 bits"),
+    ("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
+    ("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
+    ("whole numbers up to 256 … 65535", "whole numbers, floats", _DEEP, "its upper 8 bits"),
+    ("fractions up to 1", "floats", "1", "255 times it, rounded"),
+    ("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
+    ("fractions up to 256 … 65535", "floats", _DEEP, "its upper 8 bits"),
 )
 
 

@@ -1,15 +1,12 @@
-"""What tests of several commands share: small tables of three tasks, damage to a file, and a user without rights."""
+"""What tests of several commands share: small tables of three tasks, predictions, and damage to a file."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
+from pipeline import predict
 from pipeline.__main__ import main
 
 Capture = pytest.CaptureFixture[str]
@@ -54,17 +51,11 @@ def the_error(capsys: Capture) -> str:
     return told.err
 
 
-@contextmanager
-def without_rights(*brought: Path) -> Iterator[Path]:
-    """Yield a folder of root's, with copies of files and folders, that this process may not write to meanwhile."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become a user without rights")
-    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
-        Path(name).chmod(0o755)
-        for path in brought:
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, Path(name) / path.name)
-        os.seteuid(65534)
-        try:
-            yield Path(name)
-        finally:
-            os.seteuid(0)
+def predicted(model: Path, data: Path | np.ndarray, folder: Path) -> pandas.DataFrame:
+    """Return what the predict command writes in a folder, of a file or of rows."""
+    out, rows = folder / "out.parquet", folder / "rows.npz"
+    if isinstance(data, np.ndarray):
+        np.savez(rows, X=data)
+        data = rows
+    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
+    return pandas.read_parquet(out)

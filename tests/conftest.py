@@ -27,12 +27,11 @@ hypothesis.settings.load_profile("quick")
 def data_dir() -> Path:
     """The folder that holds mnist/, usps/, abalone/ and boston/; the test is skipped where there is none."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    named = os.environ.get("SLKL_DATA_DIR")
-    for folder in [Path(named)] if named else [beside]:
-        if (folder / "mnist").is_dir():
-            os.environ["SLKL_DATA_DIR"] = str(folder)  # where commands look for them
-            return folder
-    pytest.skip("the real data sets are not here: set SLKL_DATA_DIR to the folder that holds mnist/")
+    folder = Path(os.environ.get("SLKL_DATA_DIR") or beside)
+    if not (folder / "mnist").is_dir():
+        pytest.skip("the real data sets are not here: set SLKL_DATA_DIR to the folder that holds mnist/")
+    os.environ["SLKL_DATA_DIR"] = str(folder)  # where commands look for them
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 from sklearn.datasets import load_digits
 
-from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import train as training
 from pipeline.runtime import run_folder
 
@@ -204,9 +203,3 @@ def model_bytes(run: Path) -> dict[str, bytes]:
     files = files_of(run / "model")
     assert {"model.json", "arrays.npz"} <= set(files), f"no model in {run}"
     return files
-
-
-def held_out_of(inputs: np.ndarray, seed: int = 0, fraction: float = 0.1) -> np.ndarray:
-    """Return which training rows with such inputs a run, or an estimator, holds out, (n,) bool."""
-    keys = row_keys(inputs)
-    return draw_held_out(seed, held_out_limit(seed, fraction, [keys]), keys)

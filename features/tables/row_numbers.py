@@ -63,12 +63,12 @@ class RowOrder:
             values = np.concatenate(files)
             if not len(values):
                 continue
-            back, is_count = _steps_back(files, len(names)), _is_shuffled_count(values)
-            if COUNTERS.fullmatch(name) and (is_count or _counts(files)):
+            back, is_count = _steps_back(files, len(names)), _is_count(values)
+            if is_count and COUNTERS.fullmatch(name):
                 counting.append(k)
             elif back is not None and _share_different(files) >= LEAST_DIFFERENT:
                 numbering.append(k)
-            elif back == 0 or is_count or (_follows(files) and _share_different(files) >= LEAST_UNLIKE):
+            elif back == 0 or _follows(files, is_count=is_count):
                 following.append(k)
         found = sorted(counting + numbering)
         left_out = found if len(found) < len(names) else counting if len(counting) < len(names) else []
@@ -102,13 +102,6 @@ def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
     return (told,) if found else ()
 
 
-def _counts(files: Sequence[NDArray[np.float64]]) -> bool:
-    """Return whether values count from 0 or 1, in each file or through all."""
-    values = np.concatenate(files)
-    steps = (np.diff(file) == 1 for file in files)
-    return len(values) > 0 and values[0] in (0, 1) and all(step.all() for step in steps)
-
-
 def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
     """Return how many values rise above the one before, and how many fall below it."""
     return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
@@ -130,25 +123,23 @@ def _steps_back(files: Sequence[NDArray[np.float64]], n_columns: int) -> int | N
     return int(back.sum()) if math.log(2 * n_columns) + log_chance < math.log(CHANCE) else None
 
 
-def _is_shuffled_count(values: NDArray[np.float64]) -> bool:
+def _is_count(values: NDArray[np.float64]) -> bool:
     """Return whether values are the whole numbers from 0 or 1 on, each once, in any order."""
-    first, n = values.min(), len(values)
-    if n < LEAST_CORRELATED or first not in (0, 1) or values.max() != first + n - 1:
-        return False
-    return np.array_equal(np.sort(values), np.arange(first, first + n))
+    first, last = values.min(), values.min() + len(values) - 1
+    return first in (0, 1) and values.max() == last and np.array_equal(np.sort(values), np.arange(first, last + 1))
 
 
 def _share_different(files: Sequence[NDArray[np.float64]]) -> float:
     return sum(len(np.unique(values)) for values in files) / sum(map(len, files))
 
 
-def _follows(files: Sequence[NDArray[np.float64]]) -> bool:
-    """Return whether most steps go in one direction, or the ranks of some rows of the largest file are as the rows."""
-    steps = np.sum([_signs(values) for values in files], axis=0)
-    if max(map(len, files)) < LEAST_CORRELATED:
-        return False
-    largest = max(files, key=len)
+def _follows(files: Sequence[NDArray[np.float64]], *, is_count: bool) -> bool:
+    """Return whether values are a count, many go in one direction, or ranks in the largest file go with the rows."""
+    steps, largest = np.sum([_signs(values) for values in files], axis=0), max(files, key=len)
+    if len(largest) < LEAST_CORRELATED or is_count:
+        return is_count and len(largest) >= LEAST_CORRELATED
     some = largest[np.linspace(0, len(largest) - 1, min(len(largest), MOST_CORRELATED)).astype(np.int64)]
     ranks = np.unique(some, return_inverse=True)[1]
     correlation = np.corrcoef(ranks, np.arange(len(some)))[0, 1] if ranks.any() else 0.0
-    return bool(steps.max() >= LEAST_CORRELATION * max(steps.sum(), 1) or abs(correlation) >= LEAST_CORRELATION)
+    is_along = steps.max() >= LEAST_CORRELATION * max(steps.sum(), 1) or abs(correlation) >= LEAST_CORRELATION
+    return bool(is_along) and _share_different(files) >= LEAST_UNLIKE

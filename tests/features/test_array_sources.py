@@ -253,17 +253,17 @@ OF_VALUES = {  # of each form of `IMAGE_ARRAYS`: the same images, and the bytes 
 }
 
 
-@pytest.mark.parametrize("form", IMAGE_ARRAYS)
-def test_images_of_each_form_are_the_same_bytes_in_any_dtype(form):
-    given, truth = OF_VALUES[form.values]
+@pytest.mark.parametrize(("values", "dtypes", "white", "becomes"), IMAGE_ARRAYS)
+def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, white, becomes):
+    given, truth = OF_VALUES[values]
     of_form = {"bool": [bool], "whole numbers": [np.uint16, np.int64, np.uint32], "floats": [np.float32, np.float64]}
     keys = set()
-    for dtype in (one for name in form.dtypes.split(", ") for one in of_form[name]):
+    for dtype in (one for name in dtypes.split(", ") for one in of_form[name]):
         source = open_source(ZARR, {"X": given.astype(dtype), "y": Y})
         images = np.concatenate([source.read("train", 0, 30)[0], source.read("test", 0, 10)[0]])
         rows = np.concatenate([source.file_rows["train"], source.file_rows["test"]])
         np.testing.assert_array_equal(images, truth[rows])
-        assert f"{source.image_scale:g}" in form.white.split(", ")
+        assert f"{source.image_scale:g}" in white.split(", ")
         assert source.image_scale == 255 or f"{source.image_scale:g} is white, and becomes 255" in source.notes[0]
         keys.add(source.row_keys(0, 30).tobytes())
     assert len(keys) == 1

@@ -191,28 +191,17 @@ def test_sphog_of_any_size_equals_the_twin(height, width, seed):
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
 
 
-def ink_of(image: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the distance of each pixel from the ground, and the ground."""
-    border = np.ones(image.shape, bool)
-    border[1:-1, 1:-1] = False
-    ground = float(np.median(image[border].astype(np.float64)))
-    return np.abs(image - ground), ground
-
-
-def covariance_of(image: np.ndarray) -> np.ndarray:
-    """Return the covariance (2, 2) of row and column over the ink of an image."""
-    places = np.indices(image.shape).reshape(2, -1)
-    return np.cov(places, aweights=ink_of(image)[0].ravel(), bias=True)
-
-
 def upright_twin(image: np.ndarray, strength: float) -> np.ndarray:
-    image = image.astype(np.float64)
-    ink, ground = ink_of(image)
+    image, border = image.astype(np.float64), np.ones(image.shape, bool)
+    border[1:-1, 1:-1] = False
+    ground = float(np.median(image[border]))
+    ink = np.abs(image - ground)  # the distance of each pixel from the ground
     if not ink.any() or np.count_nonzero(ink.any(axis=1)) == 1:
         return image
-    covariance = covariance_of(image)
+    places = np.indices(image.shape)
+    covariance = np.cov(places.reshape(2, -1), aweights=ink.ravel(), bias=True)
     shear = strength * covariance[0, 1] / covariance[0, 0]
-    centre_row = np.average(np.indices(image.shape)[0], weights=ink)
+    centre_row = np.average(places[0], weights=ink)
     matrix, offset = [[1, 0], [shear, 1]], [0, -shear * centre_row]
     return affine_transform(image, matrix, offset, order=1, mode="grid-constant", cval=ground)
 

@@ -19,8 +19,6 @@ from features.published import PUBLISHED
 from features.source import SourceSpec
 from sources import everything, idx_bytes, publish, write_idx_folder
 
-NAMES = tuple(IDX_FILES)
-
 
 def write_folder(folder, n_train=30, labels=(3, 7, 200), compressed=True):
     rng = np.random.default_rng(1)
@@ -31,22 +29,15 @@ def write_folder(folder, n_train=30, labels=(3, 7, 200), compressed=True):
     return parts
 
 
-@pytest.fixture
-def small_mnist(tmp_path, monkeypatch):
-    """A folder `mnist` of small files whose digests are taken for the published ones."""
+@pytest.mark.parametrize("name", IDX_FILES)
+def test_wrong_hash_is_refused_even_after_a_good_opening(tmp_path, monkeypatch, name):
     write_folder(tmp_path / "mnist")
     publish(monkeypatch, tmp_path / "mnist")
-    monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_wrong_hash_is_refused_even_after_a_good_opening(small_mnist, name):
-    spec = SourceSpec("mnist", data_dir=str(small_mnist))
+    spec = SourceSpec("mnist", data_dir=str(tmp_path))
     source = open_source(spec)
     assert (source.name, source.n_train, source.standardise) == ("mnist", 30, False)
-    assert str(small_mnist) not in json.dumps(source.identity)
-    path = small_mnist / "mnist" / f"{name}.gz"
+    assert str(tmp_path) not in json.dumps(source.identity)
+    path = tmp_path / "mnist" / f"{name}.gz"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)

@@ -138,20 +138,16 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
         assert name in str(caught.value)
 
 
-def whole(source, part):
-    return source.read(part, 0, source.n_train if part == "train" else source.n_test)
-
-
 @pytest.mark.ci
 def test_real_usps(data_dir):
     source = open_source(SourceSpec("usps", data_dir=str(data_dir)))
     assert (source.n_train, source.n_test, source.input_shape) == (7291, 2007, (16, 16))
     assert (source.task, source.classes, source.standardise) == ("multiclass", tuple(range(10)), False)
-    inputs, targets = whole(source, "train")
+    inputs, targets = everything(source)
     assert inputs.dtype == np.float32
     assert (inputs.min(), inputs.max()) == (-1.0, 1.0)
-    assert np.bincount(targets).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
-    assert np.bincount(whole(source, "test")[1]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
+    assert np.bincount(targets[:7291]).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    assert np.bincount(targets[7291:]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
     table = np.loadtxt(data_dir / "usps" / "zip.train.gz", max_rows=3)
     assert np.array_equal(inputs[:3].reshape(3, 256), table[:, 1:].astype(np.float32))
 
@@ -182,14 +178,14 @@ def test_sinc_is_what_it_says_by_seed_noise_and_size():
     source = open_source(SourceSpec("sinc"))
     assert (source.n_train, source.n_test, source.input_shape) == (1000, 1000, (2,))
     assert (source.task, source.standardise) == ("regression", False)
-    for part, noise in (("train", 0.1), ("test", 0.0)):
-        inputs, targets = whole(source, part)
-        assert np.abs(inputs).max() <= 5
-        radius = np.linalg.norm(inputs, axis=1)
-        assert np.var(targets - np.sin(radius) / radius) == pytest.approx(noise, rel=0.1, abs=1e-20)
-    inputs, _ = whole(open_source(SourceSpec("sinc", n_train=400_000)), "train")
+    inputs, targets = everything(source)
+    assert np.abs(inputs).max() <= 5
+    radius = np.linalg.norm(inputs, axis=1)
+    noise = (targets - np.sin(radius) / radius).reshape(2, 1000)
+    assert noise.var(axis=1) == pytest.approx([0.1, 0.0], rel=0.1, abs=1e-20)
+    inputs, _ = everything(open_source(SourceSpec("sinc", n_train=400_000)))
     signal = np.sinc(np.linalg.norm(inputs, axis=1) / np.pi)
     assert np.mean(signal**2) == pytest.approx(0.0954, abs=5e-4)  # the other reading of 10 dB is a tenth of this
-    one, same, other = (np.column_stack(whole(open_source(SourceSpec("sinc", seed=s)), "train")) for s in (0, 0, 1))
+    one, same, other = (np.column_stack(everything(open_source(SourceSpec("sinc", seed=s)))) for s in (0, 0, 1))
     assert np.array_equal(one, same)
     assert not np.array_equal(one[:, :2], other[:, :2])

@@ -49,9 +49,6 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-CryptoType=crypto/munge
 AuthInfo=socket={folder}/munge/socket
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
@@ -61,14 +58,10 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=1,sched_interval=2,defer_batch
 ReturnToService=2
-KillWait=30
-MpiDefault=none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=2000 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
@@ -83,12 +76,13 @@ class Slurm:
         self.folder = folder
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         host = socket.gethostname().split(".")[0]
-        text = CONFIGURATION.format(host=host, ports=_free_ports(2), folder=folder)
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            ports = one.getsockname()[1], other.getsockname()[1]
+        text = CONFIGURATION.format(host=host, ports=ports, folder=folder)
         (folder / "slurm.conf").write_text(text, encoding="utf-8")
         (folder / "cgroup.conf").write_text(CGROUPS, encoding="utf-8")
 
     def run(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
-        """Return what a SLURM command printed."""
         environment = {**self.environment, **variables}
         done = subprocess.run(
             command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -97,7 +91,6 @@ class Slurm:
         return done.stdout
 
     def fields(self, job: str) -> dict[str, str]:
-        """Return what the controller knows of a job."""
         words = self.run("scontrol", "--oneliner", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -113,7 +106,6 @@ class Slurm:
         return found
 
     def daemon_logs(self) -> str:
-        """Return the last lines of both daemons' logs."""
         logs = [self.folder / f"{name}.log" for name in ("slurmctld", "slurmd")]
         return "\n".join("\n".join(log.read_text().splitlines()[-20:]) for log in logs if log.exists())
 
@@ -130,12 +122,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     cluster = Slurm(folder)
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(mode=0o700)
-    daemons: list[subprocess.Popen[bytes]] = []
+    munge = folder / "munge"
+    (munge / "key").write_bytes(secrets.token_bytes(128))
+    (munge / "key").chmod(0o400)
+    names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
+    options = [f"--{option}={munge / name}" for option, name in names.items()]
     with ExitStack() as stack:
-        _start_munge(cluster, stack)
-        for name in ("slurmctld", "slurmd"):
-            command = [_program(name), "-D", "-f", str(folder / "slurm.conf")]
-            daemons.append(stack.enter_context(_daemon(command, cluster)))
+        stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
+        wait_until((munge / "socket").exists, 20, (munge / "log").read_text)
+        commands = ([_program(name), "-D", "-f", str(folder / "slurm.conf")] for name in ("slurmctld", "slurmd"))
+        daemons = [stack.enter_context(_daemon(command, cluster)) for command in commands]
         _wait_until_idle(cluster, daemons)
         stack.callback(_end_all_jobs, cluster)
         yield cluster
@@ -143,24 +139,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 def _program(name: str) -> str:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or ""
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-def _start_munge(cluster: Slurm, stack: ExitStack) -> None:
-    folder = cluster.folder / "munge"
-    (folder / "key").write_bytes(secrets.token_bytes(128))
-    (folder / "key").chmod(0o400)
-    names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
-    options = [f"--{option}={folder / name}" for option, name in names.items()]
-    stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
-    wait_until((folder / "socket").exists, 20, (folder / "log").read_text)
 
 
 @contextmanager

@@ -44,7 +44,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def published_digits(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let some digits stand for the published data sets."""
     for name in ("mnist", "usps"):
         publish(monkeypatch, digits / name)
     monkeypatch.setenv("SLKL_DATA_DIR", str(digits))

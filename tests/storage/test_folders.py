@@ -6,6 +6,8 @@ import os
 import pickle
 import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import without_rights
 from features import input_files as users
 from features.errors import DataError
 from storage import files as disk
@@ -216,22 +217,34 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
 ONE = ["decision"], 1, np.dtype("int64")
 
 
-def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path):
-    with without_rights(tmp_path) as closed:
-        for action, wanted in (
-            (lambda: write_file(closed / "a", b"1"), "a: cannot write 1 bytes"),
-            (lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}), "b.npz: cannot write 16 bytes"),
-            (lambda: new_folder(closed / "c").__enter__(), "c: cannot write"),
-            (lambda: create_arrays(closed / "d.zarr", [], {}), "d.zarr: cannot write"),
-            (lambda: remove_folder(closed / tmp_path.name), f"{tmp_path.name}: cannot write"),
-            (lambda: hold_lock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
-            (lambda: disk.make_folder(closed / "f"), "f: cannot write"),
-            (lambda: writing(closed / "g.csv", *ONE).__enter__(), "g.csv: cannot write"),
-            (lambda: writing(closed / "g.parquet", *ONE).__enter__(), "g.parquet: cannot write"),
-        ):
-            with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:
-                action()
-            assert caught.value.exit_code == 73
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder of root's that this process may not write to meanwhile; pytest's own are closed to other users."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become a user without rights")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        Path(name, "inside").mkdir()
+        os.seteuid(65534)
+        yield Path(name)
+        os.seteuid(0)
+
+
+def test_a_closed_folder_is_73_for_an_ordinary_user(closed):
+    for action, wanted in (
+        (lambda: write_file(closed / "a", b"1"), "a: cannot write 1 bytes"),
+        (lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}), "b.npz: cannot write 16 bytes"),
+        (lambda: new_folder(closed / "c").__enter__(), "c: cannot write"),
+        (lambda: create_arrays(closed / "d.zarr", [], {}), "d.zarr: cannot write"),
+        (lambda: remove_folder(closed / "inside"), "inside: cannot write"),
+        (lambda: hold_lock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
+        (lambda: disk.make_folder(closed / "f"), "f: cannot write"),
+        (lambda: writing(closed / "g.csv", *ONE).__enter__(), "g.csv: cannot write"),
+        (lambda: writing(closed / "g.parquet", *ONE).__enter__(), "g.parquet: cannot write"),
+    ):
+        with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:
+            action()
+        assert caught.value.exit_code == 73
 
 
 DOORS: dict[str, Any] = {

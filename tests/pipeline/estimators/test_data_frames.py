@@ -86,37 +86,21 @@ def test_words_dates_and_gaps_are_refused(kind, column, message):
         machine.fit(KINDS[kind](NUMBERS), Y).predict(frame)
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"zip": np.array([1.5, pandas.NA] * 150, object)}, "^X contains <NA>; write np.nan"),
-        ({"zip": np.array([2**60, 2**60 + 1] * 150, object)}, "^X holds whole numbers, .* float64 does not tell"),
-        ({"zip": np.array([1j, 2] * 150, object)}, "^X holds objects of type complex"),
-    ],
-)
-def test_objects_that_are_no_numbers_are_refused(columns, message):
-    with pytest.raises(ValueError, match=message):
-        SLKLRegressor(50, **PLAIN).fit(NUMBERS.assign(**columns), Y)
-
-
-def test_lazy_and_sparse_frames_are_refused():
-    for frame, message in (
-        (polars.from_pandas(NUMBERS).lazy(), r"^X is a lazy frame; give X\.collect\(\)"),
-        (NUMBERS.astype(pandas.SparseDtype(float)), r"^X: column zip is sparse; give X\.sparse\.to_dense\(\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SLKLRegressor(50, **PLAIN).fit(frame, Y)
-
-
-def test_columns_of_one_name_are_refused_and_objects_of_one_kind_are_labels():
-    with pytest.raises(ValueError, match=r"^X has several columns of one name; rename them: a, b, a"):
-        SLKLRegressor(50, **PLAIN).fit(NUMBERS.set_axis(["a", "b", "a"], axis=1), Y)
+def test_objects_of_one_kind_are_labels():
     for labels in (np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 3):
         fits = [SLKLClassifier(50, **PLAIN).fit(X, given) for given in (labels, labels.astype(object))]
         np.testing.assert_array_equal(fits[0].predict(X), fits[1].predict(X))
         assert fits[1].classes_.dtype == labels.dtype
 
 
+COLUMNS: list[tuple[Any, str]] = [
+    (NUMBERS.assign(zip=np.array([1.5, pandas.NA] * 150, object)), "^X contains <NA>; write np.nan"),
+    (NUMBERS.assign(zip=np.array([2**60, 2**60 + 1] * 150, object)), "^X holds whole numbers, .* does not tell them"),
+    (NUMBERS.assign(zip=np.array([1j, 2] * 150, object)), "^X holds objects of type complex"),
+    (polars.from_pandas(NUMBERS).lazy(), r"^X is a lazy frame; give X\.collect\(\)"),
+    (NUMBERS.astype(pandas.SparseDtype(float)), r"^X: column zip is sparse; give X\.sparse\.to_dense\(\)"),
+    (NUMBERS.set_axis(["a", "b", "a"], axis=1), "^X has several columns of one name; rename them: a, b, a"),
+]
 LABELS: list[tuple[Any, str]] = [
     (np.array(["True", "TRUE", "False"] * 100), "^y: 'TRUE' and 'True' are one label in two spellings"),
     (np.array(["a", "a ", "b"] * 100), "^y: 'a' and 'a ' are one label"),
@@ -126,13 +110,15 @@ LABELS: list[tuple[Any, str]] = [
     (pandas.array([True, None, False] * 100, dtype="boolean"), "^y: row 1 has no label"),
     (pandas.date_range("2020-01-01", periods=ROWS), "^y holds times"),
     ([[1], [0, 2]] * 150, "^y holds lists of several lengths"),
+    (np.array(["a", "b\x1b", "c"] * 100), r"control characters \('b\\x1b'\)"),
 ]
 
 
-@pytest.mark.parametrize(("labels", "message"), LABELS)
-def test_labels_of_no_one_kind_are_refused(labels, message):
+@pytest.mark.parametrize(("given", "message"), COLUMNS + LABELS)
+def test_columns_and_labels_of_no_one_kind_are_refused(given, message):
+    rows, labels = (given, Y > 1) if message.startswith("^X") else (NUMBERS, given)
     with pytest.raises(ValueError, match=message):
-        SLKLClassifier(50, **PLAIN).fit(NUMBERS, labels)
+        SLKLClassifier(50, **PLAIN).fit(rows, labels)
 
 
 def test_tables_of_arrow_are_refused():

@@ -34,12 +34,6 @@ def table_of(kind: str, tables: Path) -> tuple[np.ndarray, np.ndarray]:
     }[kind]
 
 
-def line_of(asked: dict[str, Any]) -> list[str]:
-    """Return the flags of the command that parameters of an estimator, and the size of a working set, stand for."""
-    keys = PARAMETERS | {"working_set": "centers.working_set"}
-    return [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
-
-
 PRECISE = {"tol": 1e-10, "sigma2": 3.0}
 ROUNDS = {**PRECISE, "n_centers": "all", "penalty": 2.0}
 DEFORMED = {"copies": 3, "deform": "rotation:20,flip"}
@@ -83,20 +77,18 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
     X, n, draw = X if X.ndim > 2 else X.astype(np.float32), len(X), np.random.default_rng(3)
     row_weights = draw.exponential(size=n) * (draw.random(n) < 0.8) if "weighted" in case else None
-    asked = (
-        {"standardise": False, "fit_intercept": True}
-        | ({} if "budget" in asked or "defaults" in case else {"n_centers": 90})
-        | asked
-    )
+    usual = {} if "budget" in asked or "defaults" in case else {"n_centers": 90}
+    asked = {"standardise": False, "fit_intercept": True} | usual | asked
     of_rows = {} if row_weights is None else {"w_train": row_weights}
     np.savez(tmp_path / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
-    line = ["--seed", "5", *line_of(asked), *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
+    keys = PARAMETERS | {"working_set": "centers.working_set"}
+    settings = [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
+    line = ["--seed", "5", *settings, *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
     report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")
     model = load_model(tmp_path / "run" / "model")
     given = {name: value for name, value in asked.items() if name != "working_set"}
-    machine = (SLKLClassifier if kind in PICTURES + CLASSES else SLKLRegressor)(**given, random_state=5).fit(
-        X, y, row_weights
-    )
+    estimator = SLKLClassifier if kind in PICTURES + CLASSES else SLKLRegressor
+    machine = estimator(**given, random_state=5).fit(X, y, row_weights)
     ours = machine.to_model()
     assert machine.penalty_ == report["penalty"]
     assert case != "budget" or 40 < model.n_centers < n, "they grow, and not to all that are paid for"

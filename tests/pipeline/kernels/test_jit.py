@@ -37,28 +37,22 @@ def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path):
     assert told(LOOPS, HOME=str(tmp_path), XDG_CACHE_HOME="").stdout == f"{tmp_path / '.cache' / 'slkl' / 'numba'}\n"
 
 
+# How the folder is made, and words of the warning.
 SPOILT = {
-    "open to others": "chmod 700",
-    "of another owner": "belongs to user",
-    "a link": "is a link",
-    "a file": "File exists",
-    "named, a file": "File exists",
-    "named, closed": "/proc/closed",
+    "open to others": ("mkdir -m 770", "chmod 700"),
+    "of another owner": ("mkdir -m 700", "belongs to user"),
+    "a link": ("ln -s .", "is a link"),
+    "a file": ("touch", "File exists"),
+    "named, a file": ("touch", "File exists"),
+    "named, closed": ("mkdir", "/proc/closed"),
 }
 
 
 @pytest.mark.parametrize("spoilt", SPOILT)
 def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(tmp_path, spoilt, monkeypatch, caplog):
-    folder = tmp_path / "slkl" / "numba"
+    folder, (made, words) = tmp_path / "slkl" / "numba", SPOILT[spoilt]
     folder.parent.mkdir()
-    if spoilt.endswith("a file"):
-        folder.touch()
-    elif spoilt == "a link":
-        folder.symlink_to(tmp_path)
-    else:
-        folder.mkdir(0o700)
-    if spoilt == "open to others":
-        folder.chmod(0o770)
+    subprocess.run([*made.split(), folder], check=True)
     if spoilt == "of another owner":
         monkeypatch.setattr(os, "geteuid", lambda: 65534)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -72,7 +66,7 @@ def test_a_folder_that_is_not_private_or_takes_nothing_is_done_without(tmp_path,
     (warning,) = caplog.messages
     assert warning.startswith("warning: compiled code is not kept beyond this process")
     assert "set NUMBA_CACHE_DIR" in warning
-    assert SPOILT[spoilt] in warning
+    assert words in warning
     monkeypatch.setenv("NUMBA_CACHE_DIR", named.get(spoilt, ""))
     monkeypatch.setattr(tempfile, "tempdir", "/proc/closed")
     pipeline.keep_compiled_code()

@@ -8,6 +8,7 @@ import pandas
 import pytest
 from PIL import Image
 
+from commands import predicted
 from features.open_source import open_source
 from features.source import PARTS, SourceSpec
 from pipeline import evaluate, predict, report
@@ -65,15 +66,13 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, fin
 
 
 def test_pictures_of_other_sizes_are_resized_as_in_training(folder, tmp_path):
-    """Also by `train` in Python, whose test part is another folder."""
     for k, file in enumerate(sorted(folder.glob("train/[01]/*.png"))):
         place = tmp_path / ("even" if k % 2 else "odd") / file.parent.name / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.open(file).resize((20 + k % 5, 24)).save(place)
     places = {"run_dir": tmp_path / "run", "features_dir": tmp_path / "features"}
     done = run_of(tmp_path / "odd", test=tmp_path / "even", centers=3, quiet=True, **places)
-    assert predict.main([str(done.folder), str(tmp_path / "even"), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
-    out = pandas.read_csv(tmp_path / "out.csv")
+    out = predicted(done.folder, tmp_path / "even", tmp_path)
     assert ((out["decision"] >= 0) != out["file"].str.startswith("1")).sum() == done.report["n_errors"]
 
 

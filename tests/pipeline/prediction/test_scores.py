@@ -5,24 +5,10 @@ from functools import reduce
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from sklearn.metrics import (
-    brier_score_loss,
-    confusion_matrix,
-    log_loss,
-    mean_absolute_error,
-    mean_squared_error,
-    precision_recall_fscore_support,
-    r2_score,
-)
+from sklearn import metrics
 
-from pipeline.prediction.scores import (
-    Calibration,
-    add_sums,
-    error_numbers,
-    probabilities,
-    score_numbers,
-    score_sums,
-)
+from pipeline.prediction import scores
+from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.reporting.result_table import class_lines
 
 
@@ -41,8 +27,8 @@ def scored(f, truth, labels, calibration=None, weights=None, ends=(0, 40)):
     """The numbers of rows that come in two blocks."""
     parts = [slice(*ends), slice(ends[1], len(f))]
     of = [(f[rows], truth[rows], None if weights is None else weights[rows]) for rows in parts]
-    sums = (score_sums(f, y, len(labels), calibration, s) for f, y, s in of)
-    return score_numbers(reduce(add_sums, sums), labels)
+    sums = (scores.score_sums(f, y, len(labels), calibration, s) for f, y, s in of)
+    return scores.score_numbers(reduce(scores.add_sums, sums), labels)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -52,8 +38,8 @@ def test_scores_of_probabilities_add_up(n_classes):
     f = 0.5 * rng.normal(size=(400, n_classes if n_classes > 2 else 1))
     found = scored(f, truth, tuple("abcd")[:n_classes], Calibration(0.3))["probabilities"]
     p = probabilities(f, Calibration(0.3))
-    assert found["log_loss"] == pytest.approx(log_loss(truth, p), rel=1e-12)
-    assert found["brier_score"] == pytest.approx(brier_score_loss(truth, p, labels=range(n_classes)), rel=1e-12)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, p), rel=1e-12)
+    assert found["brier_score"] == pytest.approx(metrics.brier_score_loss(truth, p, labels=range(n_classes)), rel=1e-12)
     confidence, right = p.max(axis=1), p.argmax(axis=1) == truth
     error = 0.0
     for low in np.arange(15) / 15:
@@ -78,16 +64,15 @@ def test_a_probability_of_zero_has_a_finite_loss_however_large_the_values():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_blocks_of_classes_add_up_to_what_scikit_learn_says(weighted):
-    """The last class but one is never predicted, the last one has no rows."""
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 4, 90), rng.integers(0, 3, 90)
     s = rng.exponential(size=90) if weighted else None
     found = scored(np.eye(5)[predicted], truth, tuple("abcde"), weights=s)
-    assert found["confusion"] == confusion_matrix(truth, predicted, labels=range(5)).tolist()
+    assert found["confusion"] == metrics.confusion_matrix(truth, predicted, labels=range(5)).tolist()
     assert found["n_errors"] == np.count_nonzero(truth != predicted)
     assert found["error_rate"] == pytest.approx(np.average(truth != predicted, weights=s), rel=1e-12)
     assert found["r2"] is None
-    precision, recall, _, _ = precision_recall_fscore_support(
+    precision, recall, _, _ = metrics.precision_recall_fscore_support(
         truth, predicted, labels=range(5), sample_weight=s, zero_division=np.nan
     )
     for name, expected in (("recall", recall), ("precision", precision)):
@@ -109,8 +94,9 @@ def test_blocks_of_values_add_up(weighted):
     predicted = truth + 0.3 * rng.normal(size=70)
     s = rng.exponential(size=70) if weighted else None
     whole = scored(predicted[:, None], truth, (), weights=s, ends=(0, 9))
-    assert whole["mse"] == pytest.approx(mean_squared_error(truth, predicted, sample_weight=s), rel=1e-12)
+    assert whole["mse"] == pytest.approx(metrics.mean_squared_error(truth, predicted, sample_weight=s), rel=1e-12)
     assert whole["rmse"] == pytest.approx(np.sqrt(whole["mse"]), rel=1e-12)
-    assert whole["mae"] == pytest.approx(mean_absolute_error(truth, predicted, sample_weight=s), rel=1e-12)
-    assert whole["r2"] == pytest.approx(r2_score(truth, predicted, sample_weight=s), rel=1e-9)
-    assert error_numbers(score_sums(np.zeros((3, 1)), np.ones(3), 0))["r2"] is None, "all targets are equal"
+    assert whole["mae"] == pytest.approx(metrics.mean_absolute_error(truth, predicted, sample_weight=s), rel=1e-12)
+    assert whole["r2"] == pytest.approx(metrics.r2_score(truth, predicted, sample_weight=s), rel=1e-9)
+    equal = scores.score_sums(np.zeros((3, 1)), np.ones(3), 0)
+    assert scores.error_numbers(equal)["r2"] is None

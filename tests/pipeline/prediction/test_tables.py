@@ -1,6 +1,5 @@
 """Own tables from the commands: columns by name, words and gaps, test files, rows and models far from right."""
 
-import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 
+from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, export, predict, report
 from pipeline import train as training
@@ -20,23 +18,21 @@ from pipeline.prediction.onnx_graph import input_name
 from pipeline.prediction.predictor import load_predictor
 from runs import TrainedRuns, report_of, train_beside
 
-NAMES = ["alpha", "beta", "2019", "price"]
 N = 120
 X = np.random.default_rng(0).standard_normal((N, 3)) * [1, 10, 100] + [0, 5, -300]
-ROWS = [[*map(repr, row), repr(y)] for row, y in zip(X.tolist(), (3 * X[:, 0] + X[:, 1]).tolist(), strict=True)]
+TABLE = pandas.DataFrame(X, columns=["alpha", "beta", "2019"]).assign(price=3 * X[:, 0] + X[:, 1])
 OPTIONS = ("--penalty", "100", "--centers", "40", "--scheduler", "serial")
 
 
-def write(path: Path, rows: list[list[str]], order: list[int] | None = None, separator: str = ",") -> Path:
-    with path.open("w", newline="") as stream:
-        csv.writer(stream, delimiter=separator).writerows([[row[k] for k in order or range(len(row))] for row in rows])
+def write(path: Path, rows: pandas.DataFrame, **options: Any) -> Path:
+    rows.to_csv(path, index=False, **options)
     return path
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a header, one of whose names is a number."""
-    return write(tmp_path_factory.mktemp("table") / "prices.csv", [NAMES, *ROWS])
+    return write(tmp_path_factory.mktemp("table") / "prices.csv", TABLE)
 
 
 @pytest.fixture
@@ -50,31 +46,24 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
     return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
 
 
-def predicted(model: Path, data: Path, out: Path) -> list[list[str]]:
-    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
-    with out.open(newline="") as stream:
-        return list(csv.reader(stream))
-
-
 def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     """A column that the model does not know may be there."""
-    table = [NAMES, *ROWS]
     expected = evaluated(capsys, prices / "model", data)
     assert expected["r2"] > 0.5
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
-        assert evaluated(capsys, prices / "model", write(tmp_path / "other.csv", table, order)) == expected
-    other_target = [["alpha", "beta", "2019", "cost"], *ROWS]
-    path = write(tmp_path / "cost.csv", other_target, [3, 1, 0, 2])
+        assert evaluated(capsys, prices / "model", write(tmp_path / "other.csv", TABLE.iloc[:, order])) == expected
+    other_target = TABLE.rename(columns={"price": "cost"}).iloc[:, [3, 1, 0, 2]]
+    path = write(tmp_path / "cost.csv", other_target)
     assert evaluated(capsys, prices / "model", path, "--target", "cost") == expected
-    pyarrow.parquet.write_table(pyarrow.csv.read_csv(path), tmp_path / "cost.parquet")
-    without = write(tmp_path / "without.csv", table, [2, 0, 1])
-    told = [predicted(prices, path, tmp_path / "out.csv") for path in (data, without, tmp_path / "cost.parquet")]
-    assert told == [told[0]] * 3
-    assert len(told[0]) == N + 1
+    other_target.to_parquet(tmp_path / "cost.parquet")
+    without = write(tmp_path / "without.csv", TABLE.iloc[:, [2, 0, 1]])
+    told = [predicted(prices, path, tmp_path) for path in (data, without, tmp_path / "cost.parquet")]
+    assert [one.equals(told[0]) for one in told] == [True] * 3
+    assert len(told[0]) == N
 
 
 def test_columns_that_lack_are_refused_by_name(prices, tmp_path, capsys):
-    data = write(tmp_path / "data.csv", [["2018", "2020", "2019", "x"], *ROWS])
+    data = write(tmp_path / "data.csv", TABLE.set_axis(["2018", "2020", "2019", "x"], axis=1))
     assert predict.main([str(prices / "model"), str(data), "--out", str(tmp_path / "out.csv")]) == 65
     assert evaluate.main([str(prices / "model"), str(data)]) == 65
     told = capsys.readouterr().err.splitlines()
@@ -84,29 +73,29 @@ def test_columns_that_lack_are_refused_by_name(prices, tmp_path, capsys):
 
 
 def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_path, capsys):
-    """As those that were trained on arrays have none."""
     model = load_model(prices / "model")
     assert model.table_columns is not None
-    assert (model.table_columns.inputs, model.table_columns.target) == (tuple(NAMES[:3]), "price")
+    assert (model.table_columns.inputs, model.table_columns.target) == (("alpha", "beta", "2019"), "price")
     save_model(tmp_path / "model", replace(model, table_columns=None))
     assert "columns" not in json.loads((tmp_path / "model" / "model.json").read_text())
-    header = [["a", "b", "c", "z"]]
+    rows = TABLE.set_axis(list("abcz"), axis=1)
     expected = evaluated(capsys, prices / "model", data)["r2"]
-    for rows in (header + ROWS, ROWS):
-        assert evaluated(capsys, tmp_path / "model", write(tmp_path / "straight.csv", rows))["r2"] == expected
-    swapped = write(tmp_path / "swapped.csv", header + ROWS, [1, 0, 2, 3])
+    for header in (True, False):
+        straight = write(tmp_path / "straight.csv", rows, header=header)
+        assert evaluated(capsys, tmp_path / "model", straight)["r2"] == expected
+    swapped = write(tmp_path / "swapped.csv", rows.iloc[:, [1, 0, 2, 3]])
     assert evaluated(capsys, tmp_path / "model", swapped)["r2"] < 0.1
-    first = write(tmp_path / "first.csv", [["target", "b", "c", "z"], *ROWS], [3, 0, 1, 2])
+    first = write(tmp_path / "first.csv", rows.rename(columns={"a": "target"})[["z", "target", "b", "c"]])
     assert evaluated(capsys, tmp_path / "model", first, "--target", "z")["r2"] == expected
-    narrow = write(tmp_path / "narrow.csv", header + ROWS, [0, 1])
+    narrow = write(tmp_path / "narrow.csv", rows[["a", "b"]])
     assert evaluate.main([str(tmp_path / "model"), str(narrow)]) == 65
     assert "has 2 columns, wanted the model's 3 inputs and a target" in capsys.readouterr().err
 
 
 def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     """No row is lost, and the target is found again where it was in training."""
-    rows = [[row[k] for k in (3, 0, 1, 2)] for row in ROWS]
-    data = write(tmp_path / "data.csv", rows)
+    rows = TABLE.iloc[:, [3, 0, 1, 2]].set_axis(["f0", "f1", "f2", "f3"], axis=1)
+    data = write(tmp_path / "data.csv", rows, header=False)
     no_header = ("--set", "data.header=false", "--target", "0")
     assert training.main([str(data), "--run-dir", str(tmp_path / "refused")]) == 65
     told = capsys.readouterr().err
@@ -119,9 +108,7 @@ def test_a_table_without_a_header_is_read_so_again(tmp_path, capsys):
     expected = evaluated(capsys, run / "model", data)
     assert expected["r2"] > 0.5
     assert expected["n_rows"] == N
-    pyarrow.parquet.write_table(
-        pyarrow.table({f"f{k}": [float(row[k]) for row in rows] for k in (2, 0, 1, 3)}), tmp_path / "data.parquet"
-    )
+    rows[["f2", "f0", "f1", "f3"]].to_parquet(tmp_path / "data.parquet")
     found = evaluated(capsys, run / "model", tmp_path / "data.parquet")
     assert (found["r2"], found["n_rows"]) == (expected["r2"], N)
     assert training.main([str(tmp_path / "data.parquet"), *no_header, "--dry-run"]) == 2  # parquet always has one
@@ -133,7 +120,7 @@ def test_rows_far_from_every_center_are_told_of(data, prices, tmp_path, capsys, 
     """Other units: almost every row is far, and gets nothing but the intercept."""
     run = load_model(prices / "model")
     save_model(tmp_path / "model", replace(run, intercept=np.array([intercept])))
-    far = write(tmp_path / "far.csv", [NAMES, *([f"{row[0]}e3", *row[1:]] for row in ROWS[:100]), *ROWS[100:]])
+    far = write(tmp_path / "far.csv", TABLE.assign(alpha=X[:, 0] * np.where(np.arange(N) < 100, 1e3, 1.0)))
     found = {}
     for name, rows in (("near", data), ("far", far)):
         found[name] = evaluated(capsys, tmp_path / "model", rows)
@@ -149,7 +136,7 @@ def test_rows_far_from_every_center_are_told_of(data, prices, tmp_path, capsys, 
     (line,) = found["far"]["warnings"]
     assert f"{n_far} of {N} rows are far from every center" in line
     assert ("the intercept" in line) == (intercept != 0)
-    decision = np.array([float(row.split(",")[2]) for row in (tmp_path / "far-out.csv").read_text().splitlines()[1:]])
+    decision = pandas.read_csv(tmp_path / "far-out.csv")["decision"]
     assert np.count_nonzero(np.abs(decision - intercept) < 0.1) >= n_far
 
 
@@ -175,8 +162,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     """Targets that the inputs say nothing about, fitted exactly; two classes in three are one."""
     rng = np.random.default_rng(3)
     kinds = np.where(rng.random(N) < 0.8, 0, rng.integers(1, 3, N))
-    rows = [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)]
-    data = write(tmp_path / "noise.csv", [NAMES, *rows])
+    data = write(tmp_path / "noise.csv", TABLE.assign(price=kinds))
     options = ("--sigma2", "0.05", "--centers", "all", "--penalty", "1e-6", "--set", f"data.task={task}")
     run = train_beside(tmp_path, "noise", data, *options, "--scheduler", "serial")
     found = report_of(run)
@@ -192,28 +178,22 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     assert evaluated(capsys, run)["error_rate"] == found["error_rate"]
 
 
-FIELDS = ["id", "color", "age", "size", "ok"]
+CELLS = ["color", "age", "size"]
 DRAW = np.random.default_rng(5)
+PEOPLE = pandas.DataFrame({"id": np.arange(500), "color": DRAW.choice(["red", "green", "blue, dark"], 500)})
+PEOPLE["age"], PEOPLE["size"] = DRAW.normal(40, 10, 500).round(2), DRAW.choice(list("SML"), 500)
+PEOPLE["ok"] = np.where((PEOPLE["color"] == "red") != (PEOPLE["age"] > 40), "yes", "no")
+PEOPLE.loc[DRAW.random(500) < 0.1, "age"] = np.nan
 ENCODED = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--set", "data.drop=id")
 SERIAL = ("--centers", "100", "--penalty", "1", "--scheduler", "serial")
-
-
-def example(k: int) -> list[str]:
-    color, age = str(DRAW.choice(["red", "green", "blue, dark"])), DRAW.normal(40, 10)
-    ok = "yes" if (color == "red") != (age > 40) else "no"
-    gap = DRAW.random() < 0.1
-    return [str(k), color, "" if gap else f"{age:.2f}", str(DRAW.choice(list("SML"))), ok]
-
-
-PEOPLE = [example(k) for k in range(500)]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 400 training rows, and 100 test rows whose columns are in another order, between semicolons."""
     folder = tmp_path_factory.mktemp("encoded")
-    write(folder / "train.csv", [FIELDS, *PEOPLE[:400]])
-    write(folder / "test.csv", [FIELDS, *PEOPLE[400:]], [4, 3, 2, 1, 0], ";")
+    write(folder / "train.csv", PEOPLE[:400])
+    write(folder / "test.csv", PEOPLE.iloc[400:, ::-1], sep=";")
     return folder
 
 
@@ -226,20 +206,20 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
     found = report_of(run)
     assert (found["n_train"], found["n_test"]) == (400, 100)
     assert found["error_rate"] < 0.15
-    fewer = write(tmp_path / "t.csv", [FIELDS, *PEOPLE[400:]], [3, 2, 4, 1])
+    fewer = write(tmp_path / "t.csv", PEOPLE[400:][["size", "age", "ok", "color"]])
     for data in ([], [place / "test.csv"], [fewer]):
         assert evaluated(capsys, run, *data)["error_rate"] == found["error_rate"]
-    told = [predicted(run, path, tmp_path / "out.csv") for path in (place / "test.csv", fewer)]
-    assert told[0] == told[1]
+    told = [predicted(run, path, tmp_path) for path in (place / "test.csv", fewer)]
+    assert told[0].equals(told[1])
     assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
 
 
 def test_what_no_training_row_had(run, tmp_path, capsys):
     rows = [["1", "purple", "30", "S", "yes"], ["2", "red", "?", "XL", "no"], ["3", "", "NaN", "L", "no"]]
-    table = predicted(run, write(tmp_path / "new.csv", [FIELDS, *rows]), tmp_path / "out.csv")
-    assert len(table) == 4
+    new = write(tmp_path / "new.csv", pandas.DataFrame(rows, columns=[*PEOPLE]))
+    table = predicted(run, new, tmp_path)
     assert "categories" not in capsys.readouterr().out
-    told = evaluated(capsys, run, tmp_path / "new.csv")["warnings"]
+    told = evaluated(capsys, run, new)["warnings"]
     assert "cells with a category that no training row has: color (1), size (1); they count as none" in told
     model = load_model(run / "model")
     median = model.table_columns.encoding.columns[1].fill
@@ -249,9 +229,9 @@ def test_what_no_training_row_had(run, tmp_path, capsys):
     )
     inputs = np.array([[0, 0, 0, 30, 0, 0, 0, 1], [0, 0, 1, median, 1, 0, 0, 0], [0, 0, 0, median, 1, 1, 0, 0]])
     decision = model.decision_function(model.features_of(inputs.astype(np.float64)))[:, 0]
-    assert [float(row[2]) for row in table[1:]] == pytest.approx(decision.tolist(), rel=1e-12)
+    assert table["decision"].tolist() == pytest.approx(decision.tolist(), rel=1e-12)
     for cell in ("old", "inf"):
-        bad = write(tmp_path / "bad.csv", [FIELDS[1:4], ["red", cell, "S"]])
+        bad = write(tmp_path / "bad.csv", pandas.DataFrame([["red", cell, "S"]], columns=CELLS))
         assert predict.main([str(run), str(bad), "--out", str(tmp_path / "bad-out.csv")]) == 65
         assert f"column age is '{cell}'; a finite number is needed\n" in capsys.readouterr().err
 
@@ -261,11 +241,8 @@ def test_the_model_in_python_takes_numbers_alone(run, prices):
     for cells in (rows, rows.to_numpy(), np.zeros((2, 8))):
         with pytest.raises(DataError, match=r"words or missing cells; write the rows to a \.parquet or"):
             load_predictor(run).predict(cells)
-    model, frame = load_predictor(prices), pandas.DataFrame(X, columns=NAMES[:3])
-    told = model.predict(X).tolist()
-    assert [row.tolist() for row in map(model.predict, (frame, frame[NAMES[2::-1]].assign(id=0)))] == [told, told]
     with pytest.raises(DataError, match=r"X: inputs have shape \(4,\) each, the model wants \(3,\)"):
-        model.predict(np.zeros((2, 4)))
+        load_predictor(prices).predict(np.zeros((2, 4)))
 
 
 def test_a_graph_starts_from_encoded_numbers(run, tmp_path, capsys):
@@ -277,6 +254,6 @@ def test_a_graph_starts_from_encoded_numbers(run, tmp_path, capsys):
     inputs = np.array([[0, 0, 1, 30.0, 0, 1, 0, 0], [0, 1, 0, 45.0, 0, 0, 0, 1]])
     assert input_name(load_model(run / "model")) == "encoded"
     decision = graph.run(["decision"], {"encoded": inputs})[0]
-    cells = write(tmp_path / "cells.csv", [FIELDS[1:4], ["red", "30", "L"], ["green", "45", "S"]])
-    told = [[float(row[2])] for row in predicted(run, cells, tmp_path / "out.csv")[1:]]
-    assert np.array(told) == pytest.approx(decision, rel=1e-5, abs=1e-6)
+    cells = pandas.DataFrame([["red", "30", "L"], ["green", "45", "S"]], columns=CELLS)
+    told = predicted(run, write(tmp_path / "cells.csv", cells), tmp_path)[["decision"]]
+    assert told.to_numpy() == pytest.approx(decision, rel=1e-5, abs=1e-6)

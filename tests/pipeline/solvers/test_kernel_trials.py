@@ -16,22 +16,7 @@ from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers import kernel_trials
 from pipeline.solvers.held_out_losses import TEMPERATURES, limits_of
-from pipeline.solvers.kernel_trials import (
-    COMMON,
-    PLAIN,
-    Sample,
-    Search,
-    Trial,
-    best_width,
-    choose,
-    importances,
-    kinds_of,
-    next_scales,
-    search_from,
-    search_kernel,
-    simplest,
-    try_kernel,
-)
+from pipeline.solvers.kernel_trials import COMMON, PLAIN, Sample, Search, Trial, importances, search_kernel, try_kernel
 from pipeline.solvers.lbfgs import PAIRS, Curvature, direction, next_point
 
 GAUSSIAN, PRODUCT = KERNELS
@@ -79,9 +64,6 @@ def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4))
         found.append((float((weights * squares)[any_fold].sum()), exponent, f[any_fold]))
     _, exponent, f = min(found, key=lambda one: one[0])
     return f, exponent
-
-
-EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -142,7 +124,7 @@ def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_w
     assert try_kernel(surer, start(sample, sigma2=2.0)).error < min(losses)
 
 
-@EVERY_KERNEL
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     """Where the width or rows are no float32 numbers; the widths beside it are tried."""
     sample = sample_of(*waves(60))
@@ -151,7 +133,7 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     assert try_kernel(held_out, start(sample, kernel)).error == math.inf
     tiny = replace(sample, X=sample.X * 1e-20, points=sample.points * 1e-20)
     trial = start(tiny, kernel, kernel.typical_sigma2(tiny.points) / 4)
-    assert best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
+    assert kernel_trials.best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
 
 
 def test_a_metric_finds_the_directions_that_matter():
@@ -160,7 +142,7 @@ def test_a_metric_finds_the_directions_that_matter():
     direction = rng.normal(size=8) / np.sqrt(8)
     sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200))
     rounds = list[Trial]()
-    search = Search(80, kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
+    search = Search(80, kernel_trials.kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
     kept = search_kernel(sample, GAUSSIAN, search)
     kinds = [one.kind for one in rounds]
     assert kinds == sorted(kinds, key=[PLAIN, DIAGONAL, METRIC].index), "a scale for each feature first"
@@ -175,7 +157,8 @@ def test_a_metric_finds_the_directions_that_matter():
     distances = [GAUSSIAN.typical_sigma2(scaled(sample.points, one.scales)) for one in rounds]
     assert len({one.typical for one in rounds}) == 1
     np.testing.assert_allclose(distances[kinds.count(PLAIN) :], best.typical, rtol=1e-4)
-    (again,) = search_from(sample, GAUSSIAN, METRIC, best.scales, replace(search, on_round=lambda _: None))
+    going_on = replace(search, on_round=lambda _: None)
+    (again,) = kernel_trials.search_from(sample, GAUSSIAN, METRIC, best.scales, going_on)
     assert again.kind == METRIC
     assert again.error <= best.error * 1.01, "from what was found"
 
@@ -189,13 +172,6 @@ def test_the_other_kernel_learns_a_scale_for_each_feature():
     assert (base.kind, best.kind) == (PLAIN, DIAGONAL)
     assert best.error < 0.7 * base.error
     assert set(np.argsort(importances(best.scales))[-2:]) == {2, 5}
-
-
-def trials_of(errors: str) -> list[Trial]:
-    """Return trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
-    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
-    words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
-    return [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
 
 
 @pytest.mark.parametrize(
@@ -216,10 +192,13 @@ def trials_of(errors: str) -> list[Trial]:
     ],
 )
 def test_what_may_be_chance_is_not_taken(errors, n_held_out, expected):
-    trials = trials_of(errors)
-    assert choose(trials, n_held_out) is trials[expected]
+    """Of trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
+    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
+    words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
+    trials = [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
+    assert kernel_trials.choose(trials, n_held_out) is trials[expected]
     if errors.startswith("p") and "*" not in errors:
-        assert simplest(trials, n_held_out) is trials[expected]
+        assert kernel_trials.simplest(trials, n_held_out) is trials[expected]
 
 
 def test_inputs_with_units_of_their_own_stay_on_one_scale():
@@ -248,7 +227,7 @@ def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales():
         of_scaled = gradients @ np.linalg.inv(before)  # u = before x
         scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
         trial = Trial(GAUSSIAN, METRIC, scales.astype(np.float32), 1.0, 50)
-        root = next_scales(trial, of_scaled.T @ of_scaled / 50, points).astype(float)
+        root = kernel_trials.next_scales(trial, of_scaled.T @ of_scaled / 50, points).astype(float)
         np.testing.assert_array_equal(root, root.T)
         metric = root @ root
         np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)

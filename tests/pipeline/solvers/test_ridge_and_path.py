@@ -9,17 +9,9 @@ from sklearn.linear_model import Ridge
 from dense_twins import problem_of, statistics_of
 from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
+from pipeline.solvers import ridge
 from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, penalty_max, search
-from pipeline.solvers.ridge import (
-    LARGEST_RIDGE,
-    RIDGES,
-    RidgeFit,
-    least_squares,
-    left_out,
-    refit,
-    try_ridges,
-    with_ridge,
-)
+from pipeline.solvers.ridge import RIDGES, least_squares, refit
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
 
@@ -64,7 +56,7 @@ def test_ridges_go_on_until_a_larger_one_is_worse():
     K, parts = noisy(0.05)
     tried = refit(*parts, intercept=True).held_out_errors
     best = min(tried, key=lambda pair: pair[1])
-    assert RIDGES[-1] < best[0] < tried[-1][0] <= LARGEST_RIDGE
+    assert RIDGES[-1] < best[0] < tried[-1][0] <= ridge.LARGEST_RIDGE
     nothing = statistics_of(K, np.zeros((120, 3)))
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
 
@@ -76,8 +68,8 @@ def test_a_ridge_followed_downhill_is_the_best_of_all(start):
     errors = [error for _, error in best.held_out_errors]
     falls = np.diff(errors) < 0
     assert np.array_equal(falls, np.sort(falls)[::-1]), "one valley"
-    downhill, _ = try_ridges([(fit, held)], start=start, intercept=True)
-    found = with_ridge(fit, everything, downhill, intercept=True)
+    downhill, _ = ridge.try_ridges([(fit, held)], start=start, intercept=True)
+    found = ridge.with_ridge(fit, everything, downhill, intercept=True)
     assert found.ridge == pytest.approx(best.ridge)
     np.testing.assert_allclose(found.weights.weights, best.weights.weights)
     assert start in (-13, 6) or set(found.held_out_errors) < set(best.held_out_errors)
@@ -171,9 +163,9 @@ def weighted_statistics(columns: np.ndarray, signs: np.ndarray, weights: np.ndar
 def without_own(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
     X, columns, truth, weights, held_out = given
     fit = weighted_statistics(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
-    of_rows = RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
+    of_rows = ridge.RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept)
     parts = np.array_split(np.arange(len(X)), blocks)
-    return left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))
+    return ridge.left_out(of_rows, ((row_keys(X[part]), *(one[part] for one in given[1:])) for part in parts))
 
 
 @pytest.mark.parametrize("intercept", [True, False])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
+from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import evaluate, predict
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.kernels.scaled_rows import lengths, scaled
@@ -20,7 +21,7 @@ from pipeline.stages import training_rows
 from pipeline.stages.choose import choose_kernel
 from pipeline.stages.training_rows import TargetFacts
 from pipeline.stages.workspace import Workspace
-from runs import TrainedRuns, held_out_of, report_of, save_once, train
+from runs import TrainedRuns, report_of, save_once, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -164,7 +165,8 @@ def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(tmp_path
     kept = {row.tobytes(): one for row, one in zip(sample["X"], held_out, strict=True)}
     assert len(sample["X"]) == len(X)
     assert [kept[row.tobytes()] for row in sample["X"]] == held_out.tolist(), "equal rows are together"
-    of_run = held_out_of(X)
+    keys = row_keys(X)
+    of_run = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
     assert 30 < of_run.sum() < 110
     assert all(kept[row.tobytes()] for row in X[of_run])
     assert sample["n_held_out"] == sum(kept.values())
