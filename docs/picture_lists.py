@@ -1,7 +1,17 @@
 """The tables of the page of pictures, made from the lists in the code: `python docs/picture_lists.py` prints them."""
 
-from features.image_arrays import IMAGE_ARRAYS
 from features.picture_forms import MODES, PICTURES, SUFFIXES
+
+_DEEP = "1023, 4095, 16383, 65535"
+# Images that are read alike: their values, dtypes, what white is, and what a value becomes.
+IMAGE_ARRAYS = (
+    ("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
+    ("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
+    ("whole numbers up to 256 … 65535", "whole numbers, floats", _DEEP, "its upper 8 bits"),
+    ("fractions up to 1", "floats", "1", "255 times it, rounded"),
+    ("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
+    ("fractions up to 256 … 65535", "floats", _DEEP, "its upper 8 bits"),
+)
 
 
 def table_of_pictures() -> str:

@@ -46,20 +46,16 @@ def strengths(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Copies:
-    """How many rows each image becomes, itself among them, the seed, and how strongly the others are deformed, at most.
+    """How many rows each image becomes, and how strongly these are deformed, at most; defaults for handwriting."""
 
-    Degrees of rotation; shares of scale and shear; shares of the sides of shift and smooth displacement: the defaults
-    are for handwriting. flip: half of the copies are mirrored, left to right.
-    """
-
-    count: int
+    count: int  # the image itself among them
     seed: int
-    rotation: float = 8.0
-    scale: float = 0.08
+    rotation: float = 8.0  # degrees
+    scale: float = 0.08  # shares
     shear: float = 0.08
-    shift: float = 0.03
+    shift: float = 0.03  # shares of the sides
     smooth: float = 0.03
-    flip: bool = False
+    flip: bool = False  # whether half of the copies are mirrored, left to right
 
     @classmethod
     def of(cls, spec: SourceSpec, input_shape: tuple[int, ...]) -> "Copies":

@@ -21,18 +21,6 @@ PIECE_BYTES = 8 << 20
 N_COLOURS = 3  # red, green and blue
 
 
-_DEEP = "1023, 4095, 16383, 65535"
-# Images that are read alike: their values, dtypes, what white is, and what a value becomes.
-IMAGE_ARRAYS = (
-    ("0 and 1", "bool, whole numbers, floats", "1", "0 or 255"),
-    ("whole numbers up to 2 … 255", "whole numbers, floats", "255", "itself"),
-    ("whole numbers up to 256 … 65535", "whole numbers, floats", _DEEP, "its upper 8 bits"),
-    ("fractions up to 1", "floats", "1", "255 times it, rounded"),
-    ("fractions up to 128 … 255", "floats", "255", "itself, rounded"),
-    ("fractions up to 256 … 65535", "floats", _DEEP, "its upper 8 bits"),
-)
-
-
 def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
     """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
 

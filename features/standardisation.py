@@ -32,15 +32,12 @@ class Standardisation:
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one.
-
-    Of a column, `origin` was subtracted before, and is common to all that are merged.
-    """
+    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one."""
 
     count: float
     mean: np.ndarray
     squares: np.ndarray
-    origin: np.ndarray
+    origin: np.ndarray  # of a column, subtracted before, and common to all that are merged
 
     @classmethod
     def begin(cls, block: np.ndarray) -> "RunningMoments":

@@ -55,12 +55,10 @@ class Predictor:
     X gives the same bits as a file would: images (rows, H, W) or rows (rows, d) of numbers; of a table of numbers the
     input columns by position, or by name where X is a DataFrame. Every method raises DataError or InvalidDataError
     naming a row that the model cannot take, for another shape, and where the model takes words, dates or missing cells.
-
-    layout, config: of the run that the model is of, where it is of one.
     """
 
     model: SparseKernelModel
-    layout: RunLayout | None = field(default=None, repr=False)
+    layout: RunLayout | None = field(default=None, repr=False)  # of the run of the model, where it is of one
     config: TrainConfig | None = field(default=None, repr=False)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

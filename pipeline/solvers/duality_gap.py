@@ -21,22 +21,16 @@ _ROUNDING = 1e-9  # of yty: what |r|^2 may lack, or the primal exceed, by roundi
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far weights are from the optimum.
+    """How far weights are from the optimum."""
 
-    primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
-        gaps are inf for weights that are worse than none, or whose values are rounding.
-    theta_scale, max_score : a; max_m |c_m^T r| over the candidates, with the rounding.
-    rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 46).
-    """
-
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    theta_scale: float
-    max_score: float
-    rounding: float
-    primal_rounding: float
+    primal: float  # P
+    dual: float  # D; -inf, with infinite gaps, for weights that are worse than none, or whose values are rounding
+    gap: float  # P - D >= P - P*
+    relative_gap: float  # gap / P, 0 where P is 0
+    theta_scale: float  # a
+    max_score: float  # max_m |c_m^T r| over the candidates, with the rounding
+    rounding: float  # what rounding may have changed a score by (mathematics.md, eq. 46)
+    primal_rounding: float  # and the primal
 
     @property
     def objective(self) -> float:

@@ -91,26 +91,20 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A fit of least squares to the fit rows of a sample, and its error on the held-out rows of each fold.
-
-    kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
-    error: of the held-out rows, mean squared or, of classes, the log loss, infinite where there are no kernel values,
-    or no ridge makes the Gram definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for
-    everywhere; typical: the typical width; weights (m, T) f8. Of a fit of its own also: ridges (tried, 2) f8, fractions
-    and squared errors; held_out (rows, T) f8, the decision values of the held-out rows, fold by fold.
-    """
+    """A fit of least squares to the fit rows of a sample, and its error on the held-out rows of each fold."""
 
     kernel: type[Kernel]
-    kind: str
-    scales: NDArray[np.float32]
+    kind: str  # of the scales, one of SCALE_KINDS
+    scales: NDArray[np.float32]  # (d,), or the root (d, d) of a metric
     sigma2: float
     n_centers: int
+    # Mean squared, or of classes the log loss; infinite without kernel values, or where the Gram is not definite.
     error: float = float("inf")
-    ridge: int | None = None
-    typical: float = 1.0
-    weights: NDArray[np.float64] | None = None
-    ridges: NDArray[np.float64] | None = None
-    held_out: NDArray[np.float64] | None = None
+    ridge: int | None = None  # the exponent of its fraction of the diagonal; None: it is looked for everywhere
+    typical: float = 1.0  # the typical width
+    weights: NDArray[np.float64] | None = None  # (m, T)
+    ridges: NDArray[np.float64] | None = None  # (tried, 2), fractions and squared errors, of a fit of its own
+    held_out: NDArray[np.float64] | None = None  # (rows, T), decision values of held-out rows, fold by fold
 
 
 @dataclass(frozen=True)

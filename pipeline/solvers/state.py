@@ -17,18 +17,14 @@ LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value o
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19).
+    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19)."""
 
-    tolerance : relative duality gap over all candidates to stop at.
-    max_sweeps : limit on iterations, which are sweeps or Newton rounds.
-    schedule : "newton": a short sweep, then Newton rounds, each on the support and the worst violators; "shrinking":
-        sweeps that leave out coordinates at zero (`shrinking.left_out`); "uniform": sweeps of M coordinates drawn with
-        replacement; "paper": the same with Newton steps, where these do not lower a weight, and the paper's stopping
-        rule, its sign corrected (mathematics.md, eq. 35).
-    """
-
-    tolerance: float = 1e-3
-    max_sweeps: int = 1000
+    tolerance: float = 1e-3  # relative duality gap over all candidates to stop at
+    max_sweeps: int = 1000  # limit on iterations, which are sweeps or Newton rounds
+    # newton: a short sweep, then Newton rounds, each on the support and the worst violators; shrinking: sweeps that
+    # leave out coordinates at zero (`shrinking.left_out`); uniform: sweeps of M coordinates drawn with replacement;
+    # paper: the same with Newton steps, where these do not lower a weight, and the paper's stopping rule, its sign
+    # corrected (mathematics.md, eq. 35).
     schedule: str = "newton"
 
 

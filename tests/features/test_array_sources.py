@@ -1,6 +1,7 @@
 """npz files and opened arrays: what is read, what is refused, and where the message points."""
 
 import json
+import runpy
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from features import image_arrays
 from features.errors import DataError, UsageError
-from features.image_arrays import IMAGE_ARRAYS
 from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
@@ -243,6 +243,7 @@ def test_many_labels_of_images_are_classes():
 
 BYTES = np.random.default_rng(7).integers(0, 256, (40, 9, 8)).astype(np.uint8)
 BYTES[0, 0, 0] = 255
+LISTS = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "picture_lists.py"))
 OF_VALUES = {  # of each form of `IMAGE_ARRAYS`: the same images, and the bytes that they are
     "0 and 1": (BYTES > 127, (BYTES > 127) * 255),
     "whole numbers up to 2 … 255": (BYTES, BYTES),
@@ -253,7 +254,7 @@ OF_VALUES = {  # of each form of `IMAGE_ARRAYS`: the same images, and the bytes 
 }
 
 
-@pytest.mark.parametrize(("values", "dtypes", "white", "becomes"), IMAGE_ARRAYS)
+@pytest.mark.parametrize(("values", "dtypes", "white", "becomes"), LISTS["IMAGE_ARRAYS"])
 def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, white, becomes):
     given, truth = OF_VALUES[values]
     of_form = {"bool": [bool], "whole numbers": [np.uint16, np.int64, np.uint32], "floats": [np.float32, np.float64]}
