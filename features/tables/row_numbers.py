@@ -80,15 +80,14 @@ class RowOrder:
         left_out, kept, following = (
             shown(titles[k] for k in places) for places in (self.left_out, self.kept, self.following)
         )
-        what = "from row to row, as numbers and times of rows do"
         if left_out:
             few = len(self.names) <= MOST_REPEATED
             remedy = setting("data.columns", names_text(self.names)) if few else "`data.columns` with all inputs"
-            use = f"if the table is only sorted by one of them, use it with {remedy}"
-            yield f"left out, as they rise or fall {what}: {left_out}; {use}"
+            use = f"use one by which the table is only sorted with {remedy}"
+            yield f"left out, as they number the rows: {left_out}; {use}"
         if kept:
-            use = "they are used, as there are no others; if they number the rows, errors of other rows are unknown"
-            yield f"inputs that rise or fall {what}: {kept}; {use}"
+            use = "they are used, as there are no others; if they only number the rows, nothing is learned"
+            yield f"inputs that may number the rows: {kept}; {use}"
         if following:
             use = "leave out one that only tells when or where a row was written"
             yield f"inputs that follow the order of the rows: {following}; {use}"

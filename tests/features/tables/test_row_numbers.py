@@ -34,7 +34,7 @@ SWAPPED[[7, 40]] = SWAPPED[[40, 7]]
 def told(source: Source) -> str:
     """Return the columns that a note says were left out."""
     (note,) = (note for note in source.warnings if note.startswith("left out"))
-    return note.partition("do: ")[2].partition(";")[0]
+    return note.partition("rows: ")[2].partition(";")[0]
 
 
 def write(frame: pandas.DataFrame, path: Path, **options: Any) -> None:
@@ -139,7 +139,7 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
     frame.to_csv(tmp_path / "t.csv")
     source = opened(tmp_path / "t.csv")
     assert source.columns.inputs == ("x",)
-    assert any("rise or fall" in warning and ": x; they are used" in warning for warning in source.warnings)
+    assert any("may number" in warning and ": x; they are used" in warning for warning in source.warnings)
     frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
     source = opened(tmp_path / "t.csv", target="y")
     assert source.columns.inputs == ("x", "t")
