@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from features.cell_text import NULL_WORDS, composed, misread, shown, text_of, value_of
+from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
 from features.errors import DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, pieces_of, scale_of_parts
 from features.input_files import open_plain
@@ -198,8 +198,8 @@ def given_labels(labels: Any, name: str = "y") -> Any:
     _check_objects(labels, name, words=True)
     labels = unmasked(labels)
     array = np.asarray(labels)
-    if array.dtype.kind == "U":
-        _check_no_gap(array.reshape(-1), name)
+    if array.size and isinstance(array.reshape(-1)[0], str):
+        _check_no_gap(array.reshape(-1).astype(str), name)
     plain = np.array(array.tolist()) if array.dtype.kind == "O" and array.size else array
     return plain if plain.dtype.kind in "biuf" else labels
 
@@ -226,7 +226,7 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
         told = f"such as {cell!r:.60}"
         if is_word and words:
             continue
-        if is_word and isinstance(cell, str) and not isinstance(value_of(cell), str):
+        if is_word and all(isinstance(one, str) and is_plain_number(one) for one in array.reshape(-1).tolist()):
             raise DataError(f"{name} holds numbers as text{place}, {told}; convert them, by .astype(float)")
         if is_word:
             remedy = "encode words first, with OneHotEncoder in a pipeline, or train from a file with the command"
@@ -238,9 +238,9 @@ def _check_objects(values: Any, name: str, *, words: bool, place: str = "") -> N
                 raise DataError(f"{name} contains {cell}; write np.nan, or fill gaps in with SimpleImputer")
         elif any(hasattr(cell, part) for part in ("year", "hour", "total_seconds")):
             raise DataError(f"{name} holds times{place}, {told}; {TIMES}")
-        elif isinstance(cell, list | tuple | dict | np.ndarray):
+        elif isinstance(cell, list | tuple | np.ndarray):
             raise DataError(f"{name} holds lists or structs{place}, {told}; give each place or field a column")
-        elif not isinstance(cell, Real | Decimal | np.bool):
+        elif not isinstance(cell, Real | Decimal | np.bool | dict):  # of which NumPy tells what scikit-learn wants
             raise DataError(f"{name} holds objects of type {type(cell).__name__}, {told}; give numbers")
         elif isinstance(cell, Integral) and not words and abs(int(cell)) >= LARGEST_WHOLE:
             raise DataError(f"{name} holds whole numbers, {told}; {UNTOLD}")
@@ -301,12 +301,11 @@ def npz_archive(path: Path) -> Iterator[NpzFile]:
 def read_array(archive: NpzFile, key: str) -> np.ndarray:
     """Read one array of an open `npz_archive`. Raises ValueError where it holds no numbers or texts, or nothing."""
     try:
-        values = archive[key]
+        return _plain_array(archive[key], key)
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        raise ValueError(f"{key} holds Python objects; save numbers, or words by {key}.astype(str)") from None
-    return _plain_array(values, key)
+        return _outline(archive, key)  # which refuses objects
 
 
 def _outline(archive: NpzFile, key: str) -> np.ndarray:
@@ -321,7 +320,9 @@ def _outline(archive: NpzFile, key: str) -> np.ndarray:
 
 def _plain_array(values: Any, key: str) -> np.ndarray:
     dtype = getattr(values, "dtype", None)  # of what is no array, NumPy returns the bytes
-    if dtype is None or dtype.kind in "OV":
+    if dtype is not None and dtype.kind == "O":
+        raise ValueError(f"{key} holds Python objects; save numbers, or words by {key}.astype(str)")
+    if dtype is None or dtype.kind == "V":
         raise ValueError(f"{key} holds {dtype or 'no array'}; numbers or texts are needed")
     if not values.size or not dtype.itemsize:
         raise ValueError(f"{key} holds nothing: its shape is {values.shape}, its dtype {dtype}")

@@ -24,20 +24,25 @@ _MONTHS = (
     "märz mai juni juli oktober dezember janvier février mars avril juin juillet août septembre octobre novembre "
     "décembre enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
 )
-_MONTH = "|".join({name[:end] for name in _MONTHS.split() for end in range(3, len(name) + 1)})
-_MONTH = f"({_MONTH})"
-_DAY = r"[0-9]{1,2}"
-_YEAR = r"((19|20)[0-9]{2})"
+_MONTH = f"({'|'.join({name[:end] for name in _MONTHS.split() for end in range(3, len(name) + 1)})})"
+_DAY, _YEAR = r"[0-9]{1,2}(st|nd|rd|th)?", r"((19|20)[0-9]{2})"
+_WEEKDAY = r"((mon|tue|wed|thu|fri|sat|sun|mo|di|mi|do|fr|sa|so)[a-z]*[.,]?\s)?"
 _CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]m)?"
-_DAYS = rf"({_DAY}[./-]){{2}}|{_DAY}[./\s-]*(de\s)?{_MONTH}[.,/\s-]*(de\s)?|{_MONTH}\.?\s{_DAY},?\s"
-_PARTS = rf"({_DAY}[./-]|{_MONTH}[.,/\s-]+){_YEAR}|{_MONTH}-[0-9]{{2}}|[0-9]{{4}}-?(W[0-9]{{2}}|Q[1-4])"
-_DATE = rf"([^\W\d_]+[.,]?\s)?(({_DAYS})([0-9]{{2}}){{1,2}}|{_PARTS}|[0-9]{{4}}([./-]{_DAY}){{1,2}})([T :].*)?|{_CLOCK}"
-_DATE += rf"|-?\d+ days?,? \+?{_CLOCK}|P(?=T?\d)(\d+[YMWD])*(T([\d.]+[HMS])+)?"
-_MONEY = r"((us\$|[acr]\$|rs\.?|kr\.?|usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar)\s?)?"
-_UNIT = r"\s?((million|billion|mio\.?|mrd\.?|sq\.?)\s)?([^\W\d_]+[23]?(\s?[/·*^.@-]\s?[^\W\d_]*[23]?)?)?"
+_DAYS = (
+    rf"[0-9]{{1,2}}[./-][0-9]{{1,2}}[./-]({_YEAR}|[0-9]{{2}})",
+    rf"{_DAY}[./\s-]*(de\s)?{_MONTH}[.,/\s-]*((de\s)?({_YEAR}|[0-9]{{2}}))?",
+    rf"{_MONTH}[.,\s/-]+{_DAY}(,?\s+({_CLOCK}\s)?{_YEAR})?|{_MONTH}[.,\s/-]+{_YEAR}|[0-9]{{1,2}}[./-]{_YEAR}",
+    rf"{_YEAR}[./-]({_MONTH}|[0-9]{{1,2}})([./-][0-9]{{1,2}})?|{_YEAR}-?(w[0-9]{{2}}|q[1-4])|q[1-4][-/\s]{_YEAR}",
+    rf"{_YEAR}[0-9]{{4}}(?=t)",
+)
+_SPAN = rf"-?\d+ days?,? \+?{_CLOCK}|p(?=t?\d)(\d+[ymwd])*(t([\d.]+[hms])+)?"
+_DATE = rf"{_WEEKDAY}(({'|'.join(_DAYS)})([t\s:]\s?\d.*)?|{_CLOCK})|{_SPAN}"
+_CURRENCIES = "usd|eur|gbp|chf|jpy|inr|cny|cad|aud|sek|nok|dkk|pln|czk|huf|brl|mxn|zar"
+_MONEY = rf"((us\$|[acrhknz]{{1,2}}\$|rs\.?\s|kr\.?\s|({_CURRENCIES})\s)\s?)?"
+_UNIT = r"\s?((million|billion|mio\.?|mrd\.?|sq\.?)\s)?([^\W\d_]+[23]?(\s?[/·*^.-]\s?[^\W\d_]*[23]?)?)?"
 _NO_NUMBER = r"(?![<>≤≥]|\d+(st|nd|rd|th)$)"  # a group, or the place in an order
-_TIME_SPAN = r"(\d+\s?[^\W\d_]+\.?[\s,@]*){2,4}"  # or another quantity in several units
-_NUMBER = rf"{_NO_NUMBER}{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|{_TIME_SPAN}|[+-]?0x[0-9a-f]+"
+_TIMES = r"(\d+\s?(y(ea)?rs?|mos?|months?|w(ee)?ks?|days?|d|h(ou)?rs?|h|min(ute)?s?|m|sec(ond)?s?|s)\.?[\s,]*){2,4}"
+_NUMBER = rf"{_NO_NUMBER}{_MONEY}[\W_]*\d[\d\W_]*([dexq×*^]+[\d\W_]*\d+)?{_UNIT}[\W_]*|{_TIMES}|[+-]?0x[0-9a-f]+"
 CODE = re.compile("[+-]?[0-9]+")  # A word of digits is one with needless zeros, such as 007.
 COMMAS, DATES = "numbers with a comma", "dates or times"
 # What words may be that are none, and what to do about it.
@@ -113,6 +118,11 @@ def counted(number: int, noun: str) -> str:
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, with a point or a comma."""
     return cell not in TRUTH_WORDS and not isinstance(value_of(cell.replace(",", ".")), str)
+
+
+def is_plain_number(text: str) -> bool:
+    """Return whether a text is a number without a needless zero in front."""
+    return isinstance(value_of(text), int | float) and text not in TRUTH_WORDS and not re.match(r"\s*[+-]?0\d", text)
 
 
 def looks_like_cell(name: str) -> bool:

@@ -107,9 +107,9 @@ def scale_of_parts(parts: Sequence[tuple[str, RowArray]]) -> float | None:
 def _one_scale(name: str, own: float, scale: float) -> str:
     """Return how images in which a value is white come to another scale."""
     factor = (scale + 1) / (own + 1)
-    change = f"* {factor:g}" if factor > 1 else f"// {1 / factor:g}"
+    change = f"* {factor:.1f}" if factor > 1 else f"// {1 / factor:g}"
     if 1 in (own, scale):
-        change = f"* {scale:g}" if own == 1 else f"/ {own:g}"
+        change = f"* {scale:.1f}" if own == 1 else f"/ {own:g}"
     return f"give both on one scale: where {own:g} is white, {name} {change}"
 
 

@@ -15,8 +15,11 @@ from features.input_files import check_text, walk
 from features.source import PARTS
 
 SUFFIXES = tuple(chain(*picture_forms.SUFFIXES.values()))
-# How words in the names of parts begin.
-PART_NAMES = re.compile(r"(.*[\W\d_])?(train|test|val|dev|eval|pred|fold)", re.IGNORECASE)
+# Names of parts, or with such a word.
+PART_NAMES = re.compile(
+    r"(.*[\W\d_])?(train(ing)?|tests?|testing|val(id(ation)?)?|dev|eval(uation)?|pred(ict(ions?)?)?|folds?)([\W\d_].*)?",
+    re.IGNORECASE,
+)
 KNOWN_PICTURES = f"a folder of pictures ({', '.join(SUFFIXES)}) for each class"
 
 
@@ -81,16 +84,16 @@ def part_folders(folder: Path) -> dict[str, Path]:
 
 def check_classes(folder: Path) -> None:
     """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
-    inner = sorted(_folders_in(folder), key=lambda path: (not path.name.lower().startswith("train"), path.name))
+    inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
     for first, second in combinations(inner, 2):
         alike = sorted(_picture_folders(first) & _picture_folders(second))
-        are_parts = all(PART_NAMES.match(path.name) for path in (first, second))
+        are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
         if len(alike) > 1 or (are_parts and _picture_folders(first)):
             told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
             if len(alike) < 2:
                 told = f"{first.name} has folders of pictures, and {second.name} is beside it"
             remedy = "put the pictures of each class into one folder"
-            if are_parts or not any(PART_NAMES.match(name) or name.isdecimal() for name in alike):
+            if are_parts or not any(PART_NAMES.fullmatch(name) or name.isdecimal() for name in alike):
                 remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
             raise DataError(f"{folder}: {told}; {remedy}")
 

@@ -126,7 +126,8 @@ def _scan_of(content: bytes) -> bytes:
     """Return the stored pixels of the first picture in a JPEG. Raises DataError where they do not end."""
     begin = 2
     while content[begin : begin + 1] == b"\xff" and content[begin : begin + 2] != _SCAN:  # headers, with a thumbnail
-        begin += 2 + int.from_bytes(content[begin + 2 : begin + 4])
+        is_filled = content[begin + 1 : begin + 2] == b"\xff"
+        begin += 1 if is_filled else 2 + int.from_bytes(content[begin + 2 : begin + 4])
     end = content.find(_END, begin)
     if end < 0:
         raise DataError("ends before its last pixel; copy it again")

@@ -26,7 +26,7 @@ FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
 # missing data and valid ranges, and those of GDAL.
 CHANGING_ATTRIBUTES = {
     *("scale_factor", "add_offset", "scale", "offset", "_unsigned"),
-    *("_fillvalue", "missing_value", "missingvalue", "fill_value", "nodata", "_nodata"),
+    *("_fillvalue", "missing_value", "missingvalue", "fillvalue", "fill_value", "nodata", "_nodata"),
     *("valid_min", "valid_max", "valid_range", "calendar", "compress"),
 }
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -126,7 +126,9 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     attributes = node.get("attributes")
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         key = name.lower()
-        leaves = _is_nan(value) or value == {"scale_factor": 1, "scale": 1, "add_offset": 0, "offset": 0}.get(key)
+        is_other = key in ("scale", "offset") and not isinstance(value, int | float)  # the size of pixels, a word
+        neutral = {"scale_factor": 1, "scale": 1, "add_offset": 0, "offset": 0}.get(key)
+        leaves = is_other or value == neutral or _is_nan(value)
         if " since " in str(value).lower() if key == "units" else key in CHANGING_ATTRIBUTES and not leaves:
             found = f"its attribute {name} ({str(value)[:60]!r}) gives its numbers another meaning"
             raise invalid(where, f"{found}; write the values that are meant, without the attribute")

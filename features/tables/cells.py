@@ -13,7 +13,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import DATES, NULL_WORDS, TRUTH_WORDS, counted, misread
+from features.cell_text import NULL_WORDS, TRUTH_WORDS, counted, misread
 from features.errors import DataError
 from features.targets import LARGEST_WHOLE, MOST_TABLE_CLASSES, UNTOLD, check_spellings, written
 
@@ -123,12 +123,10 @@ def _check_words(words: "pyarrow.Array", where: str, task: str | None, told: Cal
         held = f"holds numbers and {counted(n_words, 'other word')}"
         raise DataError(f"{where}: {held}, {told(int(np.argmax(np.isnan(values))))}; mend it")
     looks = misread(itertools.compress(listed, np.isnan(values).tolist()))
-    if looks is not None and (task is None or looks[0].startswith(DATES)):
-        may_be_classes = len(listed) <= MOST_TABLE_CLASSES and not looks[0].startswith(DATES)
-        task = "binary" if len(listed) == 2 else "multiclass"
-        classes = f"; if these are classes, give `data.task={task}`" if may_be_classes else ""
-        example = told(listed.index(looks[2]))
-        raise DataError(f"{where}: holds {looks[0]}, such as {example}; {looks[1]}{classes}")
+    if looks is not None and task is None:
+        kind = "binary" if len(listed) == 2 else "multiclass"
+        classes = f"; if these are classes, give `data.task={kind}`" if len(listed) <= MOST_TABLE_CLASSES else ""
+        raise DataError(f"{where}: holds {looks[0]}, such as {told(listed.index(looks[2]))}; {looks[1]}{classes}")
     if ends := next((text for text in listed if text.endswith("\0")), None):
         raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
 

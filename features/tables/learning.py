@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from features.cell_text import (
     CODE,
     COMMAS,
-    DATES,
     UNKNOWN,
     counted,
     drop_setting,
@@ -141,10 +140,10 @@ class Learner:
             codes[:, k] = column.read(batch, batch.columns[place])
         return codes
 
-    def check(self, spec: SourceSpec, n_rows: int) -> None:
+    def check(self, spec: SourceSpec, n_rows: int, left_out: Collection[int] = ()) -> None:
         """Raise DataError with every column that cannot be used as it is, and the settings that help."""
         faults, dropped, needs = list[str](), list[str](), set[str]()
-        for column in self._columns:
+        for column in (one for k, one in enumerate(self._columns) if k not in left_out):
             example = column.example if len(faults) < MOST_COMPLAINTS else lambda kind: ""  # some take a reading
             parts, usable = [], True
             if fault := self._fault(column, n_rows, example):
@@ -170,9 +169,8 @@ class Learner:
         """Return why no setting but one that leaves a column out makes inputs of it; None where one does."""
         words = column.words or {}
         as_words = setting("data.categorical", f"{ONE_HOT}:{names_text([column.name])}")
-        looks = misread(words)
-        if column.named and looks is not None and not looks[0].startswith(DATES):
-            looks = None
+        is_often = column.counts[WORD] * LEAST_REPEATED > n_rows  # a word among numbers
+        looks = None if column.named else misread(words)
         if column.counts[MISSING] == n_rows:
             return "no cell is filled in"
         if column.counts[INFINITE]:
@@ -184,15 +182,15 @@ class Learner:
             at = example(WORD) if looks[2] == column.first[WORD][0] else f", such as {looks[2][:40]!r}"
             told = f"{looks[0]}{at}, {looks[1]}"
             repeat = len(words) <= min(self._asked.most, n_rows // LEAST_REPEATED)
-            may_be_named = repeat and not looks[0].startswith(DATES) and NUMBER not in column.first
-            return f"{told}, or if they are categories, {as_words}" if may_be_named else told
+            are_few = NUMBER in column.first and not is_often
+            return f"{told}, or if they are categories, {as_words}" if repeat and not are_few else told
         if words and NUMBER in column.first:
             numbered = example(NUMBER).removeprefix(", such as ")
             told = f"numbers and {counted(len(words), 'other word')}{example(WORD)}"
             told = f"{told}, {numbered} is a number" if numbered else told
-            if all(map(CODE.fullmatch, words)) or column.counts[WORD] * LEAST_REPEATED > n_rows:
+            if is_often or all(map(CODE.fullmatch, words)):
                 return f"{told}; if they are names, {as_words}"
-            return f"{told}; empty such cells, and give {setting('data.missing', 'median')}"
+            return f"{told}; write the numbers that are meant, or where there are none, nothing"
         if column.longest > MOST_WORD_CHARACTERS:
             return f"texts of up to {column.longest} characters{example(WORD)}"
         if len(words) > MOST_WORDS:

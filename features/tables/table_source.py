@@ -286,8 +286,9 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     inputs = layout.without(order.left_out)
     codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # of all rows, which would be copied
     _check_names(table, inputs, named, found.words, codes)
-    learner.check(spec, len(found.labels))
-    warnings = tuple(order.warnings([layout.title(place) for place in layout.inputs]))
+    learner.check(spec, len(found.labels), order.left_out)
+    titles = [layout.title(place) for place in layout.inputs]
+    warnings = tuple(order.warnings(titles, drops=spec.drop is not None))
     found = replace(found, sample=(drawn, codes), warnings=warnings)
     if not asked.encodes:
         return found

@@ -138,7 +138,7 @@ SEVEN = "color (numbers and 2 other words, such as 'red' in line 2, '7' in line 
 SEVEN += "if they are names, `data.categorical=onehot:color`)"
 INFINITE = "age (1 infinite, such as 'inf' in line 26)"
 FIRST = "a (numbers and 1 other word, such as 'none?' in line 2, '1' in line 3 is a number; "
-FIRST += "empty such cells, and give `data.missing=median`)"
+FIRST += "write the numbers that are meant, or where there are none, nothing)"
 TEXTS = f"a, b (texts of up to 300 characters, such as '{'x' * 40}' in line 2)"
 MANY_WORDS = "a (more than 1000 different words, such as 'w0' in line 2)"
 LATE = "a (9 of 10 missing, the first in line 3)"

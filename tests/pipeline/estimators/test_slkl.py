@@ -322,7 +322,7 @@ def test_what_a_mask_hides_is_missing(dtype):
         (lambda: Predictor(machine.to_model()).predict(hidden), "X: row 7, column 1 is nan"),
         (lambda: machine.fit(X, y), "y contains NaN"),
         (lambda: machine.score(X, y), "contains NaN"),
-        (lambda: SLKLClassifier(4).fit(X, labels), "contains NaN"),
+        (lambda: SLKLClassifier(4).fit(X, labels), "y: row 7 has no label"),
         (lambda: machine.fit(X, VALUES, weights), "sample_weight: row 7 is nan"),
         (lambda: machine.fit(X, VALUES, groups=y), "groups: row 7 has no group"),
     ]
