@@ -199,9 +199,9 @@ def test_solvers(script):
 
 def test_model_bytes(script, tmp_path):
     file = tmp_path / "model_bytes.json"
-    few = ("--only", "refit", "greedy", "classifier-uniform", "--out", file)
+    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
     facts, text = script("model_bytes", *few)
-    assert facts.keys() == {"refit", "greedy", "classifier-uniform"}
+    assert facts.keys() == {"refit", "images-greedy", "classifier-uniform"}
     assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
     again, text = script("model_bytes", *few, "--compare", file)
     assert again == facts
