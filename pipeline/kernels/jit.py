@@ -3,6 +3,7 @@
 A loop is compiled for the types that it is called with. `warm_up` has that done before the work.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -29,10 +30,11 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def is_kept(loop: Any) -> bool:
-    """Return whether numba keeps a loop as its source is: a run then compiles few or none."""
+    """Return whether numba keeps a loop of this source, whose sha256 is in its index: a run then compiles few."""
     source = Path(loop.py_func.__code__.co_filename)
+    digest = hashlib.sha256(source.read_bytes()).digest()
     indexes = Path(loop.stats.cache_path).glob(f"{source.stem}.{loop.py_func.__name__}-*.nbi")
-    return any(index.stat().st_mtime > source.stat().st_mtime for index in indexes)
+    return any(digest in index.read_bytes() for index in indexes)
 
 
 class _Compilations(event.Listener):

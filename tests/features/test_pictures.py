@@ -63,7 +63,6 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
             (tmp_path / name).mkdir(exist_ok=True)
             Image.fromarray(SMOOTH[k:]).convert(mode).save(tmp_path / name / f"{k}.png")
     Image.fromarray(SMOOTH).save(tmp_path / "a" / "lossy.webp")  # whose channels come out a little apart
-    assert opened(tmp_path).input_shape == (38, 60)
     hardly = np.stack([SMOOTH // 2] * 3, axis=2)
     Image.fromarray(hardly + np.array([0, 0, 3], np.uint8)).save(tmp_path / "a" / "hardly.webp", lossless=True)
     assert opened(tmp_path).input_shape == (38, 60)
