@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 
 from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
 from features.errors import DataError, UnavailableError
-from features.image_arrays import BYTE_SCALE, pieces_of, scale_of_parts
+from features.image_arrays import BYTE_SCALE, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys
 from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
@@ -116,9 +116,9 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    if not is_table or not digests.keys:  # of an outline nothing is read
+    if not is_table or not digests.keys or not isinstance(given[0].inputs, np.ndarray):  # which is not read for this
         return source
-    first = next(pieces_of(given[0].inputs))
+    first = given[0].inputs
     return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
 
