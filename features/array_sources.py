@@ -108,7 +108,8 @@ def _source_of(
         labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
-            raise DataError(f"{target} holds {looks[0]}, such as {looks[2]!r:.60}; {looks[1]}")
+            remedy = f"{looks[1]}; if these are classes, give `data.task`"
+            raise DataError(f"{spec.dataset}: {target} holds {looks[0]}, such as {looks[2]!r:.60}; {remedy}")
         weights, groups = (
             None if name is None else np.asarray(arrays[name][:]) for name in (weights_name, groups_name)
         )
@@ -116,9 +117,9 @@ def _source_of(
         given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
     is_table = len(given[0].inputs.shape) == 2
     source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    if not is_table or not digests.keys or not isinstance(given[0].inputs, np.ndarray):  # which is not read for this
-        return source
     first = given[0].inputs
+    if not is_table or not digests.keys or not isinstance(first, np.ndarray):  # Stored arrays are not read for this.
+        return source
     return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
 

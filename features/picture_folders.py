@@ -85,6 +85,8 @@ def part_folders(folder: Path) -> dict[str, Path]:
 def check_classes(folder: Path) -> None:
     """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
     inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
+    if len(inner) == 1 and n_picture_folders(inner[0]) > 1:
+        raise DataError(f"{folder}: has one folder, {inner[0].name}; name {inner[0]}, if its folders are the classes")
     for first, second in combinations(inner, 2):
         alike = sorted(_picture_folders(first) & _picture_folders(second))
         are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))

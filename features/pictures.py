@@ -28,14 +28,7 @@ from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
 from features.input_files import open_plain
-from features.picture_folders import (
-    PictureList,
-    check_classes,
-    class_of,
-    n_picture_folders,
-    part_folders,
-    pictures_below,
-)
+from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
 from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of
@@ -53,7 +46,8 @@ THREADS = min(4, len(os.sched_getaffinity(0)))
 MOST_NAMED = 20  # Pictures that an error spells out for each reason.
 _TURNED = 274  # the tag of Exif that says how a camera was held
 _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # of JPEG: what pixels begin and end with, and do not have in them
-LOSSY = ("JPEG", "MPO", "WEBP")  # Formats whose grey pixels may come out with a little colour.
+JPEGS = ("JPEG", "MPO")
+LOSSY = (*JPEGS, "WEBP")  # Formats whose grey pixels may come out with a little colour.
 LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
 _alone = Lock()
 
@@ -97,7 +91,7 @@ class Decoder:
         picture, mode = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
-        has_gap = picture.format in LOSSY[:2] and bytes(GAP_BYTES) in _scan_of(content)
+        has_gap = picture.format in JPEGS and bytes(GAP_BYTES) in _scan_of(content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
         n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
         with _room(n_bytes):
@@ -166,7 +160,8 @@ def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
             said = getattr(error, "strerror", None) or str(error) or type(error).__name__
             if "cannot identify" in said:
                 return "is no picture that can be read; save it as PNG"
-            return said if isinstance(error, DataError) or hasattr(error, "filename") else f"is damaged: {said}"
+            is_told = isinstance(error, DataError) or getattr(error, "filename", None)  # else a decoder says it
+            return said if is_told else f"is damaged: {said}"
 
     pieces = (paths[begin : begin + TOGETHER] for begin in range(0, len(paths), TOGETHER))
     for done in _pool(os.getpid()).map(lambda piece: list(map(tried, piece)), pieces):
@@ -191,9 +186,11 @@ class ReadPictures:
     sha256: str  # of names, files and pixels
     decoding_bytes: int  # of the largest picture
     notes: tuple[str, ...]  # what was passed over, and how they were resized
+    warnings: tuple[str, ...]  # what may be damaged
 
     def as_arrays(self) -> dict[str, NDArray[Any]]:
-        record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes", "notes")}
+        record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes")}
+        record |= {"notes": self.notes, "warnings": self.warnings}
         record["names"] = self.names.tolist()
         of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
         return {"checks": self.checks, "keys": self.keys, "record": of_record}
@@ -202,8 +199,8 @@ class ReadPictures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
         """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
         record = json.loads(arrays["record"].tobytes())
-        names, shape, notes = texts(record.pop("names")), tuple(record.pop("shape")), tuple(record.pop("notes"))
-        return cls(names, arrays["checks"], arrays["keys"], shape, notes=notes, **record)
+        record |= {name: tuple(record[name]) for name in ("shape", "notes", "warnings")}
+        return cls(texts(record.pop("names")), arrays["checks"], arrays["keys"], **record)
 
 
 def texts(names: Sequence[str]) -> NDArray[Any]:
@@ -273,9 +270,7 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
         remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
-        inner = folders[0] / classes[0]
-        remedy = f"; name {inner}, if its folders are the classes" if n_picture_folders(inner) > 1 else ""
-        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it{remedy}")
+        raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
     check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
@@ -287,7 +282,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     if "test" in parts and spec.test is not None and Path(spec.test).resolve() != parts["test"].resolve():
         notes.append(f"{parts['test']} is not read: the test part is {spec.test} (`data.test`)")
     names: dict[Part, NDArray[Any]] = {"train": read[0].names, "test": read[-1].names}
-    return replace(source, notes=(*notes, *source.notes), file_names=names, image_scale=read[0].scale)
+    warnings = tuple(warning for one in read for warning in one.warnings)
+    source = replace(source, notes=(*notes, *source.notes), warnings=warnings)
+    return replace(source, file_names=names, image_scale=read[0].scale)
 
 
 def _found(
@@ -378,14 +375,12 @@ def decode_all(
     if bad and not (skip_bad and names):
         remedy = "mend or convert them" + ("" if skip_bad else ", or leave them out with `data.skip_bad=true`")
         raise DataError(f"{n_bad} of {len(paths)} pictures cannot be read: {told}; {remedy}")
-    notes = [f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}"] if bad else []
-    if gaps:
-        notes.append(
-            f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
-        )
+    notes = (f"{counted(n_bad, 'picture')} left out, which cannot be read: {told}",) if bad else ()
+    what = f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
+    warnings = (what,) if gaps else ()
     checks, n_bytes = zip(*read, strict=True)
     arrays = texts(names), np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), tuple(notes))
+    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
 
 
 class Look(NamedTuple):

@@ -151,7 +151,7 @@ class Source:
     row_keys: Callable[[int, int], RowKeys] | None = None  # of training rows; None: inputs have to be read
     columns: Columns | None = None  # of the file that the inputs are from; None where it is no table
     notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
-    warnings: tuple[str, ...] = ()  # what makes errors doubtful: columns that number the rows
+    warnings: tuple[str, ...] = ()  # what makes errors doubtful: rows in order, damage
     file_names: Mapping[Part, np.ndarray] | None = None  # (n,) text: files that a row is each, as the data have them
     memory: SourceMemory = SourceMemory()
     image_scale: float | None = None  # what is white in images as they were given; None for other inputs

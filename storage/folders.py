@@ -98,7 +98,7 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
             return f"{name}: its content does not match its digest"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name}: missing"
-    except (OSError, MissingDataError, UnavailableStoreError) as error:
+    except (OSError, ValueError, MissingDataError, UnavailableStoreError) as error:  # ValueError: NUL in a name
         return f"{name}: {error}"
     return ""
 

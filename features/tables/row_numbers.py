@@ -22,7 +22,7 @@ BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put beh
 LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
 LEAST_DIFFERENT = 0.1  # of the values of a column that follows the rows
 LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
-LEAST_ROWS, MOST_ROWS = 20, 10_000  # of which ranks are compared
+LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
 MOST_REPEATED = 20  # Columns of which a warning repeats all names.
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 
@@ -51,7 +51,7 @@ class RowOrder(NamedTuple):
         """
         numbering, counting, following, others = list[int](), list[int](), list[int](), list[int]()
         for k, name in enumerate(names):
-            files = [values[~np.isnan(values)] for values in np.split(codes[:, k], starts[1:])]
+            files = [values[np.isfinite(values)] for values in np.split(codes[:, k], starts[1:])]
             values = np.concatenate(files)
             varies = words[k] is not None or (len(values) > 0 and values.min() < values.max())
             if words[k] is not None or name in named or not varies:

@@ -284,7 +284,7 @@ def _learn(spec: SourceSpec, table: Table, layout: TableLayout, asked: EncodingR
     assert found.sample is not None
     drawn, codes = found.sample
     inputs = layout.without(order.left_out)
-    codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # of all rows, which would be copied
+    codes = np.delete(codes, order.left_out, axis=1) if order.left_out else codes  # np.delete copies all rows
     _check_names(table, inputs, named, found.words, codes)
     learner.check(spec, len(found.labels), order.left_out)
     titles = [layout.title(place) for place in layout.inputs]

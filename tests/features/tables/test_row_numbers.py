@@ -198,6 +198,7 @@ def test_what_is_in_order_by_no_chance_is_left_out(data):
     assert RowOrder.of(["x", "z"], [None, ()], codes, one_file).left_out == ((0,) if expected else ())
     assert RowOrder.of(["x", "z"], [(), ()], codes, one_file) == RowOrder(("x", "z"))
     assert RowOrder.of(["x", "z"], [None, ()], codes, one_file, ["x"]) == RowOrder(("x", "z"))
+    assert RowOrder.of(["id", "z"], [None, ()], np.where(codes > 3, np.inf, codes), one_file).names == ("id", "z")
 
 
 def test_a_model_never_needs_the_column(tmp_path):

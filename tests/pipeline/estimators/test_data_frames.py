@@ -64,10 +64,7 @@ def test_a_frame_of_numbers_is_an_array_with_names(kind, tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (
-            {"zip": "pink"},
-            "^X holds words in column zip, such as 'pink'; encode words first, with OneHotEncoder",
-        ),
+        ({"zip": "pink"}, "^X holds words in column zip, such as 'pink'; encode words first, with OneHotEncoder"),
         ({"zip": NUMBERS["zip"].astype(str)}, "^X holds numbers as text in column zip, such as '"),
         ({"zip": pandas.Categorical(["1_0"] * ROWS, ordered=True)}, "^X holds words in column zip, such as '1_0'"),
         ({"zip": pandas.Series([[1, 2]] * ROWS)}, "^X holds lists or structs in column zip, such as"),
