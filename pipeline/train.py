@@ -31,10 +31,11 @@ from pipeline.runtime.console import Console
 from storage.errors import CorruptDataError, MissingDataError, StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from pipeline.datasets.feature_rows import FeatureAccess
     from pipeline.planning.plan import Prepared
     from pipeline.prediction.predictor import Predictor
-    from pipeline.runtime.events import Callback
     from pipeline.runtime.executors import Executor
+    from pipeline.work.events import Callback
     from storage.folder_layouts import RunLayout
 
 
@@ -236,13 +237,15 @@ def _run(
     from pipeline.datasets.table_records import take_cost
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
-    from pipeline.runtime.events import Events
     from pipeline.runtime.memory_limits import MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages.after.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit_model import fit
     from pipeline.stages.preparation import build_features, compile_needed
-    from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
+    from pipeline.stages.workspace import Run, Workspace
+    from pipeline.work.events import READ, Events, StageCost, saved_state
+    from pipeline.work.runner import OnExecutor
+    from pipeline.work.store import FolderStore
     from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
@@ -254,7 +257,7 @@ def _run(
         before.items += read.n_tables
     with (
         MemoryMeter(max(peak_bytes, read.peak_bytes)) as meter,
-        Events(layout.log, layout.metrics, meter, quiet=quiet, callback=callback) as events,
+        Events(layout, costs, meter, quiet=quiet, callback=callback) as events,
     ):
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
@@ -268,36 +271,30 @@ def _run(
                 events.warn(warning)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
-            features = (
+            features: FeatureAccess = (
                 prepared.store
                 if prepared.config.resources.stores_features
                 else live(prepared.request, prepared.shape, layout.data_chunks)
             )
-            run = Run(
-                layout=layout,
-                feature_layout=prepared.store,
-                features=ScaledFeatures(features, StoredFile(layout.feature_scales))
-                if learns_scales(prepared.config.kernel.scale)
-                else features,
-                request=prepared.request,
-                shape=prepared.shape,
-                config=prepared.config,
-                events=events,
-                executor=executor,
-                costs=costs,
-                together=prepared.plan.workers.together,
-            )
+            config = prepared.config
+            store = FolderStore(layout, config.resources.checkpoint_every, events.warn)
+            every, together = config.resources.checkpoint_every, prepared.plan.workers.together
+            runner = OnExecutor(executor, store, events, every, together)
+            if learns_scales(config.kernel.scale):
+                features = ScaledFeatures(features, StoredFile(layout.feature_scales))  # type: ignore[arg-type]
+            work = Workspace(config, prepared.shape, features, store, runner, events)
+            run = Run(layout, prepared.request, prepared.store, work, runner, events)
             compile_needed(run)
             build_features(run)
             try:
-                fit(run)
+                fit(work)
                 scores = evaluate_model(run)
             except (CorruptDataError, MissingDataError):
                 if not build_features(run, contents=True):
                     raise
-                fit(run)  # goes on from what is committed
+                fit(work)  # goes on from what is committed
                 scores = evaluate_model(run)
-            report = results.build(run, scores, meter.peak_bytes)
+            report = results.build(run, scores)
             remove_file(layout.lease)
             run_folder.finish(layout, report)
         except BaseException as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 AGAIN = "delete it and report.json, then resume the run: it is made again"
 ANEW = (
-    "delete the folders statistics, solutions, correlations and markers, and report.json, then resume the run: it does \
+    "delete the folders statistics, solutions, correlations and rounds, and report.json, then resume the run: it does \
 its stages again, to the same bytes"
 )
 LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
@@ -23,12 +23,11 @@ _REMEDIES = {  # by how the name begins; the first that fits
     "model": "delete the folder model and report.json, then resume the run: they are made again",
     "candidates": "delete the folder candidates and report.json, then resume the run: they are drawn again, the same",
     "scales": (
-        "delete the folders scales, candidates, statistics, solutions, correlations, markers and model, and "
+        "delete the folders scales, candidates, statistics, solutions, correlations, rounds and model, and "
         "report.json, then resume the run: it does its stages again, to the same bytes"
     ),
     "passes": "delete the folder passes and resume the run: what was under way is made again",
-    "markers/evaluate": AGAIN,
-    "markers/solve": AGAIN,
+    "scores": AGAIN,
     "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",
 }
 

@@ -46,7 +46,6 @@ class RunLayout:
     passes = _Path("passes")  # the passes over the rows that are under way
     row_pass = _Named("passes/{}")  # the folder of one: what it reads, and the sums that it has committed
     progress = _Path("progress")  # how far the items are that run in other processes
-    markers = _Named("markers/{}")  # the folder of the done-markers of one stage
     solutions = _Path("solutions")
     solution = _Named("solutions/{}")  # of one solve
     solution_records = _Named("solutions/{}.jsonl")  # the iteration records of a solve that is under way

@@ -21,6 +21,9 @@ from sklearn.datasets import load_digits
 
 from pipeline import train as training
 from pipeline.runtime import run_folder
+from pipeline.runtime.stored_arrays import from_json
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
 
 ROOT = Path(__file__).resolve().parents[1]
 # Whether this is a nightly run: tests break at every change, kill more often, and run the longest.
@@ -118,6 +121,11 @@ def train_beside(place: Path, name: str, dataset: str | Path, *arguments: str, q
 
 def report_of(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "report.json").read_text(encoding="utf-8")))
+
+
+def choice_of(run: Path) -> dict[str, Any]:
+    """Return what a run has chosen: its kernel and width, and what it tried."""
+    return dict(from_json(read_arrays(RunLayout(run).candidates)["choice"]))
 
 
 def python(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

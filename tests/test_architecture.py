@@ -20,7 +20,7 @@ FLOORS = (
     ("storage", "features", "pipeline", "pipeline.errors"),
     ("pipeline.kernels", "pipeline.config"),
     ("pipeline.solvers", "pipeline.runtime"),
-    ("pipeline.datasets",),
+    ("pipeline.datasets", "pipeline.work"),
     ("pipeline.prediction",),
     ("pipeline.stages",),
     ("pipeline.planning", "pipeline.reporting", "pipeline.estimators"),

@@ -19,9 +19,9 @@ from features.picture_folders import pictures_below
 from features.source import Tick
 from features.tables.table_paths import is_picture_folder, table_files
 from pipeline.runtime import stopping
-from pipeline.runtime.events import StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.own_code import digest_sources
+from pipeline.runtime.stage_line import StageLine
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file

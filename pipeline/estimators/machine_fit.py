@@ -6,10 +6,8 @@ It brings numba, which takes as long to import as scikit-learn does.
 import math
 from bisect import bisect
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,13 +55,16 @@ from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
 from pipeline.stages.training_rows import RunSize
-from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
+from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.work.events import StepEvents
+from pipeline.work.runner import WHICH, Here, note_of
+from pipeline.work.store import MemoryStore, TaskCheckpoints
 
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
-class Listeners(TaskCheckpoints):
+class Listeners(TaskCheckpoints, StepEvents):
     """Who hears of the iterations of a fit, which keeps no checkpoints: an estimator's callback and log."""
 
     def __init__(self, machine: Any) -> None:
@@ -74,11 +75,14 @@ class Listeners(TaskCheckpoints):
             print(message)
         self._said = message
 
+    def warn(self, message: str, **facts: Any) -> None:
+        parameters.warn(message)
+
     def callback(self, record: dict[str, Any]) -> None:
         if self._machine.callback is not None:
             self._machine.callback(record)
 
-    def record(self, facts: Mapping[str, Any]) -> None:
+    def add_record(self, facts: Mapping[str, Any]) -> None:
         self.log(note_of(facts))
         self.callback({name: value for name, value in facts.items() if name not in ("statistics", WHICH)})
 
@@ -130,17 +134,9 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
     compile_told(warming_steps(config, shape), log)
-    told = SimpleNamespace(
-        log=listeners.log,
-        warn=parameters.warn,
-        metric=lambda **facts: None,
-        record=lambda event, **facts: None,
-        stage=lambda name: nullcontext(SimpleNamespace(items=0)),
-    )
-    work = Workspace(config, shape, features, told, listeners)
-    work.given_factors = factors
-    if learns_scales(config.kernel.scale):
-        work.features = ScaledFeatures(features, work.stored(SCALES))
+    store = MemoryStore(listeners)
+    scaled = ScaledFeatures(features, store.stored(SCALES)) if learns_scales(config.kernel.scale) else features
+    work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
     _store(machine, work, features, fit(work))
 
 

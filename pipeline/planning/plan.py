@@ -39,11 +39,12 @@ from pipeline.stages.filled_settings import (
     without_effect,
     without_room,
 )
-from pipeline.stages.fit.working_set import FOLDER, growth_bytes
+from pipeline.stages.fit.working_set import growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
 from pipeline.stages.training_rows import PassBytes, RunSize
+from pipeline.work.store import COLUMNS
 from storage.errors import CannotWriteError
-from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.folder_layouts import FeatureLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
 # solves: DRIVER_BYTES); then of each worker process beside it, which shares its libraries.
@@ -263,7 +264,7 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
     planned = sum(stage.disk_bytes for stage in plan.stages if stage.name not in ("read", "features"))
-    kept = RunLayout(run_folder).row_pass(FOLDER)  # is not planned: there while the disk has room
+    kept = run_folder / COLUMNS  # is not planned: there while the disk has room
     needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
     if not store.manifest.exists() and stored:
         needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)

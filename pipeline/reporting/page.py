@@ -25,7 +25,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import plots, result_table
 from pipeline.reporting.run_facts import lines, status, tail, tried
 from pipeline.runtime.run_folder import read_environment
-from pipeline.stages.run_workspace import in_order
+from pipeline.work.events import in_order
 from storage.files import read_plain
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import row_blocks

@@ -6,28 +6,28 @@ import numpy as np
 
 from features.row_draws import draw_held_out
 from pipeline.config.train_config import TrainConfig
-from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
+from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import value_dtype
-from pipeline.stages.run_workspace import Run, load_final
 from pipeline.stages.training_rows import is_by_folds, key_blocks
-from storage.arrays import read_arrays
+from pipeline.stages.workspace import Run, Workspace
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
 
 
-def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, Any]:
+def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
     """Return the content of report.json of a run whose stages are done; what does not apply is None.
 
     `objective`, `relative_gap` and `n_active` of the solves are of the penalised weights; where a refit replaces these
     in the model, `penalised` has their test errors.
     """
-    config, shape, solver = run.config, run.shape, run.config.solver
-    final = load_final(run.layout)
+    work = run.work
+    config, shape, solver, final = work.config, work.shape, work.config.solver, work.final
+    assert final is not None
     summary = final.summary
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
@@ -41,11 +41,11 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         "features": config.features.name,
         "deskew": config.features.deskew,
         "power": config.features.power,
-        "n_centers": run.n_candidates,
+        "n_centers": work.n_candidates,
         "kernel": model.kernel.name,
-        "kernels_tried": _tried_kernels(run),
+        "kernels_tried": _tried_kernels(work.choice),
         "sigma2": model.sigma2,
-        "feature_scales": _feature_scales(run, model),
+        "feature_scales": _feature_scales(work, model),
         **{name: summary[name] for name in ("penalty", "path", "rounds")},
         "select": None if selection is None else solver.select,
         "selection": selection,
@@ -53,74 +53,71 @@ def build(run: Run, scores: dict[str, Any], peak_rss_bytes: int) -> dict[str, An
         **{name: summary.get(name) for name in ("moves", "columns")},
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
-        "precision": value_dtype(config, run.shape),
+        "precision": value_dtype(config, shape),
         "seed": config.seed,
-        "weighting": _weighting(run),
+        "weighting": _weighting(work),
         "converged": all(one["converged"] for one in summary["solves"]),
         **{name: score[name] for name in (*ERRORS, "baseline", "by_class")},
         "penalised": {name: scores["penalised"][name] for name in ERRORS} if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": score["probabilities"] and {**summary["temperature"], **score["probabilities"]},
-        "hold_out": _hold_out(run, summary),
+        "hold_out": _hold_out(work, summary),
         "confusion": score["confusion"],
         "model_n_centers": model.n_centers,
         "kernel_entries": sum(record["kernel_entries"] for record in summary["rounds"])
         if summary["rounds"]
-        else shape.n_train * run.n_candidates,
-        "peak_rss_bytes": peak_rss_bytes,
-        "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
-        "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
+        else shape.n_train * work.n_candidates,
+        "peak_rss_bytes": run.events.meter.peak_bytes,
+        "wall_seconds": sum(cost.wall_seconds for cost in run.events.costs.values()),
+        "stages": {name: dict(vars(cost)) for name, cost in run.events.costs.items()},
         "solves": [{**one, "output": model.output_labels[one["output"]]} for one in summary["solves"]],
     }
 
 
-def _weighting(run: Run) -> dict[str, Any] | None:
-    data, facts = run.config.data, run.facts
+def _weighting(work: Workspace) -> dict[str, Any] | None:
+    data, facts = work.config.data, work.facts
     if data.weights is None and data.class_weight is None:
         return None
     return {
         "weights": data.weights,
         "class_weight": data.class_weight,
         "class_factors": list(facts.class_factors) or None,
-        "classes": list(run.shape.classes) if facts.class_factors else None,
-        "test_weighted": "test" in run.shape.weighted,
+        "classes": list(work.shape.classes) if facts.class_factors else None,
+        "test_weighted": "test" in work.shape.weighted,
     }
 
 
-def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
+def _tried_kernels(choice: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Return the best width of each kernel and kind of scales that were tried: of all, then of those that decide.
 
     Those that decide are told once, also where they were found on as many candidates as all.
     """
-    if "tried" not in run.choices:
+    if "tried" not in choice:
         return None
-    best: dict[tuple[float, ...], list[float]] = {}
-    for record in sorted(run.choices["tried"].tolist(), key=lambda record: -record[4]):
-        best[record[6], record[2], *record[:2]] = record
-    chosen = float(run.choices["kernel"]), float(run.choices["kind"])
+    best: dict[tuple[bool, int, str, int], dict[str, Any]] = {}
+    for trial in sorted(choice["tried"], key=lambda trial: -trial["error"]):
+        best[trial["final"], trial["n_centers"], trial["kernel"], SCALE_KINDS.index(trial["scales"])] = trial
+    chosen = choice["kernel"], SCALE_KINDS.index(choice["scales"])
     decided = max((key for key in best if key[0] and key[2:] == chosen), default=None)  # that on most candidates
     return [
         {
-            "kernel": KERNELS[int(kernel)].name,
-            "scales": SCALE_KINDS[int(kind)],
-            "n_centers": int(m),
-            "sigma2": sigma2,
-            "hold_out_error": error if np.isfinite(error) else None,
+            **{name: trial[name] for name in ("kernel", "scales", "n_centers", "sigma2")},
+            "hold_out_error": trial["error"] if np.isfinite(trial["error"]) else None,
             "chosen": key == decided,
         }
-        for key, (kernel, kind, m, sigma2, error, *_) in sorted(best.items())
-        if key[0] or (1.0, *key[1:]) not in best
+        for key, trial in sorted(best.items(), key=lambda item: item[0])
+        if key[0] or (True, *key[1:]) not in best
     ]
 
 
-def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:
+def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any] | None:
     """Return the learned scales (of a metric, lengths) with names, importances and the held-out error of each round."""
     if model.feature_scales is None:
         return None
-    stored, columns = read_arrays(run.layout.feature_scales), model.table_columns
+    stored, columns = work.store.stored(SCALES).read(), model.table_columns
     errors = [error if np.isfinite(error) else None for error in stored["hold_out_errors"].tolist()]
     return {
-        "kind": SCALE_KINDS[int(run.choices["kind"])],
+        "kind": work.choice["scales"],
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,
@@ -144,11 +141,11 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
     return []
 
 
-def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
+def _hold_out(work: Workspace, summary: dict[str, Any]) -> dict[str, Any] | None:
     if summary["path"] is None and summary["ridge"] is None:
         return None
-    limit = np.inf if is_by_folds(run) else run.facts.held_out_limit
-    drawn = (draw_held_out(run.config.seed, limit, groups) for _, groups in key_blocks(run))
+    limit = np.inf if is_by_folds(work) else work.facts.held_out_limit
+    drawn = (draw_held_out(work.config.seed, limit, groups) for _, groups in key_blocks(work))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
         "n_rows": sum(np.count_nonzero(block) for block in drawn),

@@ -20,7 +20,7 @@ from storage.lock import holder
 from storage.records import read_record
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
-SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "markers/*/*.json", "solutions/*.npz")
+SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "scores/*.npz", "solutions/*.npz")
 
 _Value = TypeVar("_Value")
 

@@ -1,5 +1,6 @@
 """Arrays that tasks read where they run: committed files of a run, or arrays of this process."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -52,3 +53,13 @@ def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[D]) -> D:
     """Return the dataclass of a `kind` that `as_arrays` turned into arrays; other arrays may be among them."""
     found = {field.name: arrays[field.name] for field in fields(kind) if field.name in arrays}
     return kind(**{name: values if np.ndim(values) else values.item() for name, values in found.items()})
+
+
+def as_json(value: object) -> NDArray[np.uint8]:
+    """Return what JSON knows as an array of the bytes of its text; `from_json` reads it."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def from_json(text: NDArray[np.uint8]) -> Any:
+    """Return what `as_json` made an array of."""
+    return json.loads(text.tobytes())

@@ -24,7 +24,8 @@ from pipeline.stages.training_rows import (
     block_pass_bytes,
     row_grid,
 )
-from pipeline.stages.workspace import STATISTICS, Workspace
+from pipeline.stages.workspace import Workspace
+from pipeline.work.events import STATISTICS
 from storage.errors import ANEW, CorruptDataError
 
 STORING = "storing the sums of all rows"
@@ -32,19 +33,19 @@ STORING = "storing the sums of all rows"
 
 def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
-    with work.stage(STATISTICS):
+    with work.events.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads them any more, and a finished run has none
         if work.in_rounds or work.preselection is not None:
             return  # the solve stage computes them, for the columns it needs
-        with work.status(STATISTICS, "checking those of an earlier session"):
-            is_done = work.committed(name_of(ALL), mapped=True) is not None
+        with work.events.status(STATISTICS, "checking those of an earlier session"):
+            is_done = work.store.get(name_of(ALL), mapped=True) is not None
         if not is_done:
             task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
-            parts = statistics_by_part(work.add_up(STATISTICS, task, STATISTICS))
+            parts = statistics_by_part(work.runner.add_up(STATISTICS, task, STATISTICS))
             names = (FIT, HELD_OUT, ALL) if what_needs_held_out_rows(work.config) else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
-        work.drop(f"passes/{STATISTICS}")
+        work.store.drop(f"passes/{STATISTICS}")
 
 
 def name_of(part: str) -> str:
@@ -58,18 +59,18 @@ def commit_parts(work: Workspace, fit: GramStatistics, held_out: GramStatistics,
     A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
     place.
     """
-    with work.status(STATISTICS, STORING):
+    with work.events.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
             if name:
-                work.commit(name_of(name), as_arrays(statistics))
+                work.store.put(name_of(name), as_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        work.commit(name_of(names[2]), as_arrays(everything))
+        work.store.put(name_of(names[2]), as_arrays(everything))
 
 
 def statistics_of(work: Workspace, name: str) -> GramStatistics:
     """Return the statistics that are committed under a name, the Gram mapped. Raises CorruptDataError."""
-    found = work.committed(name, mapped=True)
+    found = work.store.get(name, mapped=True)
     if found is None:
         raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
     return as_dataclass(found, GramStatistics)
@@ -85,9 +86,9 @@ def statistics_at(
     words: str = "",
 ) -> dict[str, GramStatistics]:
     """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
-    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
+    stored = work.store.put(f"passes/{name}/{MEMBERS}", {"members": members})
     task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
-    return statistics_by_part(work.add_up(stage, task, name, words))
+    return statistics_by_part(work.runner.add_up(stage, task, name, words))
 
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"

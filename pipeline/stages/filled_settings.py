@@ -183,8 +183,10 @@ def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
 
 
 def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
-    """Return the kernels that are asked for, or tried."""
-    return KERNELS if kernel.name == AUTO_KERNEL else (kernel_named(kernel.name or "gaussian"),)
+    """Return the kernels that are asked for, or tried: in the order of their names, which decides between equals."""
+    if kernel.name == AUTO_KERNEL:
+        return tuple(sorted(KERNELS, key=lambda one: one.name))
+    return (kernel_named(kernel.name or "gaussian"),)
 
 
 def value_dtype(config: TrainConfig, shape: FeatureShape) -> str:

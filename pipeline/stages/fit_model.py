@@ -32,7 +32,8 @@ from pipeline.stages.fit.correlations import correlation_bytes
 from pipeline.stages.fit.penalised_solves import path_bytes
 from pipeline.stages.fit.solve_weights import solve_weights
 from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
-from pipeline.stages.workspace import CANDIDATES, FINAL, SOLVE, FinalWeights, Workspace
+from pipeline.stages.workspace import FINAL, FinalWeights, Workspace
+from pipeline.work.events import CANDIDATES, SOLVE
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
@@ -42,12 +43,12 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 def draw_candidates(work: Workspace) -> None:
     """Draw the candidates, choose what the data decide: kernel, width, scales; and commit the result."""
-    with work.stage(CANDIDATES) as cost:
-        if work.committed(CANDIDATES, mapped=True) is not None:
+    with work.events.stage(CANDIDATES) as cost:
+        if work.store.get(CANDIDATES, mapped=True) is not None:
             return
         cost.items = 1
-        work.once(CANDIDATES, lambda: _candidates(work))
-        work.drop(f"passes/{PASS}")
+        work.store.once(CANDIDATES, lambda: _candidates(work))
+        work.store.drop(f"passes/{PASS}")
 
 
 def _candidates(work: Workspace) -> Arrays:
@@ -94,7 +95,7 @@ def fit(work: Workspace) -> FinalWeights:
 
 def find_weights(work: Workspace) -> FinalWeights:
     """Return the weights, committed with a summary of every solve. Raises InvalidDataError, CorruptDataError."""
-    with work.stage(SOLVE) as cost:
+    with work.events.stage(SOLVE) as cost:
         if work.final is not None:
             return work.final
         cost.items = 0
@@ -108,9 +109,9 @@ def find_weights(work: Workspace) -> FinalWeights:
             penalised_intercept=final.penalised_intercept + mean,
             summary=final.summary | {"temperature": find_temperature(work, tried)},
         )
-        work.commit(FINAL, final.arrays())
-        work.drop(f"checkpoints/{MOVES}")
-        work.drop("passes")  # the one over the held-out rows
+        work.store.put(FINAL, final.arrays())
+        work.store.drop(f"checkpoints/{MOVES}")
+        work.store.drop("passes")  # the one over the held-out rows
         return final
 
 

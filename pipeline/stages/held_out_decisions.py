@@ -34,10 +34,12 @@ def held_out_pass(
     work: Workspace, task: RowTask, weights: Arrays, values: ValuesOf, stage: str, name: str, words: str
 ) -> BlockValues:
     """Return what `values` makes of the held-out rows of each block; `weights`: of candidates by row, or of points."""
-    given = work.commit(f"passes/{name}/weights.npz", weights)
+    given = work.store.put(f"passes/{name}/weights.npz", weights)
     grid = row_grid("train", task.shape.n_train, len(weights["columns"]))
     opened = partial(_block, task, given, values)
-    return work.add_up(stage, block_pass(task, grid, opened, BlockValues, (name,), features="held-out"), name, words)
+    return work.runner.add_up(
+        stage, block_pass(task, grid, opened, BlockValues, (name,), features="held-out"), name, words
+    )
 
 
 def kept_share(n_rows: int, n_outputs: int) -> float:

@@ -27,8 +27,8 @@ from pipeline.runtime.progress import COMPILING
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import SolverOptions, solve
 from pipeline.stages.filled_settings import is_in_rounds, kernels_of
-from pipeline.stages.run_workspace import COMPILE, Run, StageCost
-from pipeline.stages.workspace import FEATURES
+from pipeline.stages.workspace import Run
+from pipeline.work.events import COMPILE, FEATURES
 from storage.lock import hold_lock, holder
 
 IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
@@ -42,13 +42,12 @@ def compile_needed(run: Run) -> None:
     with ExitStack() as compiling:
 
         def tell() -> None:
-            run.costs.setdefault(COMPILE, StageCost())
-            compiling.enter_context(run.stage(COMPILE))
+            compiling.enter_context(run.events.stage(COMPILE))
             run.events.log(COMPILING)
-            compiling.enter_context(run.status(COMPILE, COMPILING))
+            compiling.enter_context(run.events.status(COMPILE, COMPILING))
 
         if count := warm_up(_steps_of(run), tell):
-            run.costs[COMPILE].items += count
+            run.events.costs[COMPILE].items += count
 
 
 def compile_told(steps: Iterable[Callable[[], object]], log: Callable[[str], object] | None) -> None:
@@ -65,9 +64,10 @@ def compile_told(steps: Iterable[Callable[[], object]], log: Callable[[str], obj
 
 
 def _steps_of(run: Run) -> Iterator[Callable[[], object]]:
-    if not (run.config.resources.stores_features and run.feature_layout.manifest.exists()):
-        yield from feature_steps(run.config)
-    for step in warming_steps(run.config, run.shape):
+    config = run.work.config
+    if not (config.resources.stores_features and run.feature_layout.manifest.exists()):
+        yield from feature_steps(config)
+    for step in warming_steps(config, run.work.shape):
         stopping.check()
         yield step
 
@@ -107,9 +107,9 @@ def build_features(run: Run, *, contents: bool = False) -> bool:
 
     Returns whether there was none, or a damaged one.
     """
-    layout, shape = run.feature_layout, run.shape
-    with run.stage(FEATURES):
-        if not run.config.resources.stores_features:
+    layout, shape = run.feature_layout, run.work.shape
+    with run.events.stage(FEATURES):
+        if not run.work.config.resources.stores_features:
             return False  # computed on the fly by whoever reads them
         if feature_rows.is_built(layout, run.events.warn, contents=contents):
             run.events.record("features reused", digest=layout.digest)
@@ -126,23 +126,23 @@ def build_features(run: Run, *, contents: bool = False) -> bool:
         )
         with lock:
             if not feature_rows.is_built(layout, contents=contents):
-                with run.status(FEATURES, "preparing the store"):
+                with run.events.status(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request, run.layout.data_chunks)
                 build: Callable[[FeatureItem], int] = partial(build_feature_store.build_item, task)
-                source, executor = open_data(run.request.source, task[1].data), run.executor
+                source, executor = open_data(run.request.source, task[1].data), run.runner.executor
                 if source.in_order is not None:
                     built = build_feature_store.build_in_order(task, items, source, shape.item_rows)
                     build, executor = (lambda item: next(built)), Executor()
                 elif source.columns is not None:  # a small table: other processes do not have what this one has read
                     executor = Executor()
                 try:
-                    run.run_items(
+                    run.runner.run_items(
                         FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
                     )
                 except StoppedError as error:
                     anew = "; the features of a table are written in one reading, which begins anew"
                     raise StoppedError(f"{error}{anew if source.columns is not None else ''}") from None
-                with run.status(FEATURES, "sealing the store"):
+                with run.events.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()
     return True

@@ -23,8 +23,8 @@ SETTINGS = {
 }
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves would not have left, nor one before those of the last round.
-LATER = ["model", "markers/evaluate", "report.json", "solutions"]
-LATER_IN_ROUNDS = [*LATER[:3], f"markers/rounds/{LAST}.json", f"correlations/{LAST}.npz"]
+LATER = ["model", "scores", "report.json", "solutions"]
+LATER_IN_ROUNDS = [*LATER[:3], f"rounds/{LAST}.npz", f"correlations/{LAST}.npz"]
 LATER_IN_ROUNDS += ["solutions/final.npz", SOLUTION]
 CutOff = Callable[..., tuple[Path, Path]]
 
@@ -77,7 +77,7 @@ MADE_AGAIN = [
     (kind, f"{CENTRED[kind]}/{name}") for kind in CENTRED for name in ("yty.npy", "gram.npy", "MANIFEST.json")
 ]
 MADE_AGAIN += [("dense", "solutions/all-centred-output-0000.npz"), ("rounds", SOLUTION)]
-MADE_AGAIN += [("rounds", f"markers/rounds/{LAST}.json"), ("rounds", f"correlations/{LAST}.npz")]
+MADE_AGAIN += [("rounds", f"rounds/{LAST}.npz"), ("rounds", f"correlations/{LAST}.npz")]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
@@ -103,8 +103,8 @@ REFUSED = [
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
     ("rounds", f"correlations/{BEFORE}.npz"),
-    ("rounds", "markers/rounds/round-000.json"),
-    ("rounds", f"markers/rounds/{BEFORE}.json"),
+    ("rounds", "rounds/round-000.npz"),
+    ("rounds", f"rounds/{BEFORE}.npz"),
 ]
 
 
@@ -124,10 +124,10 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     DAMAGE[damage](run / name)
     assert resume(run, tables) == 65
     *_, line = capsys.readouterr().err.splitlines()  # after a warning of a marker that is no JSON
-    assert {"markers": "rounds", "statistics": Path(name).name}.get(name.split("/")[0], name) in line
+    assert (Path(name).name if name.startswith("statistics") else name) in line
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
-    for folder in ("statistics", "solutions", "correlations", "markers"):
+    for folder in ("statistics", "solutions", "correlations", "rounds"):
         assert folder in ANEW
         remove(run / folder)
     assert resume(run, tables) == 0

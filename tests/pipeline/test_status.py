@@ -81,7 +81,7 @@ def test_missing_files_do_not_stop_it(trained, ring_data):
     layout = RunLayout(trained(*TABLE_RUN, dataset=ring_data["words"]))
     for path in (layout.report, layout.state, layout.log, layout.lock):
         path.unlink()
-    shutil.rmtree(layout.root / "markers")
+    shutil.rmtree(layout.root / "scores")
     facts = status(layout.root)
     assert (facts["state"], facts["stage"], facts["damaged"]) == ("killed", None, [])
     assert lines(facts)

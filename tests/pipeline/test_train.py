@@ -139,7 +139,7 @@ def test_features_and_tables_that_are_gone_are_made_again(tmp_path):
     shutil.rmtree(features)
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "labels.csv")]) == 0
     assert not features.exists()
-    for stages in (("solutions", "markers", "model"), ("candidates", "solutions", "markers", "model")):
+    for stages in (("solutions", "scores", "model"), ("candidates", "solutions", "scores", "model")):
         shutil.rmtree(features, ignore_errors=True)
         for name in stages:
             shutil.rmtree(run / name)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,18 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
+from pipeline.runtime.stored_arrays import Stored, as_json, from_json
 from pipeline.solvers.held_out_losses import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.choose.greedy_selection import load_prefixes
-from pipeline.stages.run_workspace import Run, load_final
+from pipeline.stages.choose.greedy_selection import PREFIX_WEIGHTS, load_prefixes
 from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
-from pipeline.stages.workspace import EVALUATE, FinalWeights, Workspace
-from storage.folder_layouts import MANIFEST_NAME, RunLayout
-from storage.folders import digest_file, remove_folder
-from storage.records import write_marker
+from pipeline.stages.workspace import FINAL, FinalWeights, Run, Workspace
+from pipeline.work.events import EVALUATE
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import digest_file
 
-SCORES = "scores"  # the marker of the scores of a model
+SCORES = "scores"
 PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
 ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
 
@@ -38,30 +39,29 @@ def evaluate_model(run: Run) -> dict[str, Any]:
     model: `score_numbers`; penalised: the errors of the penalised weights, before refit and moves of centers (else of
     the model); prefixes: of the first centers of a greedy selection the test_error and test_r2, for each size.
     """
-    with run.stage(EVALUATE) as cost:
+    work = run.work
+    with work.events.stage(EVALUATE) as cost:
         cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
             save_model(run.layout.model, _model_of_run(run), in_run=True)
-        digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
-        done = run.read_done(run.layout.markers(EVALUATE)).get(SCORES, {})
-        if done.get("model") != digest:
-            done = {"model": digest, SCORES: _scored(run, digest)}
-            write_marker(run.layout.markers(EVALUATE), SCORES, done)
-        remove_folder(run.layout.passes, durable=False)
-        return dict(done[SCORES])
+        digest = digest_file(run.layout.model / MANIFEST_NAME).sha256[:16]
+        found = work.store.once(f"scores/{digest}.npz", lambda: {SCORES: as_json(_scored(run, digest))})
+        work.store.drop("passes")
+        return dict(from_json(found[SCORES]))
 
 
 def _scored(run: Run, digest: str) -> dict[str, Any]:
-    solver, n_centers, rows = run.config.solver, len(load_final(run.layout).active), run.row_task
-    opened = partial(_block_of_scores, rows, run.layout, solver)
-    task = block_pass(rows, row_grid("test", run.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
-    blocks = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}").by_block()
+    work, final, prefixes = run.work, run.work.store.stored(FINAL), run.work.store.stored(PREFIX_WEIGHTS)
+    rows, n_centers = work.row_task, len(FinalWeights.of_arrays(final.read()).active)
+    opened = partial(_block_of_scores, rows, run.layout.model, final, prefixes, work.config.solver)
+    task = block_pass(rows, row_grid("test", work.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
+    blocks = work.runner.add_up(EVALUATE, task, f"{EVALUATE}-{digest}").by_block()
     total = reduce(add_sums, blocks)
     penalised = {name.removeprefix(PENALISED): of for name, of in total.items() if name.startswith(PENALISED)}
     counted, spread = total["counted"].item(), total.get("spread", np.zeros(1)).item()
     errors = [error / counted for error in total.get(PREFIXES, np.empty(0)).tolist()]
     return {
-        "model": score_numbers(total, run.shape.classes),
+        "model": score_numbers(total, work.shape.classes),
         "penalised": error_numbers(total | penalised),
         "prefixes": [{"test_error": error, "test_r2": r_squared(error * counted, spread)} for error in errors],
     }
@@ -84,7 +84,7 @@ def assemble_model(
     index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model that say
     what its inputs are.
     """
-    rows, sigma2 = work.candidates[final.active], float(work.choices["sigma2"])
+    rows, sigma2 = work.candidates[final.active], work.sigma2
     moved = final.points
     points = open_features(work.features).take(rows) if moved is None else moved
     names = rows if index is None else index[rows]
@@ -99,29 +99,33 @@ def assemble_model(
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
         calibration=Calibration.of(final.summary["temperature"] or {}),
-        feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
+        feature_scales=work.store.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
         limits=tuple(limit + work.facts.mean for limit in work.facts.limits),
         **of_inputs,
     )
 
 
 def _model_of_run(run: Run) -> SparseKernelModel:
-    source = open_data(run.request.source, planned(run.request.source, run.shape.description["source"]))
+    request, work = run.request, run.work
+    source = open_data(request.source, planned(request.source, work.shape.description["source"]))
+    assert work.final is not None
     return assemble_model(
-        run,
-        load_final(run.layout),
-        features=run.request.features,
-        standardisation=open_features(run.features).standardisation() if run.request.standardise else None,
+        work,
+        work.final,
+        features=request.features,
+        standardisation=open_features(work.features).standardisation() if request.standardise else None,
         input_shape=source.input_shape,
         image_scale=source.image_scale,
         table_columns=source.columns,
     )
 
 
-def _block_of_scores(task: RowTask, layout: RunLayout, solver: SolverConfig) -> AddPiece[BlockValues]:
+def _block_of_scores(
+    task: RowTask, folder: Path, weights: Stored, of_prefixes: Stored, solver: SolverConfig
+) -> AddPiece[BlockValues]:
     """Return what scores a block by the model, by its penalised weights, and by its first centers alone."""
-    model = before = load_model(layout.model)
-    final = load_final(layout)
+    model = before = load_model(folder)
+    final = FinalWeights.of_arrays(weights.read())
     if final.points is not None:
         chosen = task.candidates.read(mapped=True)["index"][final.active]
         points = open_features(task.features).take(chosen)
@@ -130,7 +134,7 @@ def _block_of_scores(task: RowTask, layout: RunLayout, solver: SolverConfig) -> 
     if refitted or before is not model:
         limits = () if refitted else model.limits
         before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept, limits=limits)
-    prefixes = tuple(load_prefixes(layout)) if solver.selects else ()
+    prefixes = tuple(load_prefixes(of_prefixes)) if solver.selects else ()
     n_classes = len(task.shape.classes)
 
     def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:

@@ -41,7 +41,8 @@ from pipeline.stages.training_rows import (
     row_grid,
     task_on_sample,
 )
-from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
+from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.work.events import SOLVE
 
 NAME, TRIALS = "moves", "passes/moves-trials"
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
@@ -146,7 +147,7 @@ class _Mover:
         self._work, self._most = work, most
         self._task: RowTask = work.row_task
         self._dtype = open_features(work.features).dtype
-        self._checkpoints = work.checkpoints(NAME)
+        self._checkpoints = work.store.checkpoints(NAME)
         asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
         self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]
         # Powers of two, with which L-BFGS computes on numbers near 1 in any units of rows and targets: its float32 and
@@ -169,11 +170,11 @@ class _Mover:
         name = _sample_name(level)
 
         def make() -> Arrays:
-            with self._work.status(SOLVE, f"gathering {share:.0%} of the rows"):
+            with self._work.events.status(SOLVE, f"gathering {share:.0%} of the rows"):
                 return gather_sample(self._task, share)
 
-        self._work.once(name, make, mapped=True)
-        return task_on_sample(self._task, self._work.stored(name))
+        self._work.store.once(name, make, mapped=True)
+        return task_on_sample(self._task, self._work.store.stored(name))
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
@@ -226,17 +227,17 @@ class _Mover:
 
     def _on_more_rows(self, state: Moving) -> Moving:
         new = self._started(state.best.astype(np.float64), state)
-        self._work.drop(_sample_name(state.level))
+        self._work.store.drop(_sample_name(state.level))
         return new
 
     def _with_gradient(self, state: Moving) -> Moving:
         name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
-        given = self._work.commit(f"passes/{name}/input.npz", arrays)
+        given = self._work.store.put(f"passes/{name}/input.npz", arrays)
         rows = self._rows(state.level)
         task = gradient_pass(rows, given, arrays["points"])
-        sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
-        self._work.drop(f"passes/{name}")
+        sums = self._work.runner.add_up(SOLVE, task, name, self._words(state.step + 1, state))
+        self._work.store.drop(f"passes/{name}")
         gradient = gradient_of(rows, sums, arrays)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
@@ -266,7 +267,7 @@ class _Mover:
         points, fit, none = found.reshape(shape) / self._of_points, last[0], np.empty(0)
         error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
         self._work.events.record("moves", step=number, objective=fit.objective, held_out_error=error)
-        self._work.drop(TRIALS)
+        self._work.store.drop(TRIALS)
         moved = replace(
             state,
             **vars(fit),
@@ -302,15 +303,15 @@ class _Mover:
                     better = min(fit, self.chosen(parts, (10.0 * fit.fraction,)), key=lambda one: one.held_out_error)
             return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
-        arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
+        arrays = self._work.store.once(f"{TRIALS}/{_digest(points)}.npz", make)
         return as_dataclass(arrays, Solution), float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
         name = f"moves-statistics-{_digest(points)}"
-        members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
+        members = self._work.store.put(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
         task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
-        parts = statistics_by_part(self._work.add_up(SOLVE, task, name, words))
-        self._work.drop(f"passes/{name}")
+        parts = statistics_by_part(self._work.runner.add_up(SOLVE, task, name, words))
+        self._work.store.drop(f"passes/{name}")
         return parts
 
     def fitted(self, parts: dict[str, GramStatistics], before: Solution) -> Solution:

@@ -24,7 +24,8 @@ from pipeline.stages.training_rows import (
     run_length,
     stream_blocks,
 )
-from pipeline.stages.workspace import FOLD_ROWS, SOLVE, Workspace
+from pipeline.stages.workspace import FOLD_ROWS, Workspace
+from pipeline.work.events import SOLVE
 
 FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
 TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
@@ -50,7 +51,7 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
         decision, truth, weights, different = (work.choices[name] for name in FOLD_ROWS)
         n_rows, seen = int(different), False
     elif few and fit:
-        with work.status(SOLVE, WORDS):
+        with work.events.status(SOLVE, WORDS):
             decision, truth, weights = left_out(fit, _few(work.row_task, tried))
         n_rows, seen = len(truth), False
     else:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,13 @@ from features.row_draws import draw_folds, draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, MEDIAN_POINTS, METRIC, Kernel
+from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass, as_json, from_json
 from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
-    SCALE_KINDS,
     START_CENTERS,
     Sample,
     Search,
@@ -48,7 +48,9 @@ from pipeline.stages.training_rows import (
     key_blocks,
     label_blocks,
 )
-from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import FOLD_ROWS, Workspace
+from pipeline.work.events import CANDIDATES
+from pipeline.work.store import TaskCheckpoints
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
@@ -56,8 +58,8 @@ LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
 # Where features as they are come as CLOSE to learned scales, both are tried on RIVALS times as many candidates.
 CLOSE, RIVALS, KEPT = 1.5, 2, "kept"
 N_FOLDS = 5  # of few rows; ten are no better
-# Of a trial, in the arrays that are committed.
-RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge", "final", "typical")
+TrialRecord = dict[str, Any]  # of a trial, as JSON has it
+FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
 Start = tuple[type[Kernel], Trial | None]  # a kernel that is searched: from the beginning, or from scales of a trial
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
 
@@ -78,66 +80,131 @@ class KernelTask:
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
-    """Return what is committed with candidates at training rows `index`: the `kernel` () and its width `sigma2` () f8.
+    """Return what is committed with candidates at training rows `index`: the `choice`, as JSON.
 
-    The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
-    chosen: also `tried` (trials, 8) f8, see RECORD.
+    Its `kernel` is a name, `sigma2` the width. Where something was chosen it has also the `scales`, one of SCALE_KINDS,
+    and all that was `tried`. Scales of the features are committed under SCALES.
     """
     asked = work.config.kernel
     if is_chosen(asked) or is_by_folds(work):
-        return _chosen(work, index, facts)
+        choice = _Choice(work, index, facts)
+        best = choice.best()
+        return {"choice": as_json(choice.committed(best))} | choice.of_folds(best)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
     if isinstance(sigma2, str):  # the median
         sigma2 = kernel.default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]))
-    return {"kernel": np.array(KERNELS.index(kernel)), "sigma2": np.array(sigma2, np.float64)}
+    return {"choice": as_json({"kernel": kernel.name, "sigma2": float(sigma2 or 0.0)})}
 
 
-def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
-    asked, kernels = work.config.kernel, kernels_of(work.config.kernel)
-    sizes, by_folds = trial_sizes(work.config, work.shape), is_by_folds(work)
-    if by_folds:  # the last trial is the fit
-        sizes = replace(sizes, most=len(index))
-    name = f"passes/{PASS}/sample.npz"
-    n_rivals = RIVALS * sizes.more if grows(work.config) and not by_folds else 0
-    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, n_rivals)]
-    sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
-    task = KernelTask(
-        sample=work.stored(name),
-        few=min(sizes.few, len(points)),
-        scale=asked.scale if learns_scales(asked.scale) else None,
-        sigma2=None if asked.sigma2 == "auto" else asked.sigma2,
-    )
-    n_held_out = float(sample["n_held_out"])
-    of_items = _searched(work, task, [(kernel, None) for kernel in kernels])
-    found = {kernel: _trials(kernel, arrays) for kernel, arrays in zip(kernels, of_items, strict=True)}
-    best = min(found.values(), key=lambda trials: trials[-1].error)[-1]
-    # The other begins with its scales again: a kernel may be better with scales that it does not find.
-    others = [kernel for kernel in kernels if kernel != best.kernel] if best.kind == DIAGONAL else []
-    more = _searched(work, task, [(kernel, best) for kernel in others])
-    for kernel, arrays in zip(others, more, strict=True):
-        trials = _trials(kernel, arrays)
-        found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
-    finalists = _finalists(list(found.values()))
-    tried, again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
-    best, plain = choose(tried, n_held_out), tried[0]
-    if task.scale and best.kind in (DIAGONAL, METRIC):  # more candidates have better slopes
-        more += _searched(work, replace(task, few=best.n_centers), [(best.kernel, best)], "-more")
-        best = min(best, _trials(best.kernel, more[-1])[0], key=lambda trial: trial.error)
-        again.append({"records": _records([best], final=True)})
-    n_rivals = min(n_rivals, len(points))
-    if best.n_centers < n_rivals and best.kind != PLAIN and plain.error < CLOSE * best.error:
-        tried, records = _tried_again(work, replace(task, sigma2=KEPT), n_rivals, [plain, best])
-        best, again = choose(tried, n_held_out), again + records
-    if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
-        (best,), records = _tried_again(work, task, most, [best])
-        again += records
-    if not np.isfinite(best.error):
-        best.kernel(scaled(sample["points"], best.scales), best.sigma2)  # which may refuse them in words of its own
-        raise InvalidDataError(
-            f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
+class _Choice:
+    """The choice of kernel, width and scales on a sample of the rows; all that was tried is kept for the report."""
+
+    def __init__(self, work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> None:
+        self._work, self._asked, self._by_folds = work, work.config.kernel, is_by_folds(work)
+        sizes = trial_sizes(work.config, work.shape)
+        if self._by_folds:  # the last trial is the fit
+            sizes = replace(sizes, most=len(index))
+        rivals = RIVALS * sizes.more if grows(work.config) and not self._by_folds else 0
+        points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, rivals)]
+        self._few, self._more, self._rivals, self._most = (
+            min(size, len(points)) for size in (sizes.few, sizes.more, rivals, sizes.most)
         )
-    of_folds = _of_folds(as_dataclass(sample, Sample), best) if by_folds else {}
-    return _committed(work, best, sample, [*of_items, *more], again) | of_folds
+        name = f"passes/{PASS}/sample.npz"
+        self._sample = work.store.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
+        self._n_held_out = float(self._sample["n_held_out"])
+        self._task = KernelTask(
+            sample=work.store.stored(name),
+            few=self._few,
+            scale=self._asked.scale if learns_scales(self._asked.scale) else None,
+            sigma2=None if self._asked.sigma2 == "auto" else self._asked.sigma2,
+        )
+        self._searches, self._records = list[Arrays](), list[TrialRecord]()
+
+    def best(self) -> Trial:
+        """Return the trial that is chosen. Raises InvalidDataError where no width gives a Gram that can be used."""
+        tried = self._tried_again(self._task, self._more, _finalists(self._of_kernels()))
+        best = self._with_slopes_of_more(choose(tried, self._n_held_out))
+        best = self._against_plain(tried[0], best)
+        if self._most > best.n_centers:  # the best width is smaller with more candidates
+            (best,) = self._tried_again(self._task, self._most, [best])
+        if not np.isfinite(best.error):
+            # The kernel may refuse the candidates in words of its own.
+            best.kernel(scaled(self._sample["points"], best.scales), best.sigma2)
+            raise InvalidDataError(
+                f"`kernel.sigma2={self._asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
+            )
+        return best
+
+    def _of_kernels(self) -> list[list[Trial]]:
+        """Return the trials of each kernel; one that is not the best begins again with the scales of that."""
+        kernels = kernels_of(self._asked)
+        of_items = self._searched([(kernel, None) for kernel in kernels])
+        found = {kernel: _trials(arrays) for kernel, arrays in zip(kernels, of_items, strict=True)}
+        best = min(found.values(), key=lambda trials: trials[-1].error)[-1]
+        others = [kernel for kernel in kernels if kernel != best.kernel] if best.kind == DIAGONAL else []
+        for kernel, arrays in zip(others, self._searched([(kernel, best) for kernel in others]), strict=True):
+            trials = _trials(arrays)
+            found[kernel] += trials if trials[-1].error < found[kernel][-1].error else []
+        return list(found.values())
+
+    def _with_slopes_of_more(self, best: Trial) -> Trial:
+        """Return the best of a trial and of one more round of its scales: more candidates have better slopes."""
+        if not self._task.scale or best.kind not in (DIAGONAL, METRIC):
+            return best
+        (arrays,) = self._searched([(best.kernel, best)], replace(self._task, few=best.n_centers), "-more")
+        best = min(best, _trials(arrays)[0], key=lambda trial: trial.error)
+        self._records += _records([best], final=True)
+        return best
+
+    def _against_plain(self, plain: Trial, best: Trial) -> Trial:
+        """Return the better of a trial and of features as they are, on more candidates, where these come close."""
+        if best.n_centers >= self._rivals or best.kind == PLAIN or plain.error >= CLOSE * best.error:
+            return best
+        tried = self._tried_again(replace(self._task, sigma2=KEPT), self._rivals, [plain, best])
+        return choose(tried, self._n_held_out)
+
+    def _tried_again(self, task: KernelTask, n_centers: int, trials: list[Trial]) -> list[Trial]:
+        items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
+        words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
+        trying = partial(try_again, task, n_centers)
+        found = self._work.runner.compute(CANDIDATES, trying, items, unit="", words=words)
+        self._records += [record for arrays in found for record in from_json(arrays["tried"])]
+        return [_trials(arrays)[0] for arrays in found]
+
+    def _searched(self, starts: list[Start], task: KernelTask | None = None, suffix: str = "") -> list[Arrays]:
+        names = [f"{kernel.name}{'-from' if trial else ''}{suffix}" for kernel, trial in starts]
+        items = {f"passes/{PASS}/{name}.npz": start for name, start in zip(names, starts, strict=True)}
+        searching = partial(search_item, task or self._task)
+        found = self._work.runner.compute(CANDIDATES, searching, items, unit="", words="trying kernels")
+        self._searches += found
+        return found
+
+    def committed(self, best: Trial) -> dict[str, Any]:
+        """Return the choice as JSON has it; commit the scales."""
+        work, searches = self._work, [from_json(arrays["tried"]) for arrays in self._searches]
+        if self._task.scale:
+            mine = [k for k, records in enumerate(searches) if records[0]["kernel"] == best.kernel.name]
+            rounds = np.concatenate([self._searches[k]["rounds"] for k in mine])  # round 0 is without scales
+            distances = np.abs(rounds - lengths(best.scales)).max(axis=1)
+            scales: Arrays = {
+                "scales": best.scales,
+                "rounds": rounds,
+                "hold_out_errors": np.array([record["error"] for k in mine for record in searches[k]]),
+                "chosen": np.array(0 if best.kind == PLAIN else 1 + int(np.argmin(distances[1:]))),
+            }
+            work.store.put(SCALES, scales)
+        words = WORDS.get(best.kind, "a scale for each feature")
+        error = "log loss" if self._sample["of_classes"] else "mean squared error"
+        work.events.log(
+            f"chosen: {best.kernel.name} kernel, {words}, sigma2 {best.sigma2:g}; the held-out {error} is "
+            f"{best.error:.6g} on {best.n_centers} candidates, fitted to a sample of the rows"
+        )
+        tried = [record for records in searches for record in records] + self._records
+        return {"kernel": best.kernel.name, "sigma2": best.sigma2, "scales": best.kind, "tried": tried}
+
+    def of_folds(self, best: Trial) -> Arrays:
+        """Return what folds of all rows tell of a fit: RIDGE_ERRORS; of classes also rows that calibrate it."""
+        return _of_folds(as_dataclass(self._sample, Sample), best) if self._by_folds else {}
 
 
 def _of_folds(sample: Sample, trial: Trial) -> Arrays:
@@ -171,48 +238,6 @@ def trials_bytes(run: RunSize) -> int:
     )
     beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
     return 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
-
-
-def _tried_again(
-    work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]
-) -> tuple[list[Trial], list[Arrays]]:
-    items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
-    words = f"trying {counted(len(trials), 'kernel')} on {n_centers} candidates"
-    found = work.compute(CANDIDATES, partial(try_again, task, n_centers), items, unit="", words=words)
-    return [_trials(one.kernel, arrays)[0] for one, arrays in zip(trials, found, strict=True)], found
-
-
-def _searched(work: Workspace, task: KernelTask, starts: list[Start], suffix: str = "") -> list[Arrays]:
-    names = [f"{kernel.name}{'-from' if trial else ''}{suffix}" for kernel, trial in starts]
-    items = {f"passes/{PASS}/{name}.npz": start for name, start in zip(names, starts, strict=True)}
-    return work.compute(CANDIDATES, partial(search_item, task), items, unit="", words="trying kernels")
-
-
-def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:
-    records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
-    kernel = KERNELS.index(best.kernel)
-    if learns_scales(work.config.kernel.scale):
-        mine = [arrays for arrays in searches if arrays["records"][0, 0] == kernel]  # round 0 is without scales
-        rounds = np.concatenate([arrays["rounds"] for arrays in mine])
-        errors = np.concatenate([arrays["records"][:, RECORD.index("error")] for arrays in mine])
-        distances = np.abs(rounds - lengths(best.scales)).max(axis=1)
-        chosen = 0 if best.kind == PLAIN else 1 + int(np.argmin(distances[1:]))
-        work.commit(
-            SCALES,
-            {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
-        )
-    words = WORDS.get(best.kind, "a scale for each feature")
-    error = "log loss" if sample["of_classes"] else "mean squared error"
-    work.events.log(
-        f"chosen: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}; the held-out {error} is {best.error:.6g} on "
-        f"{best.n_centers} candidates, fitted to a sample of the rows"
-    )
-    return {
-        "kernel": np.array(kernel),
-        "sigma2": np.array(sigma2),
-        "kind": np.array(SCALE_KINDS.index(best.kind)),
-        "tried": records,
-    }
 
 
 def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -333,7 +358,7 @@ def search_item(task: KernelTask, start: Start, checkpoints: TaskCheckpoints) ->
         kept = search_kernel(sample, kernel, search)
     else:
         kept = search_from(sample, kernel, found.kind, found.scales, search)
-    return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
+    return _as_arrays(kept, _records(rounds)) | {"rounds": np.stack([lengths(one.scales) for one in rounds])}
 
 
 def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskCheckpoints) -> Arrays:
@@ -343,32 +368,30 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, checkpoints: TaskC
         sigma2 = trial.kernel.default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales))
     trial = replace(trial, n_centers=n_centers, sigma2=trial.sigma2 if sigma2 is None else sigma2)
     tried = best_width(sample, trial, Search(n_centers, sigma2=sigma2, once=_resumed(checkpoints)))
-    return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
+    return _as_arrays(tried[:1], _records(tried, final=True))
 
 
-def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:
-    rows = [
-        (
-            KERNELS.index(one.kernel),
-            SCALE_KINDS.index(one.kind),
-            one.n_centers,
-            one.sigma2,
-            one.error,
-            one.ridge or 0,
-            final,
-            one.typical,
-        )
+def _records(trials: list[Trial], *, final: bool = False) -> list[TrialRecord]:
+    """Return trials as JSON has them; `final`: more candidates decide between them."""
+    return [
+        {"kernel": one.kernel.name, "scales": one.kind, "final": final} | {name: getattr(one, name) for name in FIELDS}
         for one in trials
     ]
-    return np.array(rows, np.float64).reshape(-1, len(RECORD))
 
 
-def _as_arrays(trials: list[Trial]) -> Arrays:
-    return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
+def _as_arrays(kept: list[Trial], tried: list[TrialRecord]) -> Arrays:
+    """Return trials that `_trials` reads, and the records of all that was tried."""
+    scales = {f"scales{number}": trial.scales for number, trial in enumerate(kept)}
+    return {"kept": as_json(_records(kept)), "tried": as_json(tried), **scales}
 
 
-def _trials(kernel: type[Kernel], arrays: Arrays) -> list[Trial]:
+def _trials(arrays: Arrays) -> list[Trial]:
     return [
-        Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge), typical)
-        for number, (_, kind, m, sigma2, error, ridge, _, typical) in enumerate(arrays["kept"].tolist())
+        Trial(
+            kernel=kernel_named(of["kernel"]),
+            kind=of["scales"],
+            scales=arrays[f"scales{number}"],
+            **{name: of[name] for name in FIELDS},
+        )
+        for number, of in enumerate(from_json(arrays["kept"]))
     ]

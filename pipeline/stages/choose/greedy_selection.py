@@ -43,12 +43,13 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
 )
 from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
-from pipeline.stages.workspace import SOLVE, STATISTICS, FinalWeights, TaskCheckpoints, Workspace
-from storage.arrays import read_arrays
-from storage.folder_layouts import RunLayout
+from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.work.events import SOLVE, STATISTICS
+from pipeline.work.store import TaskCheckpoints
 
 # Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
 AT_ONCE = ("fit", "hold_out", "all")
+PREFIX_WEIGHTS = "solutions/prefixes.npz"
 FINALISTS = ("finalists-fit", "finalists-hold-out", "finalists")
 BatchRecord = dict[str, Any]  # of a batch
 
@@ -72,7 +73,7 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
         raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
     weights, intercepts = prefix_weights(everything, chosen.sizes, best.ridge, intercept=work.intercept)
     prefixes = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
-    work.commit("solutions/prefixes.npz", prefixes)
+    work.store.put(PREFIX_WEIGHTS, prefixes)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "rounds": records or None}
     curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
     points = [{"size": size, "hold_out_error": error} for size, error in curve]
@@ -84,14 +85,14 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
-    with work.status(SOLVE, "checking the statistics"):
+    with work.events.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
     size = selection_size(work.config.solver.select)
-    items = {f"solutions/{names[2]}-selection.npz": tuple(work.stored(name_of(name)) for name in names)}
+    items = {f"solutions/{names[2]}-selection.npz": tuple(work.store.stored(name_of(name)) for name in names)}
     # Choosing takes a time that grows with the square of the number, and is done twice.
     n_steps = 2 * forward_most(size, n_candidates) ** 2
     choosing = partial(choose, size, n_back, work.intercept)
-    (found,) = work.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
+    (found,) = work.runner.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
     arrays = dict(found)  # the workspace may keep what it returned
     seconds = float(arrays.pop("seconds"))
     return as_dataclass(arrays, GreedyChoice), seconds
@@ -161,9 +162,9 @@ def checkpointed(
     return selection
 
 
-def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def load_prefixes(stored: Stored) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
-    arrays = read_arrays(layout.solution("prefixes.npz"), required=True)
+    arrays = stored.read()
     weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
     return list(zip(weights, arrays["intercepts"], strict=True))
 
@@ -205,25 +206,25 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
         statistics.check_range()
         return as_arrays(statistics)
 
-    found = work.committed(solution)
+    found = work.store.get(solution)
     if found is None:
-        with work.timed_as(STATISTICS), work.status(STATISTICS, STORING):
-            work.once(name_of(name), make, mapped=True)
+        with work.events.timed_as(STATISTICS), work.events.status(STATISTICS, STORING):
+            work.store.once(name_of(name), make, mapped=True)
         choosing = partial(choose_finalists, asked.n_finalists, work.intercept)
-        items, n_steps = {solution: work.stored(name_of(name))}, asked.n_finalists**2
-        (found,) = work.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
+        items, n_steps = {solution: work.store.stored(name_of(name))}, asked.n_finalists**2
+        (found,) = work.runner.compute(SOLVE, choosing, items, unit="", size=lambda _: n_steps)
     for dropped in (name_of(name), f"passes/{name}"):
-        work.drop(dropped)
+        work.store.drop(dropped)
     return found
 
 
 def _accumulate_finalists(work: Workspace, finalists: NDArray[np.int64]) -> None:
     name = FINALISTS[2]
-    if work.committed(name_of(name), mapped=True) is None:
-        with work.timed_as(STATISTICS):
+    if work.store.get(name_of(name), mapped=True) is None:
+        with work.events.timed_as(STATISTICS):
             parts = statistics_at(work, STATISTICS, name, finalists, (FIT, HELD_OUT))
             commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS)
-    work.drop(f"passes/{name}")
+    work.store.drop(f"passes/{name}")
 
 
 def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: TaskCheckpoints) -> Arrays:

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
-from pipeline.runtime.stored_arrays import Arrays
+from pipeline.runtime.stored_arrays import Arrays, as_json
 from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
 from pipeline.solvers.held_out_losses import clipped, is_better, log_losses, lowest_point
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, commit_parts, name_of, statistics_pass
 from pipeline.stages.held_out_decisions import held_out_decisions
 from pipeline.stages.training_rows import count_held_out
-from pipeline.stages.workspace import CANDIDATES, STATISTICS, Workspace
+from pipeline.stages.workspace import Workspace
+from pipeline.work.events import CANDIDATES, STATISTICS
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
 WIDTHS = range(-3, 4)  # powers of 2 by which the width that is expected may be wrong
@@ -45,22 +46,22 @@ class Judged:
 
 def grow_candidates(work: Workspace) -> None:
     """Commit the statistics of as many candidates as lower the held-out loss by more than chance; cut the others."""
-    with work.stage(STATISTICS):
+    with work.events.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
         growth, kept = _Growth(work), None
-        size, sigma2 = work.n_candidates, work.row_task.sigma2
+        size, sigma2 = work.n_candidates, work.sigma2
         if RIDGE_ERRORS not in work.choices:
             kept = growth.best()
             size, sigma2 = kept.size, kept.sigma2
-        if work.committed(name_of(ALL), mapped=True) is None:
+        if work.store.get(name_of(ALL), mapped=True) is None:
             commit_parts(work, *growth.statistics_of_kept(size, sigma2), (FIT, HELD_OUT, ALL))
         if kept is not None:  # last: the steps, and so how statistics are joined, follow from all candidates
-            X = np.array(work.stored(CANDIDATES).read(mapped=True)["X"][:size])
+            X = np.array(work.store.stored(CANDIDATES).read(mapped=True)["X"][:size])
             cut = {"index": work.candidates[:size], "X": X}
-            chosen = {"sigma2": np.array(sigma2), RIDGE_ERRORS: kept.ridges}
-            work.commit(CANDIDATES, work.choices | cut | chosen)
-        work.drop(f"passes/{STATISTICS}")
+            chosen: Arrays = {"choice": as_json(work.choice | {"sigma2": sigma2}), RIDGE_ERRORS: kept.ridges}
+            work.choose(work.choices | cut | chosen)
+        work.store.drop(f"passes/{STATISTICS}")
 
 
 class _Growth:
@@ -119,8 +120,8 @@ class _Growth:
             self._last, n_kept = None, before[0] if old else 0
             name = f"{STATISTICS}/{size}"
             task = statistics_pass(replace(self._rows, sigma2=sigma2), (FIT, HELD_OUT), size, n_kept=n_kept)
-            parts = statistics_by_part(self._work.add_up(STATISTICS, task, name, f"{size} candidates"))
-            self._work.drop(f"passes/{name}")
+            parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
+            self._work.store.drop(f"passes/{name}")
             fit, held_out = (
                 joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
                 for number, part in enumerate((FIT, HELD_OUT))
@@ -143,7 +144,7 @@ class _Growth:
     def _judged(self, size: int, sigma2: float) -> Judged:
         self._fits.append((size, sigma2))
         name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
-        arrays = self._work.once(name, lambda: self._judge(size, sigma2))
+        arrays = self._work.store.once(name, lambda: self._judge(size, sigma2))
         found = Judged(size, sigma2, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
         if found.ridges.size:
             self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
@@ -174,7 +175,7 @@ class _Growth:
         decision, truth, counts = held_out_decisions(
             self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
         )
-        self._work.drop(f"passes/{name}")
+        self._work.store.drop(f"passes/{name}")
         of_ridges = np.split(decision, len(fractions), axis=1)
         losses = [self._losses(of_ridge, truth, counts) for of_ridge in of_ridges]
         means = [float(np.average(of_ridge, weights=counts)) for of_ridge in losses]

@@ -26,9 +26,9 @@ from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
-from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, positions_of, row_weights
-from pipeline.stages.workspace import SOLVE
+from pipeline.stages.workspace import Workspace
+from pipeline.work.events import SOLVE
 from storage.zarr_arrays import Block
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
@@ -75,26 +75,26 @@ def _block(index: int, n: int) -> Block:
 
 
 def correlate(
-    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
+    work: Workspace, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return c_mᵀR (M, T) of candidates (M,), bounds (M,) of their ‖c_m‖², and the kernel entries that it took.
 
     residuals (n, T) as `compute_residuals` returns them.
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
-    tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
-    weights, largest = row_weights(run, run.facts), run.facts.bounds()
+    tiles = Tiles(work.shape.n_train, len(candidates), is_symmetric(work, candidates))
+    weights, largest = row_weights(work, work.facts), work.facts.bounds()
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
-    with run.status(SOLVE, "storing the residuals"):
+    with work.events.status(SOLVE, "storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
-        given = run.commit(f"passes/{name}/input", arrays)
+        given = work.store.put(f"passes/{name}/input", arrays)
         digests = map(digest_rows, arrays.values())  # other blocks of the round are priced under the same name
     shape = tiles.n_candidates, len(bounds)
     task = RowPass(
-        partial(_read_tiles, run.row_task, given, tiles),
-        partial(_open_tiles, run.row_task, given, tiles),
+        partial(_read_tiles, work.row_task, given, tiles),
+        partial(_open_tiles, work.row_task, given, tiles),
         partial(ExactSum, shape, TILE_ROWS * np.array(bounds), _most_terms(tiles.n_rows)),
         tiles.size,
         tiles.n_tiles,
@@ -105,7 +105,7 @@ def correlate(
         counts=True,
     )
     total = np.empty(shape)
-    total[order] = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
+    total[order] = work.runner.add_up(SOLVE, task, name, "correlations of the candidates", unit="").values()
     return total[:, :-1], total[:, -1], sum(map(tiles.size, range(tiles.n_tiles)))
 
 
@@ -143,9 +143,9 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
     return add
 
 
-def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+def correlation_errors(work: Workspace, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
-    most = TILE_ROWS * _largest_terms(run.facts.bounds(), residuals)
+    most = TILE_ROWS * _largest_terms(work.facts.bounds(), residuals)
     return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
@@ -178,9 +178,9 @@ def _most_terms(n_rows: int) -> int:
     return 2 * -(-n_rows // LINE_ROWS) + 2
 
 
-def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
+def is_symmetric(work: Workspace, candidates: NDArray[np.int64]) -> bool:
     """Return whether a pass over these candidates costs half: all training rows."""
-    return bool(np.array_equal(candidates, np.arange(run.shape.n_train)))
+    return bool(np.array_equal(candidates, np.arange(work.shape.n_train)))
 
 
 @dataclass(frozen=True)
@@ -220,10 +220,10 @@ class Correlations:
         return replace(self, values=found, errors=errors)
 
     def evaluated_on(
-        self, run: Run, name: str, candidates: NDArray[np.int64], block: NDArray[np.int64]
+        self, work: Workspace, name: str, candidates: NDArray[np.int64], block: NDArray[np.int64]
     ) -> "Correlations":
         """Return the correlations, those of a block of the candidates evaluated at the residuals by a pass."""
-        values, square_bounds, kernel_entries = correlate(run, name, self.residuals, candidates[block])
+        values, square_bounds, kernel_entries = correlate(work, name, self.residuals, candidates[block])
         norm_bounds = self.norm_bounds.copy()
         norm_bounds[block] = np.minimum(norm_bounds[block], np.sqrt(square_bounds))
         return replace(
@@ -242,7 +242,7 @@ class Correlations:
 class PricedRound:
     """A round: a working set that was solved on at a penalty, and the correlations of all candidates (M,), by row."""
 
-    run: Run
+    work: Workspace
     candidates: NDArray[np.int64]
     penalty: float
     working_set: WorkingSet
@@ -262,7 +262,7 @@ class PricedRound:
     def residuals(self) -> NDArray[np.float64]:
         current, weights = self.working_set, self.weights
         active = current.columns.cut(weights.columns)
-        return compute_residuals(self.run, current.name, active, weights.weights, weights.intercept)
+        return compute_residuals(self.work, current.name, active, weights.weights, weights.intercept)
 
     def of_gram(self, stripe: int = 512) -> NDArray[np.float64]:
         """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time.
@@ -293,7 +293,7 @@ class PricedRound:
         0 for candidates not evaluated now, and for solves whose gap is within the tolerance.
         """
         gaps = np.array([one.relative_gap for one in self.certificates])
-        violations = np.abs(self.correlations.values) / self.tau * (gaps > self.run.config.solver.tolerance)
+        violations = np.abs(self.correlations.values) / self.tau * (gaps > self.work.config.solver.tolerance)
         violations[~self.correlations.exact] = 0.0
         return violations
 
@@ -307,11 +307,11 @@ class PricedRound:
         Others that a bound keeps below τ do not scale the dual point.
         """
         weights, statistics, found = self.weights, self.working_set.statistics, self.correlations
-        kty, yty = statistics.centred_targets() if self.run.intercept else (statistics.kty, statistics.yty)
+        kty, yty = statistics.centred_targets() if self.work.intercept else (statistics.kty, statistics.yty)
         kty, active = kty[weights.columns], found.values[self.inside[weights.columns]]
         rounding, errors = statistics.rounding(), np.zeros(len(yty))
         if len(self.inside) < len(self.candidates):
-            errors = correlation_errors(self.run, found.residuals)
+            errors = correlation_errors(self.work, found.residuals)
         return [
             certify_support(
                 weights.weights[:, output].copy(),

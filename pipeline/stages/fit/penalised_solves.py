@@ -4,7 +4,6 @@ Penalties that are tried are solved on the fit rows, each from the weights of th
 the test part is never looked at.
 """
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.regularization_path import penalty_max, search
 from pipeline.solvers.ridge import finalise
@@ -26,7 +25,10 @@ from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_stat
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
 from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass_bytes
-from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
+from pipeline.stages.workspace import Workspace
+from pipeline.work.events import SOLVE
+from pipeline.work.runner import WHICH
+from pipeline.work.store import TaskCheckpoints
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
@@ -68,28 +70,28 @@ def solve_outputs(
     asked = solver.tolerance if tolerance is None else tolerance
     asked = asked or REACHED if number is not None else asked  # penalties that are compared need no more
     task = SolveTask(
-        statistics=work.stored(name_of(name)),
+        statistics=work.store.stored(name_of(name)),
         name=name,
         penalty=penalty,
         options=SolverOptions(asked or TO_ROUNDING, solver.max_sweeps, solver.schedule),
         seed=work.config.seed,
-        start=None if start is None else work.stored(start),
+        start=None if start is None else work.store.stored(start),
         to_rounding=not asked,
         number=number,
     )
-    found = work.compute(
+    found = work.runner.compute(
         SOLVE,
         partial(solve_output, task),
         {solution_name(name + _suffix(number), output): output for output in range(work.shape.n_outputs)},
         unit="solves",
     )
-    return [json.loads(arrays[SUMMARY].tobytes()) for arrays in found]
+    return [from_json(arrays[SUMMARY]) for arrays in found]
 
 
 def load_weights(work: Workspace, part: str, n_candidates: int, number: int | None = None) -> NDArray[np.float64]:
     """Return the committed weights, (candidates, outputs) f8; zero where nothing is selected."""
     name = _name(work, part) + _suffix(number)
-    solutions = [work.stored(solution_name(name, output)).read() for output in range(work.shape.n_outputs)]
+    solutions = [work.store.stored(solution_name(name, output)).read() for output in range(work.shape.n_outputs)]
     weights = np.zeros((n_candidates, len(solutions)))
     for output, solution in enumerate(solutions):
         weights[solution["active"], output] = solution["weights"]
@@ -148,7 +150,7 @@ def solve_output(task: SolveTask, output: int, checkpoints: TaskCheckpoints) -> 
         "active": active,
         "weights": solution.weights[active],
         "penalty": np.array(task.penalty),
-        SUMMARY: np.frombuffer(json.dumps(summary).encode(), np.uint8),
+        SUMMARY: as_json(summary),
     }
 
 
@@ -157,10 +159,10 @@ def _name(work: Workspace, part: str) -> str:
 
 
 def _prepare_statistics(work: Workspace, part: str) -> str:
-    with work.status(SOLVE, "checking the statistics"):
+    with work.events.status(SOLVE, "checking the statistics"):
         statistics, name = statistics_of(work, name_of(part)), _name(work, part)
         if name != part:
-            found = work.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
+            found = work.store.once(name_of(name), lambda: as_arrays(statistics.centred()), mapped=True)
             statistics = as_dataclass(found, GramStatistics)
         if statistics.n_centers > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
             return name
@@ -189,12 +191,12 @@ class SolveProgress:
         if checkpoint is not None and checkpoint.metadata["penalty"] == penalty:
             self.state = SolverState.from_arrays(checkpoint.arrays, checkpoint.metadata["state"])
             for record in self.state.records:
-                checkpoints.record(self._facts | asdict(record))
+                checkpoints.add_record(self._facts | asdict(record))
 
     def on_record(self, record: Record, state: SolverState) -> None:
         """Hand on a record; save the state where a checkpoint is due. Raises StoppedError, after saving, on request."""
         self.state = state
-        self._checkpoints.record(self._facts | asdict(record))
+        self._checkpoints.add_record(self._facts | asdict(record))
         if self._checkpoints.is_due():
             arrays, scalars = state.to_arrays()
             self._checkpoints.save(state.iterations, arrays, {"penalty": self._penalty, "state": scalars})
@@ -222,7 +224,7 @@ def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[di
     def attempt(number: int, penalty: float) -> tuple[float, bool]:
         start = start_name(FIT, number) if number else None
         if start is not None:
-            work.commit(start, {"weights": tables[-1]})
+            work.store.put(start, {"weights": tables[-1]})
         solves = solve_outputs(work, FIT, penalty, start=start, number=number)
         tables.append(load_weights(work, FIT, work.n_candidates, number))
         point = {
@@ -272,8 +274,8 @@ def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) ->
         wrong = held_out_pass(work, work.row_task, weights, _misclassified, SOLVE, name, words).in_order("wrong")
         return {"errors": np.asarray(wrong.sum(axis=0) / held_out.weight_sum)}
 
-    errors = work.once(f"solutions/{name}-errors.npz", make)["errors"]
-    work.drop(f"passes/{name}")
+    errors = work.store.once(f"solutions/{name}-errors.npz", make)["errors"]
+    work.store.drop(f"passes/{name}")
     return float(errors[0])
 
 

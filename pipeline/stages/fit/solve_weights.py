@@ -31,8 +31,8 @@ from pipeline.stages.choose.greedy_selection import AT_ONCE
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.fit.column_generation import count_columns, generate_columns, summaries_over_all
 from pipeline.stages.fit.penalised_solves import largest_penalty_of, load_weights, search_penalty, solve_outputs
-from pipeline.stages.run_workspace import Run
-from pipeline.stages.workspace import SOLVE, FinalWeights, Workspace
+from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.work.events import SOLVE
 
 
 def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
@@ -57,7 +57,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    with work.status(SOLVE, "least squares on all candidates"), _with_advice():
+    with work.events.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
         if not errors:
@@ -99,12 +99,11 @@ def _solved_at_once(work: Workspace) -> Solved:
     return Solved(active, weights[active], everything, of_fit, summary)
 
 
-def _solved_in_rounds(run: Workspace) -> Solved:
-    assert isinstance(run, Run)
-    last, rounds = generate_columns(run)
+def _solved_in_rounds(work: Workspace) -> Solved:
+    last, rounds = generate_columns(work)
     active = last.inside[last.weights.columns]
     ordered = np.argsort(active)
-    columns = count_columns(rounds, run.n_candidates)
+    columns = count_columns(rounds, work.n_candidates)
     solves: dict[str, Any] = {"penalty": last.penalty, "solves": summaries_over_all(last), "path": None}
     statistics = last.working_set.statistics.cut(last.weights.columns[ordered])
     summary = solves | {"rounds": rounds, "columns": columns}

@@ -6,14 +6,10 @@ missing or damaged computes it again, to the same bits; where the disk has no ro
 most columns have left dissolves: the rest of it enters the working set again, in the next group.
 """
 
-import re
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +22,6 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
-from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import (
     PassBytes,
     RowBlock,
@@ -38,14 +33,10 @@ from pipeline.stages.training_rows import (
     row_grid,
     stream_blocks,
 )
-from pipeline.stages.workspace import SOLVE, STATISTICS
-from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
-from storage.files import make_folder
-from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import remove_folder
+from pipeline.stages.workspace import Workspace
+from pipeline.work.events import SOLVE, STATISTICS
+from pipeline.work.store import ColumnStore
 
-FOLDER = "columns"  # among the passes under way, which are removed when the weights are committed
 SPARSE = 1 / 3  # of a group: where fewer columns stay, it dissolves
 FREE_GRAMS, FREE_VALUES = 8, 32  # that a disk must have room for: Grams, and values of each row and output
 LEAST_ROWS = 128  # of a block: each is a file for each group
@@ -124,66 +115,52 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 
 @dataclass(frozen=True)
-class ColumnFiles:
-    """The files of kept columns, and what computes those that are missing. Small and picklable."""
+class ColumnBlocks:
+    """Where kept columns are, and what computes those that are missing. Of a run small and picklable."""
 
     rows: RowTask
     blocks: RowGrid
-    folder: Path
-    free_bytes: int  # that stay free on the disk
-
-    def of_group(self, candidates: NDArray[np.int64]) -> Path:
-        """Return the folder of a group, which has a name of its candidates, so that no two groups mix."""
-        return self.folder / f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
-
-    def make_folders(self, columns: KeptColumns) -> None:
-        folders = {self.of_group(candidates) for candidates, *_ in columns.by_group()}
-        for unused in set(self.folder.glob("group-*")) - folders:
-            remove_folder(unused, durable=False)
-        for folder in folders:
-            make_folder(folder)
-
-    def write(self, path: Path, columns: NDArray[np.floating[Any]]) -> None:
-        """Write columns where the disk has room: they can be computed again."""
-        with suppress(CannotWriteError, FileNotFoundError):  # a worker may come too late for a group
-            if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
-                write_arrays(path, {"columns": columns}, durable=False)
+    kept: ColumnStore
 
 
-def column_files(run: Run) -> ColumnFiles:
-    """Return where a run keeps its columns."""
-    capacity = run.config.centers.working_set or run.n_candidates
-    n, t = run.shape.n_train, run.shape.n_outputs
-    free_bytes = 8 * (FREE_GRAMS * capacity**2 + FREE_VALUES * max(n, run.n_candidates) * (t + 1))
-    return ColumnFiles(run.row_task, kept_blocks(n, capacity), run.layout.row_pass(FOLDER), free_bytes)
+def group_name(candidates: NDArray[np.int64]) -> str:
+    """Return the name of a group, of its candidates, so that no two groups mix."""
+    return f"group-{blake2b(candidates.tobytes(), digest_size=8).hexdigest()}"
 
 
-def open_columns(files: ColumnFiles, columns: KeptColumns) -> ReadColumns:
+def column_blocks(work: Workspace) -> ColumnBlocks:
+    """Return where a fit keeps its columns."""
+    capacity = work.config.centers.working_set or work.n_candidates
+    n, t = work.shape.n_train, work.shape.n_outputs
+    free_bytes = 8 * (FREE_GRAMS * capacity**2 + FREE_VALUES * max(n, work.n_candidates) * (t + 1))
+    return ColumnBlocks(work.row_task, kept_blocks(n, capacity), work.store.columns(free_bytes))
+
+
+def open_columns(files: ColumnBlocks, columns: KeptColumns) -> ReadColumns:
     """Open kept columns in a process, for all its threads.
 
     Returns a function of the number of a block, of what shares out the tiles, and of the features of its rows, which
     are read if they are not given and a file is missing. It returns the columns (rows, W) f8, C-contiguous; missing
     ones are computed and kept.
     """
-    groups, kernels = columns.by_group(), dict[Path, Kernel]()
+    groups, kernels = columns.by_group(), dict[str, Kernel]()
     precision = np.dtype(files.rows.precision).type
 
     def of_group(
         candidates: NDArray[np.int64], number: int, each: ForEach, X: NDArray[np.floating] | None
     ) -> NDArray[np.floating[Any]]:
-        folder = files.of_group(candidates)
-        path = folder / f"block-{number:06d}.npz"
-        try:
-            return read_arrays(path)["columns"]
-        except (MissingDataError, CorruptDataError):
-            if X is None:
-                ((_, block),) = stream_blocks(files.rows, files.blocks, range(number, number + 1))
-                X = block.X
-            if folder not in kernels:  # two threads may both make one: they are equal
-                kernels[folder] = files.rows.kernel_of(candidates)
-            values = kernels[folder].block(X, out_dtype=precision, each=each)
-            files.write(path, values)
-            return values
+        name = group_name(candidates)
+        found = files.kept.get(name, number)
+        if found is not None:
+            return found
+        if X is None:
+            ((_, block),) = stream_blocks(files.rows, files.blocks, range(number, number + 1))
+            X = block.X
+        if name not in kernels:  # Two threads may both make one: they are equal.
+            kernels[name] = files.rows.kernel_of(candidates)
+        values: NDArray[np.floating[Any]] = kernels[name].block(X, out_dtype=precision, each=each)
+        files.kept.put(name, number, values)
+        return values
 
     def read(number: int, each: ForEach, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         out = np.empty((int(files.blocks.size(number)), len(columns.members)))
@@ -217,32 +194,32 @@ def round_name(index: int) -> str:
 
 
 def grow(
-    run: Run, name: str, previous: WorkingSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]
+    work: Workspace, name: str, previous: WorkingSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]
 ) -> WorkingSet:
     """Commit the statistics of the columns of `previous` that stay and of the candidates admitted; return the new set.
 
     Costs n·m·2d operations for m admitted columns and n·m·(2k + m) for their Gram, with k that stay.
     """
-    with run.timed_as(STATISTICS):
+    with work.events.timed_as(STATISTICS):
         before = previous.columns if previous else NO_COLUMNS
-        columns, new = add_columns(run, name, before, stay, admitted)
-        with run.status(STATISTICS, STORING):
+        columns, new = add_columns(work, name, before, stay, admitted)
+        with work.events.status(STATISTICS, STORING):
             sums = joined(previous.statistics if previous else None, stay, new)
             sums.check_range()
-            run.commit(name_of(name), as_arrays(sums) | as_arrays(columns))
-    return load(run, name)
+            work.store.put(name_of(name), as_arrays(sums) | as_arrays(columns))
+    return load(work, name)
 
 
 def add_columns(
-    run: Run, name: str, before: KeptColumns, stay: NDArray[np.int64], admitted: NDArray[np.int64]
+    work: Workspace, name: str, before: KeptColumns, stay: NDArray[np.int64], admitted: NDArray[np.int64]
 ) -> tuple[KeptColumns, GramStatistics]:
     """Return the columns that stay and those admitted, and the sums of the latter: one pass over the rows.
 
     Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
-    columns, files, largest = before.grown(stay, admitted), column_files(run), run.facts.bounds()
-    files.make_folders(columns)
-    given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
+    columns, files, largest = before.grown(stay, admitted), column_blocks(work), work.facts.bounds()
+    files.kept.keep({group_name(candidates) for candidates, *_ in columns.by_group()})
+    given = work.store.put(f"passes/{name}/columns.npz", as_arrays(columns))
     n_columns, n_stay = len(columns.members), len(stay)
     task = block_pass(
         files.rows,
@@ -253,10 +230,10 @@ def add_columns(
         sums_bytes=8 * n_columns * (n_columns - n_stay),
         threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
     )
-    return columns, statistics_by_part(run.add_up(STATISTICS, task, name))[ALL]
+    return columns, statistics_by_part(work.runner.add_up(STATISTICS, task, name))[ALL]
 
 
-def _open_columns(files: ColumnFiles, given: Stored) -> AddPiece[ExactSums]:
+def _open_columns(files: ColumnBlocks, given: Stored) -> AddPiece[ExactSums]:
     read = open_columns(files, KeptColumns.of(given.read()))
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
@@ -265,52 +242,49 @@ def _open_columns(files: ColumnFiles, given: Stored) -> AddPiece[ExactSums]:
     return add
 
 
-def load(run: Run, name: str) -> WorkingSet:
+def load(work: Workspace, name: str) -> WorkingSet:
     """Return a committed working set, its Gram mapped, and remove leftovers of its pass. Raises CorruptDataError."""
-    statistics = statistics_of(run, name_of(name))
-    columns = KeptColumns.of(run.stored(name_of(name)).read(mapped=True))
-    run.drop(f"passes/{name}")
+    statistics = statistics_of(work, name_of(name))
+    columns = KeptColumns.of(work.store.stored(name_of(name)).read(mapped=True))
+    work.store.drop(f"passes/{name}")
     return WorkingSet(name, columns, statistics)
 
 
-def latest(run: Run) -> WorkingSet | None:
+def latest(work: Workspace) -> WorkingSet | None:
     """Return the last committed working set, else None, and drop those before. Raises CorruptDataError."""
-    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
-    rounds = sorted(int(found[1]) for name in folders if (found := re.fullmatch(r"round-(\d+)", name)))
-    if not rounds:
-        return None
-    for earlier in rounds[:-1]:  # left by a kill at the last moment
-        drop(run, round_name(earlier))
-    return load(run, round_name(rounds[-1]))
+    rounds = [name for name in work.store.names("statistics") if name.removeprefix("round-").isdecimal()]
+    for earlier in rounds[:-1]:  # Left by a kill at the last moment.
+        drop(work, earlier)
+    return load(work, rounds[-1]) if rounds else None
 
 
-def drop(run: Run, name: str) -> None:
-    """Remove statistics, and what the solves made of them: the largest files of a run."""
+def drop(work: Workspace, name: str) -> None:
+    """Remove statistics, and what the solves made of them: the largest files of a work."""
     for folder in (name, f"{name}-centred"):
-        run.drop(name_of(folder))
+        work.store.drop(name_of(folder))
 
 
 def compute_residuals(
-    run: Run, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+    work: Workspace, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 25): one pass.
 
     columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
     stay committed until the correlations are.
     """
-    name, files = f"{name}-{RESIDUALS}", column_files(run)
+    name, files = f"{name}-{RESIDUALS}", column_blocks(work)
 
     def make() -> Arrays:
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
-        opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays))
+        opened = partial(_open_weights, files, work.store.put(f"passes/{name}/weights.npz", arrays))
         key = (len(columns.members),)
         task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features="none")
-        return {RESIDUALS: run.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
+        return {RESIDUALS: work.runner.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
-    return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
+    return np.asarray(work.store.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
 
-def _open_weights(files: ColumnFiles, given: Stored) -> AddPiece[BlockValues]:
+def _open_weights(files: ColumnBlocks, given: Stored) -> AddPiece[BlockValues]:
     arrays = given.read()
     read, weights = open_columns(files, KeptColumns.of(arrays)), arrays["weights"]
 

@@ -18,8 +18,8 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages import fit_model
-from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
+from pipeline.stages.workspace import Workspace
 from runs import files_of, model_bytes, train
 from sources import write_zarr
 from storage.arrays import write_arrays
@@ -149,10 +149,10 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
     fit, waiting = fit_model.fit, [HARMS[harm]]
     feature_rows._opened_store.cache_clear()
 
-    def harming(run: Run) -> None:
+    def harming(work: Workspace) -> None:
         if waiting:
             waiting.pop()(layout)
-        fit(run)
+        fit(work)
 
     if moment == "within":
         monkeypatch.setattr(fit_model, "fit", harming)

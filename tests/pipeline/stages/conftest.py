@@ -9,7 +9,7 @@ import pytest
 
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.prediction.model_folder import load_model
-from runs import TrainedRuns, report_of, train
+from runs import TrainedRuns, choice_of, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.records import read_record
@@ -38,7 +38,7 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         names = ("train/X", "train/y", "test/X", "test/y")
         X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
         centers = read_arrays(RunLayout(run).candidates)
-        kernel = load_model(run / "model").kernel(centers["X"], float(centers["sigma2"]))
+        kernel = load_model(run / "model").kernel(centers["X"], choice_of(run)["sigma2"])
         K, K_test = (kernel.block(part, out_dtype=np.float64) for part in (X, X_test))
         keys = arrays["train/keys"].read(0, len(y))
         return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))

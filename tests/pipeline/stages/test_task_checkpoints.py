@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.stages.run_workspace import latest_note
+from pipeline.work.runner import latest_note
 
 LINE = '{"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}'
 

@@ -15,7 +15,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.reporting.page import page
 from pipeline.stages import workspace
 from pipeline.stages.after import move_centers as stage
-from pipeline.stages.run_workspace import Run
+from pipeline.work.runner import OnExecutor
 from runs import model_bytes, report_of, train
 from stopping_points import until_done
 from storage.folder_layouts import RunLayout
@@ -102,16 +102,16 @@ def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
     for way in ("threads", "processes"):
         train(tmp_path / way, place / "features", *SAMPLED, "--scheduler", way, "--workers", "2", **data)
         assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
-    add_up, passes = Run.add_up, []
+    add_up, passes = OnExecutor.add_up, []
 
-    def stopped(run: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
+    def stopped(runner: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
         """Stop before each pass of the moves, once."""
         if of_pass.startswith("moves") and of_pass not in passes:
             passes.append(of_pass)
             raise StoppedError("stopped by a test")
-        return add_up(run, name, task, of_pass, *words)
+        return add_up(runner, name, task, of_pass, *words)
 
-    monkeypatch.setattr(Run, "add_up", stopped)
+    monkeypatch.setattr(OnExecutor, "add_up", stopped)
     line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *SAMPLED]
     assert until_done(line) == len(passes) + 1 > 26
     assert not list((tmp_path / "stopped").glob("checkpoints/*"))

@@ -21,7 +21,7 @@ from pipeline.stages import training_rows
 from pipeline.stages.choose import choose_kernel
 from pipeline.stages.training_rows import TargetFacts
 from pipeline.stages.workspace import Workspace
-from runs import TrainedRuns, report_of, save_once, train
+from runs import TrainedRuns, choice_of, report_of, save_once, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -184,7 +184,7 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path
     assert np.bincount([fold for _, fold in folds]).tolist() == [8] * 5, "of 40 groups"
     choices = read_arrays(RunLayout(tmp_path / "run").candidates)
     np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[choices["index"]])))
-    tried = {sigma2: error for *_, sigma2, error in choices["tried"][:, :5].tolist()}
+    tried = {trial["sigma2"]: trial["error"] for trial in choice_of(tmp_path / "run")["tried"]}
     ones = np.ones(3, np.float32)
     again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]
     np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)

@@ -10,7 +10,7 @@ import pytest
 from cases import SERIAL
 from pipeline.solvers import candidate_budget
 from pipeline.stages import training_rows
-from runs import keeping_statistics, model_bytes, report_of, train
+from runs import choice_of, keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -71,14 +71,14 @@ def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
     assert report["model_n_centers"] == kept
     centers = read_arrays(RunLayout(run).candidates)
     assert len(centers["index"]) == len(centers["X"]) == kept
-    assert (kept, float(centers["sigma2"]), min(centers["ridges"][:, 1])) in fits_of(run)
+    assert (kept, choice_of(run)["sigma2"], min(centers["ridges"][:, 1])) in fits_of(run)
     assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
 
 
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
 def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, tables, features, tmp_path):
     table, report = case[0], report_of(grown[case])
-    width = repr(float(read_arrays(RunLayout(grown[case]).candidates)["sigma2"]))
+    width = repr(choice_of(grown[case])["sigma2"])
     line = ("--kernel", "gaussian", "--sigma2", width, "--penalty", "none", "--centers", str(report["n_centers"]))
     with keeping_statistics():
         train(tmp_path / "run", features, *line, *SERIAL, dataset=tables / f"{table}.npz")

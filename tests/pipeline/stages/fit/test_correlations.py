@@ -16,8 +16,8 @@ from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.stages.fit import correlations, working_set
-from pipeline.stages.fit.working_set import FOLDER, KeptColumns
-from pipeline.stages.run_workspace import Run
+from pipeline.work import store
+from pipeline.work.store import COLUMNS
 from runs import model_bytes
 from storage.errors import CannotWriteError
 
@@ -86,20 +86,20 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
 
 
-def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
-    """Call a function whenever columns have come in, with those that there are then."""
+def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Path], object]) -> None:
+    """Call a function of the folder of kept columns whenever columns have come in."""
     add = working_set.add_columns
 
-    def added(run: Run, *rest: Any) -> Any:
-        found = add(run, *rest)
-        function(run, found[0])
+    def added(work: Any, *rest: Any) -> Any:
+        found = add(work, *rest)
+        function(work.store.path(COLUMNS))
         return found
 
     monkeypatch.setattr(working_set, "add_columns", added)
 
 
-def files_of(run: Run) -> list[Path]:
-    return sorted((run.layout.passes / FOLDER).glob("*/block-*.npz"))
+def files_of(columns: Path) -> list[Path]:
+    return sorted(columns.glob("*/block-*.npz"))
 
 
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
@@ -108,8 +108,8 @@ def test_files_that_are_lost_or_damaged_are_made_again(train_classes, tmp_path, 
     train_classes("whole", *MODES[mode])
     counts = {"removed": 0, "cut": 0}
 
-    def lose(run: Run, _: KeptColumns) -> None:
-        for number, file in enumerate(files_of(run)):
+    def lose(columns: Path) -> None:
+        for number, file in enumerate(files_of(columns)):
             if number % 3 == 0:
                 file.unlink()
                 counts["removed"] += 1
@@ -130,7 +130,7 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_p
     free = 8 * (working_set.FREE_GRAMS * 150**2 + working_set.FREE_VALUES * n * 4)
     free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
     usage = namedtuple("usage", "free")(free)
-    write, found = working_set.write_arrays, list[int]()
+    write, found = store.write_arrays, list[int]()
 
     def full(path: Path, *rest: Any, **named: Any) -> None:
         if path.name.startswith("block-"):
@@ -138,10 +138,10 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_p
         write(path, *rest, **named)
 
     if disk == "that is full later on":
-        monkeypatch.setattr(working_set, "write_arrays", full)
+        monkeypatch.setattr(store, "write_arrays", full)
     else:
-        monkeypatch.setattr(working_set.shutil, "disk_usage", lambda _: usage)
-    after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
+        monkeypatch.setattr(store.shutil, "disk_usage", lambda _: usage)
+    after_growth(monkeypatch, lambda columns: found.append(len(files_of(columns))))
     train_classes("other", *MODES["rounds"])
     assert (found[0] > 0) == (disk == "with room for one file")
     assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")

@@ -1,0 +1,244 @@
+"""Who computes the steps of a fit: this thread, or an executor, which goes on after a kill, to the same bits.
+
+A run that is killed keeps all that was committed, the partial sums of a pass (passes/NAME, at most --checkpoint-every
+old), and the last checkpoints of a solve (checkpoints/NAME). One that is stopped, by a signal or --time-limit, commits
+these before it ends; a greedy selection keeps every 256 centers.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from pipeline.runtime import stopping
+from pipeline.runtime.executors import Executor, this_process
+from pipeline.runtime.row_pass import (
+    Assignment,
+    AssignmentResult,
+    RowPass,
+    S,
+    add_up_here,
+    assign_pieces,
+    combine,
+    compute_assignment,
+    session_name,
+    take_over,
+)
+from pipeline.runtime.stored_arrays import Arrays
+from pipeline.work.events import Events
+from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
+from storage.arrays import write_arrays
+from storage.files import make_folder, remove_file
+from storage.folders import remove_folder
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
+
+
+def note_of(record: Mapping[str, Any]) -> str:
+    """Return objective and known gap of a record in a few words, and which of several penalties it is for."""
+    which = f"penalty {record[WHICH]} ({record['penalty']:.3g}), " if record[WHICH] else ""
+    gap = "" if record["relative_gap"] is None else f" gap {record['relative_gap']:.1e}"
+    return f"{which}output {record['output']}: objective {record['objective']:.6g}{gap}"
+
+
+class Runner(ABC):
+    """Computes passes over the rows, and items."""
+
+    @abstractmethod
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
+
+        These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
+        """
+
+    @abstractmethod
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, Any], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+    ) -> list[Arrays]:
+        """Return what a function makes of each item and its `TaskCheckpoints`, committed under its name.
+
+        What is there is not made again.
+
+        unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
+        words : what is done, for the line of progress
+        """
+
+
+class Here(Runner):
+    """Computes in this thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        return add_up_here(task)
+
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+    ) -> list[Arrays]:
+        of_item = {name: partial(function, item, self._store.checkpoints(name)) for name, item in items.items()}
+        return [self._store.once(name, make) for name, make in of_item.items()]
+
+
+class OnExecutor(Runner):
+    """Has an executor compute, and tells how far it is.
+
+    every : seconds between two commits of partial sums
+    together : threads that share one set of sums, at least; see `runtime.row_pass`
+    """
+
+    def __init__(self, executor: Executor, store: FolderStore, events: Events, every: float, together: int = 1) -> None:
+        self.executor, self._store, self._events = executor, store, events
+        self._every, self._together = every, together
+
+    def run_items(
+        self,
+        stage: str,
+        function: Callable[[Item], Value],
+        items: Sequence[Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+        note: Callable[[], str] = str,
+        on_value: Callable[[Item, Value], object] = lambda item, value: None,
+        executor: Executor | None = None,
+    ) -> None:
+        """Run a function over items in a stage, and show its progress.
+
+        unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
+        words, note : what is done, and a function that returns a few words on its state, for the line of progress
+        on_value : called with each item and its value as it completes
+        executor : who computes; None: that of the run
+        """
+        cost = self._events.costs[stage]
+        stopping.check()
+        if not items:
+            return
+        with self._events.watching(stage, [size(item) for item in items], unit, words, note) as watch:
+            lease = self._store.layout.lease
+            run = (executor or self.executor).run(watch.reporting(function), enumerate(items), lease)
+            with closing(run):  # ends the other items before an error of `on_value` goes on
+                for result in run:
+                    if result.process != this_process():
+                        cost.cpu_seconds += result.cpu_seconds
+                    cost.items += 1
+                    index, item = result.item
+                    on_value(item, result.value)
+                    watch.finished(index)
+
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+    ) -> list[Arrays]:
+        store, events = self._store, self._events
+        waiting = {name: item for name, item in items.items() if store.whole(name) is None}
+        events.costs[stage].items += len(items) - len(waiting)
+        for folder in {store.layout.solutions, *(store.path(name).parent for name in waiting)}:
+            make_folder(folder)
+        checkpoints = {name: store.checkpoints(name) for name in waiting}
+
+        def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
+            for warning in warnings:
+                events.warn(warning)
+            records = checkpoints[named[0]].records
+            for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
+                events.metric(stage=stage, **json.loads(line))
+            remove_file(records)
+
+        self.run_items(
+            stage,
+            partial(_compute_item, function, store.layout.root, checkpoints),
+            list(waiting.items()),
+            unit=unit,
+            size=lambda named: size(named[1]),
+            words=words,
+            note=partial(latest_note, [one.records for one in checkpoints.values()]),
+            on_value=close,
+        )
+        return [store.stored(name).read() for name in items]
+
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        folder, results = self._store.layout.row_pass(name), list[AssignmentResult[S]]()
+        make_folder(folder)
+        earlier: dict[Path, set[int]] = {}
+        if any(folder.iterdir()):
+            with self._events.status(stage, "checking what an earlier session has committed"):
+                earlier = take_over(folder, task.grid, session_name())
+        processes = self.executor.processes()
+        assignments = assign_pieces(task, earlier, folder, processes, self._every, self._together)
+        cost = self._events.costs[stage]
+
+        def take(assignment: Assignment, result: AssignmentResult[S]) -> None:
+            results.append(result)
+            cost.items += len(assignment.pieces) - 1  # `run_items` counts one
+            if not assignment.returned:
+                cost.cpu_seconds += result.cpu_seconds
+
+        self.run_items(
+            stage,
+            partial(compute_assignment, task),
+            assignments,
+            unit=unit,
+            size=lambda assignment: sum(map(task.size, assignment.pieces.tolist())),
+            words=words,
+            on_value=take,
+        )
+        with self._events.status(stage, "combining the sums of all processes"):
+            return combine(task, folder, results, sorted(earlier))
+
+
+def latest_note(paths: Sequence[Path]) -> str:
+    """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
+
+    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
+    """
+    written = []
+    for path in paths:
+        with suppress(OSError):
+            written.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(written, reverse=True):
+        with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
+            return note_of(json.loads(path.read_text(encoding="utf-8").splitlines()[-1]))
+    return ""
+
+
+def _compute_item(
+    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
+    root: Path,
+    checkpoints: Mapping[str, CheckpointsOnDisk],
+    named: tuple[str, Item],
+) -> tuple[str, ...]:
+    """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
+    name, item = named
+    with checkpoints[name] as kept:
+        write_arrays(root / name, function(item, kept))
+    remove_folder(kept.folder)
+    return kept.warnings

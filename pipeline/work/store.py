@@ -1,0 +1,293 @@
+"""What the steps of a fit commit, by name: kept in this process, or in the folder of a run, which survives a kill.
+
+A name has slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path below the run's folder:
+a file where it ends with .npz, else a folder whose arrays can be mapped.
+"""
+
+import json
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.runtime import stopping
+from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile, StoredInMemory
+from storage import checkpoints as checkpoint_files
+from storage.arrays import read_arrays, write_arrays
+from storage.checkpoints import Checkpoint
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import LineFile, make_folder, remove_file
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
+from storage.folders import check_folder, remove_folder
+
+COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
+
+
+class TaskCheckpoints:
+    """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
+
+    def load(self) -> Checkpoint | None:
+        """Return the last whole checkpoint; None where there is none."""
+        return None
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Make a checkpoint."""
+
+    def is_due(self) -> bool:
+        """Return whether it is time for a checkpoint, or the fit is to stop."""
+        return False
+
+    def add_record(self, facts: Mapping[str, Any]) -> None:
+        """Add the record of an iteration of a solve."""
+
+    def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+        """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
+
+
+class ColumnStore(ABC):
+    """Kernel columns of groups of candidates, by the name of the group and the number of the block of rows."""
+
+    @abstractmethod
+    def get(self, group: str, block: int) -> NDArray[Any] | None:
+        """Return the columns of a block (rows, group); None where they are missing or damaged."""
+
+    @abstractmethod
+    def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
+        """Keep columns where there is room: they can be computed again."""
+
+    @abstractmethod
+    def keep(self, groups: set[str]) -> None:
+        """Make room for these groups, and remove all others."""
+
+
+class Store(ABC):
+    """What is committed, by name; `warn` is told of what is damaged and made again."""
+
+    warn: Callable[[str], object] = str
+
+    @abstractmethod
+    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
+
+    @abstractmethod
+    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in place of what was there."""
+
+    @abstractmethod
+    def stored(self, name: str) -> Stored:
+        """Return a reference to what is committed under a name, which tasks of any process can read."""
+
+    @abstractmethod
+    def drop(self, name: str) -> None:
+        """Remove what is committed under a name, and below it."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted last parts of the names that are committed in a folder."""
+
+    @abstractmethod
+    def columns(self, free_bytes: int) -> ColumnStore:
+        """Return where kernel columns are kept; `free_bytes` stay free on a disk."""
+
+    @abstractmethod
+    def checkpoints(self, name: str) -> TaskCheckpoints:
+        """Return the checkpoints of a task, by the name of its result."""
+
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
+        found = self.whole(name, mapped=mapped)
+        if found is None:
+            self.put(name, make())
+            found = self.get(name, mapped=mapped)
+            assert found is not None
+        return found
+
+    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None, and a warning, also where that is damaged."""
+        try:
+            return self.get(name, mapped=mapped)
+        except CorruptDataError as error:
+            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
+            return None
+
+
+class ColumnsInMemory(ColumnStore):
+    """Columns of this process, of at most so many bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left, self._blocks = most_bytes, dict[tuple[str, int], NDArray[Any]]()
+
+    def get(self, group: str, block: int) -> NDArray[Any] | None:
+        return self._blocks.get((group, block))
+
+    def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
+        if columns.nbytes <= self._left:
+            self._left -= columns.nbytes
+            self._blocks[group, block] = columns
+
+    def keep(self, groups: set[str]) -> None:
+        for key in [key for key in self._blocks if key[0] not in groups]:
+            self._left += self._blocks.pop(key).nbytes
+
+
+class MemoryStore(Store):
+    """Keeps all in this process; who hears of the iterations of a fit is its `TaskCheckpoints`."""
+
+    def __init__(self, checkpoints: TaskCheckpoints | None = None, column_bytes: int = 0) -> None:
+        self._arrays, self._checkpoints = dict[str, Arrays](), checkpoints or TaskCheckpoints()
+        self._columns = ColumnsInMemory(column_bytes)
+
+    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        return self._arrays.get(name)
+
+    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays, which become read-only."""
+        kept = {key: np.asarray(values) for key, values in arrays.items()}
+        for values in kept.values():
+            values.setflags(write=False)
+        self._arrays[name] = kept
+        return self.stored(name)
+
+    def stored(self, name: str) -> Stored:
+        return StoredInMemory(self._arrays, name)
+
+    def drop(self, name: str) -> None:
+        for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
+            del self._arrays[key]
+        if COLUMNS.startswith(name):
+            self._columns.keep(set())
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(name.removeprefix(f"{folder}/") for name in self._arrays if name.startswith(f"{folder}/"))
+
+    def columns(self, free_bytes: int) -> ColumnStore:
+        return self._columns
+
+    def checkpoints(self, name: str) -> TaskCheckpoints:
+        return self._checkpoints
+
+
+@dataclass(frozen=True)
+class ColumnsOnDisk(ColumnStore):
+    """Columns in files, one for each block of a group, while the disk has room. Small and picklable."""
+
+    folder: Path
+    free_bytes: int  # that stay free on the disk
+
+    def get(self, group: str, block: int) -> NDArray[Any] | None:
+        with suppress(MissingDataError, CorruptDataError):
+            return read_arrays(self._path(group, block))["columns"]
+        return None
+
+    def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
+        path = self._path(group, block)
+        with suppress(CannotWriteError, FileNotFoundError):  # A worker may come too late for a group.
+            if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
+                write_arrays(path, {"columns": columns}, durable=False)
+
+    def keep(self, groups: set[str]) -> None:
+        for unused in {path.name for path in self.folder.glob("group-*")} - groups:
+            remove_folder(self.folder / unused, durable=False)
+        for group in groups:
+            make_folder(self.folder / group)
+
+    def _path(self, group: str, block: int) -> Path:
+        return self.folder / group / f"block-{block:06d}.npz"
+
+
+class FolderStore(Store):
+    """Keeps all in the folder of a run; every byte of a folder is checked when it is first read in a session.
+
+    every : seconds between checkpoints
+    """
+
+    def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
+        self.layout, self._every, self.warn = layout, every, warn
+        self._checked = set[str]()  # folders written or checked in this session
+
+    def path(self, name: str) -> Path:
+        """Return the file, or the folder to be mapped, that has what is committed under a name."""
+        return self.layout.root / name
+
+    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        path = self.path(name)
+        if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
+            return None
+        if path.suffix != ".npz" and name not in self._checked:
+            check_folder(path)
+            self._checked.add(name)
+        return StoredFile(path).read(mapped=mapped)
+
+    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        path = self.path(name)
+        make_folder(path.parent)
+        write_arrays(path, arrays)
+        self._checked.add(name)
+        return StoredFile(path)
+
+    def stored(self, name: str) -> Stored:
+        return StoredFile(self.path(name))
+
+    def drop(self, name: str) -> None:
+        path = self.path(name)
+        self._checked.discard(name)
+        if path.suffix == ".npz":
+            remove_file(path)
+        else:
+            remove_folder(path, durable=False)
+
+    def names(self, folder: str) -> list[str]:
+        paths = sorted(self.path(folder).glob("*"))
+        return [path.name for path in paths if path.suffix == ".npz" or (path / MANIFEST_NAME).exists()]
+
+    def columns(self, free_bytes: int) -> ColumnStore:
+        return ColumnsOnDisk(self.path(COLUMNS), free_bytes)
+
+    def checkpoints(self, name: str) -> "CheckpointsOnDisk":
+        stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
+        return CheckpointsOnDisk(self.layout.checkpoints(stem), self.layout.solution_records(stem), self._every)
+
+
+@dataclass
+class CheckpointsOnDisk(TaskCheckpoints):
+    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block."""
+
+    folder: Path
+    records: Path
+    every: float  # seconds between checkpoints
+    warnings: tuple[str, ...] = ()
+    _saved: float = field(default_factory=time.monotonic, init=False)
+    _file: LineFile | None = field(default=None, init=False)
+
+    def __enter__(self) -> "CheckpointsOnDisk":
+        self._saved, self._file = time.monotonic(), LineFile(self.records, fresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+
+    def load(self) -> Checkpoint | None:
+        """Return the last whole checkpoint; None where there is none. Raises CorruptDataError where none is whole."""
+        checkpoint = checkpoint_files.load(self.folder)
+        self.warnings = () if checkpoint is None else checkpoint.warnings
+        return checkpoint
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        checkpoint_files.save(self.folder, step, arrays, facts)
+        self._saved = time.monotonic()
+
+    def is_due(self) -> bool:
+        return bool(stopping.requested()) or time.monotonic() - self._saved >= self.every
+
+    def add_record(self, facts: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        self._file.append(json.dumps(facts))
