@@ -44,14 +44,19 @@ from pipeline.stages.accumulate_statistics import statistics_bytes
 from pipeline.stages.after.evaluate_model import assemble_model
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import (
+    WORKING_SETS,
     MemoryBudget,
     count_candidates,
     features_of,
     fill_in,
+    is_in_rounds,
+    refuse,
     value_dtype,
     with_candidates,
+    without_room,
 )
 from pipeline.stages.fit.penalised_solves import REACHED
+from pipeline.stages.fit.working_set import growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
 from pipeline.stages.training_rows import RunSize
@@ -134,7 +139,8 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
     compile_told(warming_steps(config, shape), log)
-    store = MemoryStore(listeners)
+    room = limit_bytes(config.resources) - _fit_bytes(config, shape)
+    store = MemoryStore(listeners, column_bytes=max(room, 0))
     scaled = ScaledFeatures(features, store.stored(SCALES)) if learns_scales(config.kernel.scale) else features
     work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
     _store(machine, work, features, fit(work))
@@ -215,31 +221,40 @@ def _filled_in(
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    values: dict[str, Any] = {"centers.count": count, "centers.columns": "at-once"}  # no rounds: they need a folder
-    values["centers.working_set"] = None if count is None else shape.n_train  # a Gram of all candidates, or none
     room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
+    values = {"centers.count": count, "centers.working_set": None if count is None else shape.n_train}
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
-    config = with_value(config, "centers.working_set", n_candidates)
-    if (needed := _fit_bytes(config, shape)) > limit:
+    sizes = [n_candidates]
+    if config.solver.is_penalised and config.solver.penalty != "auto":  # Others need the Gram of all candidates.
+        sizes += [size for size in WORKING_SETS if size < n_candidates]
+    sized = (with_value(config, "centers.working_set", size) for size in sizes)
+    found = next((one for one in sized if _fit_bytes(one, shape) <= limit), None)
+    if found is None:
+        needed = _fit_bytes(with_value(config, "centers.working_set", sizes[-1]), shape)
         most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(with_candidates(config, n), shape))
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
-            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or use pipeline.train, which needs "
-            "no whole Gram"
+            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or give penalty a number, with "
+            "which no whole Gram is needed"
         )
-    return config
+    if is_in_rounds(found, shape.n_train):
+        refuse(without_room(found, n_candidates))
+    return found
 
 
 def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
     """Return the bytes of the most demanding pass of a fit in one thread.
 
-    What a path of penalties and a refit map in the folder of a run is in memory here: Grams of fit and held-out rows.
+    What a run maps in its folder is in memory here: for a path of penalties and a refit the Grams of fit and held-out
+    rows, and of a working set that grows those of the round before.
     """
     run = RunSize(config, shape, Workers(1, 1, 1))
-    kept = 16 * run.n_columns**2 if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
-    passes = candidates_bytes(run), statistics_bytes(run, run.n_columns), solving_bytes(run)
-    return kept + max(needed.memory for needed in passes)
+    gram, statistics = 8 * run.n_columns**2, statistics_bytes(run, run.n_columns)
+    kept = 2 * gram if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
+    if is_in_rounds(config, shape.n_train):
+        kept, statistics = 2 * gram, growth_bytes(run)
+    return kept + max(needed.memory for needed in (candidates_bytes(run), statistics, solving_bytes(run)))
 
 
 def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:
@@ -269,6 +284,7 @@ def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalW
         machine.temperature_ = model.calibration and model.calibration.temperature
     machine.mu_, machine.dual_gap_, machine.penalty_ = None, math.nan, summary["penalty"]
     machine.n_iter_ = len(final.active) if config.solver.selects else 1
+    machine.columns_ = summary.get("columns")
     if machine.penalty_ is None:
         return
     mu = np.abs(final.penalised_weights) / np.sqrt(machine.penalty_)

@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError, InvalidDataError, reworded
 PARAMETERS: dict[str, str] = {
     "n_centers": "centers.count",
     "budget": "centers.budget",
+    "columns": "centers.columns",
     "standardise": "data.standardise",
     "features": "features.name",
     "deskew": "features.deskew",

@@ -2,8 +2,7 @@
 
 They run the steps of `pipeline.train`: the same float32 rows, settings and seed give the same model bytes. Minimised is
 ½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the Lasso that the
-paper's problem equals (mathematics.md, eqs. 36 and 37). Runs on disk, with resumption and more candidates than have a
-Gram in memory, are `pipeline.train`'s.
+paper's problem equals (mathematics.md, eqs. 36 and 37). Runs on disk, which can be resumed, are `pipeline.train`'s.
 
 What computes is imported at the first use, so that `import pipeline.estimators` takes as long as scikit-learn itself.
 """
@@ -33,6 +32,7 @@ class KernelMachine(BaseEstimator):
     n_centers: int | str | None = None
     _: KW_ONLY
     budget: float | str | None = None
+    columns: str | None = None
     standardise: bool = True
     features: str = "auto"
     deskew: float = 0.0
@@ -112,11 +112,16 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     ----------
     n_centers : int, "all" or None
         Number of training rows drawn as candidates; more than there are different rows of positive weight are clipped.
-        None: as many as lower the held-out error within `budget`; 1000 with a penalty or `select`. Their Gram takes
-        8·n_centers² bytes.
+        None: as many as lower the held-out error within `budget`; 1000 with a penalty or `select`. The Gram of m
+        columns takes 8·m² bytes.
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
         `n_centers`. None: 60, where `n_centers` is None too.
+    columns : None, "at-once" or "on-demand"
+        Which candidates get a kernel column and a row of the Gram: "at-once": all, or a working set that grows, where
+        they do not fit `memory_limit`; "on-demand": those whose weight would become non-zero, found by their
+        correlations with the residuals, of which no column is kept. Both prove the same gap over all candidates, at one
+        penalty. None: "at-once", or a working set for more than 8000 candidates at one penalty.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
     features : "auto", "soft-hog", "sphog" or "raw"
@@ -195,6 +200,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     dual_gap_ : float
         Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice
         or without a penalty.
+    columns_ : dict or None
+        How many of the candidates were priced on the fly, got a column, never had one, and have a weight, after a fit
+        with columns on demand or a working set; else None.
     n_iter_ : int
         Iterations of the longest solve, or centers chosen greedily.
     penalty_ : float or None

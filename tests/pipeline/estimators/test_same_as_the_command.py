@@ -12,6 +12,7 @@ from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
 from pipeline.stages import training_rows
+from pipeline.stages.fit import column_generation
 from runs import train
 
 ROWS = 450
@@ -36,6 +37,7 @@ def table_of(kind: str, tables: Path) -> tuple[np.ndarray, np.ndarray]:
 
 PRECISE = {"tol": 1e-10, "sigma2": 3.0}
 ROUNDS = {**PRECISE, "n_centers": "all", "penalty": 2.0}
+ON_DEMAND = {"columns": "on-demand", "refit": "ridge"}
 DEFORMED = {"copies": 3, "deform": "rotation:20,flip"}
 BALANCED = {"class_weight": "balanced"}
 # For each case: a table, and what is asked; "weighted": rows count as much as they are drawn to, a fifth not at all.
@@ -60,18 +62,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy in a metric, weighted": ("sums", {"sigma2": "auto", "feature_scale": "learned", "select": "greedy:25"}),
     "rounds, weighted": ("waves", {**ROUNDS, "working_set": 120}),
     "rounds of balanced classes, weighted": ("thirds", {**ROUNDS, **BALANCED, "working_set": 150, "standardise": True}),
+    "on demand, weighted": ("waves", {**ROUNDS, **ON_DEMAND}),
+    "on demand, balanced classes, refitted": ("thirds", {**ROUNDS, **BALANCED, **ON_DEMAND, "penalty": "max:1e-3"}),
     "path of balanced classes, weighted": ("thirds", {**BALANCED, **PRECISE, "penalty": "auto", "refit": "ridge"}),
     "defaults, weighted": ("unlike", {"standardise": True}),
     "defaults of balanced classes, weighted": ("thirds", {**BALANCED, "standardise": True}),
 }
 QUICK = {"auto refitted", "fraction refitted", "budget", "product-laplace", "moved centers"}
-QUICK |= {"greedy, edges, weighted", "rounds of balanced classes, weighted"}
+QUICK |= {"greedy, edges, weighted", "rounds of balanced classes, weighted", "on demand, weighted"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
 def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monkeypatch):
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
+    monkeypatch.setattr(column_generation, "LEAST_BLOCK", 32)
     monkeypatch.setattr(training_rows, "FOLDED_ROWS", 600)
     kind, asked = CASES[case]
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
@@ -100,6 +105,8 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     if "working_set" in asked:  # the same optimum, of another Gram
         np.testing.assert_allclose(ours.weights, model.weights, rtol=1e-6, atol=1e-6 * np.abs(model.weights).max())
         return
+    assert ("columns" in asked) == (machine.columns_ is not None)
+    assert machine.columns_ == report["columns"]
     assert ours.calibration == model.calibration
     assert (ours.features, ours.input_shape, ours.image_scale) == (model.features, model.input_shape, model.image_scale)
     for name in ("centers", "sigma2", "weights", "intercept", "feature_scales", "limits"):

@@ -385,6 +385,21 @@ def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen)
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("columns", ["on-demand", "at-once"])
+def test_candidates_whose_gram_does_not_fit_have_columns_on_demand_or_a_working_set(columns):
+    """Here the Gram of all would take 125 MiB."""
+    X = np.random.default_rng(0).random((4000, 4)).astype(np.float32)
+    y = np.sin(6 * X[:, 0]) + X[:, 1] * X[:, 2]
+    asked: dict[str, Any] = {"columns": columns, "penalty": 1.0, "sigma2": 1.0, "random_state": 0}
+    SLKLRegressor("all", memory_limit="400MiB", **asked).fit(X[:500], y[:500])  # which compiles the loops
+    with largest_bytes() as largest:
+        machine = SLKLRegressor("all", memory_limit="48MiB", **asked).fit(X, y)
+    assert largest[0] < 1.1 * 48 * 2**20
+    assert machine.dual_gap_ <= 1e-3, "over all candidates"
+    assert machine.columns_["active"] == len(machine.dual_coef_) < machine.columns_["materialised"] < 2000
+
+
+@pytest.mark.ci
 def test_widths_are_tried_with_no_more_than_a_second_copy_of_their_rows():
     X = np.random.default_rng(0).normal(size=(10_000, 1000))
     with largest_bytes() as largest:
