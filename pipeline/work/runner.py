@@ -6,7 +6,6 @@ these before it ends; a greedy selection keeps every 256 centers.
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -48,21 +47,23 @@ def note_of(record: Mapping[str, Any]) -> str:
     return f"{which}output {record['output']}: objective {record['objective']:.6g}{gap}"
 
 
-class Runner(ABC):
-    """Computes passes over the rows, and items."""
+class Here:
+    """Computes passes over the rows and items in this thread."""
 
-    @abstractmethod
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
 
         These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
         """
+        return add_up_here(task)
 
-    @abstractmethod
     def compute(
         self,
         stage: str,
-        function: Callable[[Item, Any], Mapping[str, NDArray[Any]]],
+        function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
         unit: str = "items",
@@ -76,32 +77,11 @@ class Runner(ABC):
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
         words : what is done, for the line of progress
         """
-
-
-class Here(Runner):
-    """Computes in this thread."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        return add_up_here(task)
-
-    def compute(
-        self,
-        stage: str,
-        function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
-        items: Mapping[str, Item],
-        *,
-        unit: str = "items",
-        size: Callable[[Item], float] = lambda item: 1,
-        words: str = "",
-    ) -> list[Arrays]:
         of_item = {name: partial(function, item, self._store.checkpoints(name)) for name, item in items.items()}
         return [self._store.once(name, make) for name, make in of_item.items()]
 
 
-class OnExecutor(Runner):
+class OnExecutor:
     """Has an executor compute, and tells how far it is.
 
     every : seconds between two commits of partial sums
@@ -213,6 +193,9 @@ class OnExecutor(Runner):
         )
         with self._events.status(stage, "combining the sums of all processes"):
             return combine(task, folder, results, sorted(earlier))
+
+
+Runner = Here | OnExecutor
 
 
 def latest_note(paths: Sequence[Path]) -> str:

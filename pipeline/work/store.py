@@ -51,131 +51,33 @@ class TaskCheckpoints:
         """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
 
 
-class ColumnStore(ABC):
-    """Kernel columns of groups of candidates, by the name of the group and the number of the block of rows."""
+class ColumnsInMemory:
+    """Kernel columns of groups of candidates by the number of a block of rows, in this process: at most so many bytes.
 
-    @abstractmethod
-    def get(self, group: str, block: int) -> NDArray[Any] | None:
-        """Return the columns of a block (rows, group); None where they are missing or damaged."""
-
-    @abstractmethod
-    def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
-        """Keep columns where there is room: they can be computed again."""
-
-    @abstractmethod
-    def keep(self, groups: set[str]) -> None:
-        """Make room for these groups, and remove all others."""
-
-
-class Store(ABC):
-    """What is committed, by name; `warn` is told of what is damaged and made again."""
-
-    warn: Callable[[str], object] = str
-
-    @abstractmethod
-    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
-
-    @abstractmethod
-    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name, in place of what was there."""
-
-    @abstractmethod
-    def stored(self, name: str) -> Stored:
-        """Return a reference to what is committed under a name, which tasks of any process can read."""
-
-    @abstractmethod
-    def drop(self, name: str) -> None:
-        """Remove what is committed under a name, and below it."""
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """Return the sorted last parts of the names that are committed in a folder."""
-
-    @abstractmethod
-    def columns(self, free_bytes: int) -> ColumnStore:
-        """Return where kernel columns are kept; `free_bytes` stay free on a disk."""
-
-    @abstractmethod
-    def checkpoints(self, name: str) -> TaskCheckpoints:
-        """Return the checkpoints of a task, by the name of its result."""
-
-    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
-        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
-        found = self.whole(name, mapped=mapped)
-        if found is None:
-            self.put(name, make())
-            found = self.get(name, mapped=mapped)
-            assert found is not None
-        return found
-
-    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None, and a warning, also where that is damaged."""
-        try:
-            return self.get(name, mapped=mapped)
-        except CorruptDataError as error:
-            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
-            return None
-
-
-class ColumnsInMemory(ColumnStore):
-    """Columns of this process, of at most so many bytes."""
+    They can be computed again.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._left, self._blocks = most_bytes, dict[tuple[str, int], NDArray[Any]]()
 
     def get(self, group: str, block: int) -> NDArray[Any] | None:
+        """Return the columns of a block (rows, group); None where they are missing or damaged."""
         return self._blocks.get((group, block))
 
     def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
+        """Keep columns where there is room."""
         if columns.nbytes <= self._left:
             self._left -= columns.nbytes
             self._blocks[group, block] = columns
 
     def keep(self, groups: set[str]) -> None:
+        """Make room for these groups, and remove all others."""
         for key in [key for key in self._blocks if key[0] not in groups]:
             self._left += self._blocks.pop(key).nbytes
 
 
-class MemoryStore(Store):
-    """Keeps all in this process; who hears of the iterations of a fit is its `TaskCheckpoints`."""
-
-    def __init__(self, checkpoints: TaskCheckpoints | None = None, column_bytes: int = 0) -> None:
-        self._arrays, self._checkpoints = dict[str, Arrays](), checkpoints or TaskCheckpoints()
-        self._columns = ColumnsInMemory(column_bytes)
-
-    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        return self._arrays.get(name)
-
-    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays, which become read-only."""
-        kept = {key: np.asarray(values) for key, values in arrays.items()}
-        for values in kept.values():
-            values.setflags(write=False)
-        self._arrays[name] = kept
-        return self.stored(name)
-
-    def stored(self, name: str) -> Stored:
-        return StoredInMemory(self._arrays, name)
-
-    def drop(self, name: str) -> None:
-        for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
-            del self._arrays[key]
-        if COLUMNS.startswith(name):
-            self._columns.keep(set())
-
-    def names(self, folder: str) -> list[str]:
-        return sorted(name.removeprefix(f"{folder}/") for name in self._arrays if name.startswith(f"{folder}/"))
-
-    def columns(self, free_bytes: int) -> ColumnStore:
-        return self._columns
-
-    def checkpoints(self, name: str) -> TaskCheckpoints:
-        return self._checkpoints
-
-
 @dataclass(frozen=True)
-class ColumnsOnDisk(ColumnStore):
+class ColumnsOnDisk:
     """Columns in files, one for each block of a group, while the disk has room. Small and picklable."""
 
     folder: Path
@@ -202,7 +104,82 @@ class ColumnsOnDisk(ColumnStore):
         return self.folder / group / f"block-{block:06d}.npz"
 
 
-class FolderStore(Store):
+ColumnStore = ColumnsInMemory | ColumnsOnDisk
+
+
+class _Once(ABC):
+    """What both stores do alike; `warn` is told of what is damaged and made again."""
+
+    warn: Callable[[str], object] = str
+
+    @abstractmethod
+    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
+
+    @abstractmethod
+    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in place of what was there; they become read-only."""
+
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
+        found = self.whole(name, mapped=mapped)
+        if found is None:
+            self.put(name, make())
+            found = self.get(name, mapped=mapped)
+            assert found is not None
+        return found
+
+    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None, and a warning, also where that is damaged."""
+        try:
+            return self.get(name, mapped=mapped)
+        except CorruptDataError as error:
+            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
+            return None
+
+
+class MemoryStore(_Once):
+    """Keeps all in this process; who hears of the iterations of a fit is its `TaskCheckpoints`."""
+
+    def __init__(self, checkpoints: TaskCheckpoints | None = None, column_bytes: int = 0) -> None:
+        self._arrays, self._checkpoints = dict[str, Arrays](), checkpoints or TaskCheckpoints()
+        self._columns = ColumnsInMemory(column_bytes)
+
+    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        return self._arrays.get(name)
+
+    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        kept = {key: np.asarray(values) for key, values in arrays.items()}
+        for values in kept.values():
+            values.setflags(write=False)
+        self._arrays[name] = kept
+        return self.stored(name)
+
+    def stored(self, name: str) -> Stored:
+        """Return a reference to what is committed under a name, which tasks of any process can read."""
+        return StoredInMemory(self._arrays, name)
+
+    def drop(self, name: str) -> None:
+        """Remove what is committed under a name, and below it."""
+        for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
+            del self._arrays[key]
+        if COLUMNS.startswith(name):
+            self._columns.keep(set())
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted last parts of the names that are committed in a folder."""
+        return sorted(name.removeprefix(f"{folder}/") for name in self._arrays if name.startswith(f"{folder}/"))
+
+    def columns(self, free_bytes: int) -> ColumnStore:
+        """Return where kernel columns are kept; `free_bytes` stay free on a disk."""
+        return self._columns
+
+    def checkpoints(self, name: str) -> TaskCheckpoints:
+        """Return the checkpoints of a task, by the name of its result."""
+        return self._checkpoints
+
+
+class FolderStore(_Once):
     """Keeps all in the folder of a run; every byte of a folder is checked when it is first read in a session.
 
     every : seconds between checkpoints
@@ -291,3 +268,6 @@ class CheckpointsOnDisk(TaskCheckpoints):
     def add_record(self, facts: Mapping[str, Any]) -> None:
         assert self._file is not None
         self._file.append(json.dumps(facts))
+
+
+Store = MemoryStore | FolderStore

@@ -10,8 +10,9 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline import report
-from pipeline.kernels import exact_sums
+from pipeline.kernels import exact_sums, kernel_functions
 from pipeline.runtime import row_pass, run_folder
+from pipeline.stages import filled_settings
 from pipeline.train import main
 from runs import model_bytes, report_of, train
 from stopping_points import STOPS, stop_amid_passes, stop_at_commits, until_done
@@ -86,6 +87,27 @@ def test_threads_that_share_their_sums_make_the_same_bytes(tables, features, tmp
         train(tmp_path / name, features, *CASES[case].arguments, *way, dataset=CASES[case].dataset(tables))
         found.append(model_bytes(tmp_path / name))
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.ci
+def test_sessions_with_kernels_in_another_order_go_on_to_the_same_bytes(
+    finished_run, tables, features, tmp_path, monkeypatch
+):
+    """What was chosen and tried has names: after every second commit the kernels are listed the other way round."""
+    case, run = CASES["learned scales"], tmp_path / "run"
+    reference = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
+    stop_at_commits(monkeypatch, run, range(0, 1000, 2))
+
+    def turn() -> None:
+        for module in (kernel_functions, filled_settings):
+            monkeypatch.setattr(module, "KERNELS", module.KERNELS[::-1])
+
+    line = [case.dataset(tables), "--run-dir", run, "--features-dir", features, *case.arguments]
+    assert until_done(line, after=turn) > 5
+    assert model_bytes(run) == model_bytes(reference)
+    tried = report_of(run)["kernels_tried"]
+    assert {one["kernel"] for one in tried} == {"gaussian", "product-laplace"}
+    assert tried == report_of(reference)["kernels_tried"]
 
 
 @pytest.fixture
