@@ -1,21 +1,18 @@
 """Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
 
 import argparse
-import os
-import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from features.cell_text import names_text
 from pipeline.config.parsers import PLAIN, is_plain
-from pipeline.config.settings import SETTINGS, flat
-from pipeline.errors import ConfigError, reworded
+from pipeline.config.settings import SETTINGS
+from pipeline.errors import ConfigError
 
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder of pictures with a folder for
@@ -27,19 +24,24 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was typed: the words, dataset, settings as {key: (text, flag)}, and the command's own options."""
+    """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
 
+    assignments : settings by key: the value, or its text, and where it came from
+    command : what was typed or called
+    """
+
+    command: str
     dataset: str
-    assignments: dict[str, tuple[Any, str]]
+    assignments: Mapping[str, tuple[Any, str]]
     config_file: Path | None
     run_dir: Path | None
     resume: str
-    print_config: bool
-    dry_run: bool
     quiet: bool
-    words: tuple[str, ...]
+    print_config: bool = False
+    dry_run: bool = False
 
 
+RESUME = ("never", "auto", "require")
 # What most people need first, in the order of --help; then come the sections of the configuration.
 FIRST = (
     "data.target",
@@ -86,62 +88,9 @@ def parse(argv: Sequence[str] | None) -> Arguments:
             raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
         assignments[key.strip()] = (value.strip(), "--set")
     own = {name: typed[name] for name in ("dataset", "run_dir", "resume", "print_config", "dry_run", "quiet")}
-    return Arguments(assignments=assignments, config_file=typed["config"], words=words, **own)
-
-
-# The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.
-NAMES_IN_PYTHON = {
-    setting.flag.removeprefix("--").replace("-", "_"): key for key, setting in SETTINGS.items() if setting.flag
-}
-
-
-def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words of the command that stand for a call in Python; None is an option left out."""
-    for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
-        if not isinstance(data, str | os.PathLike):
-            raise ConfigError(
-                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file, as "
-                "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet') make one"
-            )
-    words: list[str] = []
-    for name, value in options.items():
-        if name not in NAMES_IN_PYTHON:
-            near = get_close_matches(name, NAMES_IN_PYTHON, 1)
-            advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
-            raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
-        if isinstance(value, bool):  # whose flag takes no value
-            words.append(f"--set={NAMES_IN_PYTHON[name]}={_as_typed(value)}")
-        elif value is not None:
-            words.append(f"--{name.replace('_', '-')}={_as_typed(value)}")
-    words += [f"--set={key}={_as_typed(value)}" for key, value in flat(settings).items() if value is not None]
-    name = os.fspath(dataset)  # type: ignore[call-overload]
-    return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
-
-
-def in_arguments(message: str) -> str:
-    """Return a message with the settings and options that it names as a call in Python has them."""
-    names = {key: name for name, key in NAMES_IN_PYTHON.items()}
-
-    def argument(key: str, value: str | None) -> str:
-        if value is None or key not in SETTINGS:
-            return names.get(key, key)
-        given: object = value
-        with suppress(ValueError):  # of what stands for a value, such as greedy:K
-            given = SETTINGS[key].parse(value)
-        return f"{names[key]}={given!r}" if key in names else f"settings={{{key!r}: {given!r}}}"
-
-    def option(found: re.Match[str]) -> str:
-        name = found[1].replace("-", "_")
-        return name if name in NAMES_IN_PYTHON or name in ("run_dir", "resume") else found[0]
-
-    said = re.sub("--([a-z-]+)", option, reworded(message, argument))
-    return said.replace("--set", "settings").replace("} settings={", ", ")
-
-
-def _as_typed(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return names_text(_as_typed(one) for one in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Arguments(
+        f"{program('train')} {shlex.join(words)}", assignments=assignments, config_file=typed["config"], **own
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -158,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
     first.add_argument(
         "--resume",
-        choices=("never", "auto", "require"),
+        choices=RESUME,
         default="never",
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from features.cell_text import printable
-from pipeline.config.settings import in_options
+from pipeline.config.names import worded
 from pipeline.runtime.console import Console
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import repeating
@@ -139,13 +139,13 @@ class Events:
         self._metrics.close()
 
     def log(self, message: str, **facts: Any) -> None:
-        message = in_options(message)
+        message = worded(message)
         self.record("message", message=message, **facts)
         if not self._quiet:
             self._print(message)
 
     def warn(self, message: str, **facts: Any) -> None:
-        message = in_options(message)
+        message = worded(message)
         self.record("warning", message=message, **facts)
         self._print(f"warning: {message}")
 

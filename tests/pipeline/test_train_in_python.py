@@ -38,7 +38,7 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     size = f"{kept['model_n_centers']} centers"
     assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
     assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
-    assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
+    assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
 
 
 def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path):
