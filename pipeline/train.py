@@ -122,7 +122,7 @@ def _arguments(
         command=f"train({', '.join(called)})",
         dataset=os.fspath(dataset),
         assignments={key: (value, name) for key, (value, name) in given.items() if value is not None},
-        config_file=paths["config"],
+        config=paths["config"],
         run_dir=paths["run_dir"],
         resume=around["resume"],
         quiet=quiet,
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(asked: Arguments, callback: "Callback | None" = None) -> "TrainedRun | None":
-    loaded = load(asked.dataset, asked.config_file, asked.assignments)
+    loaded = load(asked.dataset, asked.config, asked.assignments)
     if asked.print_config and asked.resume == "never":
         print("\n".join(lines(loaded.config, loaded.origins)))
         return None

@@ -33,7 +33,7 @@ class Arguments:
     command: str
     dataset: str
     assignments: Mapping[str, tuple[Any, str]]
-    config_file: Path | None
+    config: Path | None
     run_dir: Path | None
     resume: str
     quiet: bool
@@ -62,11 +62,33 @@ def program(command: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        check_plain(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         typed = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
-        advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
+        advice = f"did you mean {near[0]}?" if near else f"{self.prog} --help lists all options"
         raise ConfigError(f"{message}; {advice}")
+
+
+def command_parser(command: str, description: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a command, which raises ConfigError; an epilog of more than a line is shown as it is."""
+    shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
+    return _Parser(program(command), usage, description, epilog, formatter_class=shown, allow_abbrev=False)
+
+
+def add_set_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", meaning: str) -> None:
+    """Add --set KEY=VALUE, which may be given several times: a list of keys and values."""
+    parser.add_argument("--set", action="append", type=_assignment, default=[], metavar="KEY=VALUE", help=meaning)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
+    return key.strip(), value.strip()
 
 
 def check_plain(words: Iterable[str]) -> None:
@@ -78,30 +100,17 @@ def check_plain(words: Iterable[str]) -> None:
 
 def parse(argv: Sequence[str] | None) -> Arguments:
     """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
-    words = tuple(sys.argv[1:] if argv is None else argv)
-    check_plain(words)
-    typed = vars(_parser().parse_args(words))
-    assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
-    for text in typed["set"]:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
-        assignments[key.strip()] = (value.strip(), "--set")
-    own = {name: typed[name] for name in ("dataset", "run_dir", "resume", "print_config", "dry_run", "quiet")}
-    return Arguments(
-        f"{program('train')} {shlex.join(words)}", assignments=assignments, config_file=typed["config"], **own
-    )
+    words = sys.argv[1:] if argv is None else argv
+    typed = vars(_train_parser().parse_args(words))
+    given = {key: (typed.pop(key), flag) for key, setting in SETTINGS.items() if (flag := setting.flag)}
+    given |= {key: (value, "--set") for key, value in typed.pop("set")}
+    assignments = {key: named for key, named in given.items() if named[0] is not None}
+    return Arguments(f"{program('train')} {shlex.join(words)}", assignments=assignments, **typed)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=program("train"),
-        usage="%(prog)s DATASET [options]",
-        description="Train a sparse, certified kernel machine.",
-        epilog=DATASETS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _train_parser() -> argparse.ArgumentParser:
+    usage = f"{program('train')} DATASET [options]"
+    parser = command_parser("train", "Train a sparse, certified kernel machine.", DATASETS, usage)
     parser.add_argument("dataset", metavar="DATASET", help="what to train on, see below")
     first = parser.add_argument_group("most used")
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
@@ -113,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     asked = parser.add_argument_group("instead of a run, and around it")
     asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
-    asked.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its key")
+    add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
     asked.add_argument(
         "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
@@ -130,27 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return the parser of a command; an epilog of more than a line is shown as it is."""
-    shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
-    return _PlainParser(program(command), None, description, epilog, formatter_class=shown, allow_abbrev=False)
-
-
-class _PlainParser(argparse.ArgumentParser):
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        try:
-            check_plain(sys.argv[1:] if args is None else args)
-        except ConfigError as error:
-            self.exit(error.exit_code, f"error: {error}\n")
-        return super().parse_known_args(args, namespace)
-
-
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which rows of DATA are meant."""
     parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")
     parser.add_argument(
         "--target", metavar="NAME", help="column of a table, or array of an .npz or .zarr, that holds y"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
-    )
+    add_set_option(parser, "seed or data.KEY of a named data set")
