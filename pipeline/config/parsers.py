@@ -118,11 +118,10 @@ def is_address(scheduler: object) -> bool:
 
 def truth(value: object) -> bool:
     """Accept true or false."""
-    words = {"true": True, "false": False, True: True, False: False}
-    key = value.lower() if isinstance(value, str) else value
-    if key not in words:
+    words = {"true": True, "false": False}
+    if str(value).lower() not in words:
         raise ValueError("must be true or false")
-    return words[key]
+    return words[str(value).lower()]
 
 
 def name_list(value: Any) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 
 def parse_value(key: str, value: Any, origin: str) -> Any:
-    """Return the checked value of a setting; ConfigError names key, value and where it came from."""
+    """Return the checked value of a setting; ConfigError names key, value and where it came from, if that is told."""
     if key not in SETTINGS:
         near = get_close_matches(key, [*SETTINGS, "dataset"], 1)
         advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
@@ -95,8 +95,9 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     try:
         return SETTINGS[key].parse(os.fspath(value) if isinstance(value, os.PathLike) else value)
     except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
-        raise ConfigError(f"{key} = {value!r:.80} ({origin}): {reason}") from None
+        reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
+    found = f"{' '.join(repr(value).split()):.80}" + (f" ({origin})" if origin else "")
+    raise ConfigError(f"`{key}` {reason}; found {found}")
 
 
 def named_run(dataset: str) -> Path | None:

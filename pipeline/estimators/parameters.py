@@ -8,12 +8,11 @@ from dataclasses import fields
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 from scipy.linalg import LinAlgError
 
 from features.errors import DataError, UsageError
 from pipeline.config.names import PARAMETERS, worded
-from pipeline.config.settings import SETTINGS, with_values
+from pipeline.config.settings import parse_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, InvalidDataError
 
@@ -35,23 +34,10 @@ def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
             continue
         setting = NONE_MEANS.get(name) if value is None else value
         if setting is not None or parameter.default is not None:
-            values[_KEYS[name]] = _parsed(name, setting, parameter.default)
+            values[_KEYS[name]] = parse_value(_KEYS[name], setting, "")
         if value != parameter.default:
             explicit.add(_KEYS[name])
     return with_values(TrainConfig("X"), values), frozenset(explicit)
-
-
-def _parsed(name: str, value: Any, default: Any) -> Any:
-    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    try:
-        if isinstance(default, bool) and not isinstance(plain, bool):
-            raise ValueError("must be True or False")
-        if plain is None:
-            raise ValueError("must not be None")
-        return SETTINGS[_KEYS[name]].parse(plain)
-    except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path):
     stored = from_toml(mine)
     assert resumed(stored, asked()).resources.scheduler == "threads"
     assert resumed(stored, started).resources.scheduler == address
-    with pytest.raises(ConfigError, match=r"--scheduler.*must be.*tls://HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"must be tls://HOST:PORT.* found .*--scheduler"):
         asked("--scheduler", "tcp://127.0.0.1:9")
 
 
