@@ -66,14 +66,13 @@ class TrainedRun:
 class Session:
     """What is asked for, and the run that this is about.
 
-    explicit : keys of the settings that the user gave
     stored : settings of a run that goes on, as it was started with them; None for a new run
     config : settings of this session
     """
 
     asked: Arguments
+    loaded: Loaded
     root: Path
-    explicit: frozenset[str]
     stored: TrainConfig | None
     config: TrainConfig
     reading: Reading
@@ -99,14 +98,9 @@ def run_session(asked: Arguments, loaded: Loaded, callback: Callback | None = No
 
 def _open(asked: Arguments, loaded: Loaded) -> Session:
     stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
-    return Session(
-        asked,
-        root=asked.run_dir or run_folder.default_run_dir(asked.dataset),
-        explicit=loaded.explicit,
-        stored=stored,
-        config=loaded.config if stored is None else resumed(stored, loaded),
-        reading=Reading(tells=not asked.quiet, writes=not asked.dry_run),
-    )
+    config = loaded.config if stored is None else resumed(stored, loaded)
+    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
+    return Session(asked, loaded, root, stored, config, Reading(tells=not asked.quiet, writes=not asked.dry_run))
 
 
 def _finished(session: Session) -> TrainedRun | None:
@@ -115,8 +109,8 @@ def _finished(session: Session) -> TrainedRun | None:
     report = None if session.stored is None else run_folder.report_of(layout)
     if report is None:
         return None
-    spec, reading = source_spec(session.config), Reading(tells=not session.asked.quiet, writes=False)
-    shape = describe(request_of(session.config, spec), open_data(spec, reading=reading))
+    spec = source_spec(session.config)
+    shape = describe(request_of(session.config, spec), open_data(spec, reading=session.reading))
     run_folder.check_data(layout, shape.digest, "finished")
     if not session.asked.quiet:
         ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
@@ -126,13 +120,12 @@ def _finished(session: Session) -> TrainedRun | None:
 
 def _prepared(session: Session) -> Prepared:
     """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
-    stored = session.config.resources.stores_features
+    config, is_frozen = session.config, session.stored is not None
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
-        prepared = planning.prepare(
-            session.config, session.explicit, session.reading, frozen=session.stored is not None
-        )
+        prepared = planning.prepare(config, session.loaded.explicit, session.reading, frozen=is_frozen)
     session.reading.peak_bytes = meter.peak_bytes
-    planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=stored)
+    is_stored = config.resources.stores_features
+    planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
     return prepared
 
 

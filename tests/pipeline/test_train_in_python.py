@@ -41,6 +41,22 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from pipeline import train",
+        "import pipeline.train; from pipeline import train",
+        "import pipeline.train as train",
+        "from pipeline.train import main; import pipeline; train = pipeline.train",
+        "from pipeline.train import train as call; from pipeline import train, __main__",
+    ],
+)
+def test_the_name_is_the_function_and_the_command_however_it_is_imported(imports):
+    done = runs.python("-c", f"{imports}; train.main(['digits', '--print-config']); train('digits', resume='no')")
+    assert "seed = 0" in done.stdout
+    assert "ConfigError: resume = 'no': must be one of never, auto, require" in done.stderr
+
+
 def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path):
     command = trained(*IMAGES)
     run = train("digits", run_dir=command, resume="require", quiet=True)
