@@ -87,10 +87,8 @@ def _predict(arguments: argparse.Namespace) -> None:
         write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
     else:
         form = examples.n_rows, model.label_dtype(), files
-        with (
-            stopping.current().working(),
-            writing(out, names, *form, regression=regression, replace=arguments.force) as write,
-        ):
+        file = writing(out, names, *form, regression=regression, replace=arguments.force)
+        with stopping.current().working(), file as write:
             write_all(write)
             stopping.check()
     for line in warnings_of(model, examples, n_far):

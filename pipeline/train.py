@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -74,14 +75,15 @@ def train(
     -----
     Signals without a handler are taken on the main thread.
     """
-    asked = _arguments(dataset, {"run_dir": run_dir, "resume": resume, "config": config}, settings, options, quiet)
     if callback is not None and not callable(callback):
         raise ConfigError(f"callback is a {type(callback).__name__}: give a function that takes a record")
+    around = {"run_dir": run_dir, "resume": resume, "config": config}
+    asked = replace(_arguments(dataset, around, settings, options), quiet=quiet, callback=callback)
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
         with stopping.listening(stopping.unclaimed()):
-            run = _train(asked, callback)
+            run = _train(asked)
     except StoppedError as error:  # what Ctrl-C asked for comes out as what Python means by it
         if str(error).startswith(f"stopped by {signal.SIGINT.name}"):
             raise KeyboardInterrupt(str(error)) from None
@@ -96,7 +98,7 @@ def train(
 
 
 def _arguments(
-    dataset: Any, around: dict[str, Any], settings: Mapping[str, Any] | None, options: dict[str, Any], quiet: bool
+    dataset: Any, around: dict[str, Any], settings: Mapping[str, Any] | None, options: dict[str, Any]
 ) -> Arguments:
     """Return what a call asks for: settings by their keys, each with the name of its argument."""
     for data, kinds in ((dataset, str | PathLike), (options.get("test"), str | PathLike | None)):
@@ -125,7 +127,6 @@ def _arguments(
         config=paths["config"],
         run_dir=paths["run_dir"],
         resume=around["resume"],
-        quiet=quiet,
     )
 
 
@@ -140,14 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return answered(work, is_run=True)
 
 
-def _train(asked: Arguments, callback: "Callback | None" = None) -> "TrainedRun | None":
+def _train(asked: Arguments) -> "TrainedRun | None":
     loaded = load(asked.dataset, asked.config, asked.assignments)
     if asked.print_config and asked.resume == "never":
         print("\n".join(lines(loaded.config, loaded.origins)))
         return None
     from pipeline.work.session import run_session  # brings numpy and numba, which --help and --print-config do without
 
-    return run_session(asked, loaded, callback)
+    return run_session(asked, loaded)
 
 
 class _Called(ModuleType):

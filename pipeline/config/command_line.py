@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import filterfalse
@@ -28,6 +28,7 @@ class Arguments:
 
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
+    callback : called with every record of the log and of the metrics; None from a command
     """
 
     command: str
@@ -36,9 +37,10 @@ class Arguments:
     config: Path | None
     run_dir: Path | None
     resume: str
-    quiet: bool
+    quiet: bool = False
     print_config: bool = False
     dry_run: bool = False
+    callback: Callable[[dict[str, Any]], object] | None = None
 
 
 RESUME = ("never", "auto", "require")

@@ -185,10 +185,8 @@ class DaskExecutor(Executor):
             with suppress(CannotWriteError):  # a full disk ends them as well
                 stopping.Lease.next(lease_file)
         deadline = time.monotonic() + stopping.SAVE_SECONDS
-        with (
-            stopping.obeying(stopping.Stop()),
-            suppress(SchedulerError),
-        ):  # of a scheduler that is lost nobody hears any more
+        # Of a scheduler that is lost nobody hears any more.
+        with stopping.obeying(stopping.Stop()), suppress(SchedulerError):
             while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
                 if not ask(self._client.nthreads, _PARTING_SECONDS):
                     break  # nobody runs them
@@ -296,10 +294,8 @@ def open_remote_client(address: str) -> Iterator[Client]:
     try:
         yield client
     finally:
-        with (
-            stopping.obeying(stopping.Stop()),
-            suppress(SchedulerError),
-        ):  # of one that is lost there is nothing to close
+        # Of one that is lost there is nothing to close.
+        with stopping.obeying(stopping.Stop()), suppress(SchedulerError):
             ask(client.close, _PARTING_SECONDS)
 
 

@@ -29,7 +29,7 @@ from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.reporting import result_table, results
 from pipeline.runtime import answers, run_folder, stopping
 from pipeline.runtime.console import Console
-from pipeline.runtime.events import Callback, Events
+from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
 from pipeline.runtime.open_executor import open_executor
@@ -78,7 +78,7 @@ class Session:
     reading: Reading
 
 
-def run_session(asked: Arguments, loaded: Loaded, callback: Callback | None = None) -> TrainedRun | None:
+def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     """Train, go on with a run, or find it finished; return it. None where only settings or the plan are printed."""
     session = _open(asked, loaded)
     config = session.config
@@ -91,7 +91,7 @@ def run_session(asked: Arguments, loaded: Loaded, callback: Callback | None = No
     if asked.dry_run:
         _print_plan(_prepared(session))
         return None
-    run = run or _trained(session, callback)
+    run = run or _trained(session)
     _tell(run, asked.quiet)
     return run
 
@@ -134,19 +134,20 @@ def _print_plan(prepared: Prepared) -> None:
     print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
 
 
-def _trained(session: Session, callback: Callback | None) -> TrainedRun:
+def _trained(session: Session) -> TrainedRun:
     """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on."""
-    stop, resources = stopping.current(), session.config.resources
-    with stop.limited(resources.time_limit), run_folder.held(session.root, session.stored) as layout:
+    stop, asked = stopping.current(), session.asked
+    with stop.limited(session.config.resources.time_limit), run_folder.held(session.root, session.stored) as layout:
         try:
             prepared = _prepared(session)
             config, shape, workers = prepared.config, prepared.shape, prepared.plan.workers
+            resources = config.resources
             of_workers = workers.threads, workers.processes, limit_bytes(resources), resources.worker_timeout
             with stop.working(), open_executor(resources.scheduler, *of_workers) as executor:
-                run_folder.freeze(layout, config, shape.digest, shape.store, session.asked.command)
-                _compute(session, prepared, layout, executor, callback)
+                run_folder.freeze(layout, config, shape.digest, shape.store, asked.command)
+                _compute(session, prepared, layout, executor)
         except StoppedError as error:
-            command = run_folder.resume_command(session.asked.dataset, session.root, resources.scheduler)
+            command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
             if layout.config.exists():
                 raise StoppedError(f"{error}; continue with: {command}") from None
             more = ", with more time" if "time limit" in str(error) else ""
@@ -154,13 +155,12 @@ def _trained(session: Session, callback: Callback | None) -> TrainedRun:
         return TrainedRun(layout.root, read_record(layout.report))
 
 
-def _compute(
-    session: Session, prepared: Prepared, layout: RunLayout, executor: Executor, callback: Callback | None
-) -> None:
+def _compute(session: Session, prepared: Prepared, layout: RunLayout, executor: Executor) -> None:
     costs, peak_bytes = _costs_so_far(layout, session.reading)
+    asked = session.asked
     with (
         MemoryMeter(peak_bytes) as meter,
-        Events(layout.log, layout.metrics, meter, quiet=session.asked.quiet, callback=callback) as events,
+        Events(layout.log, layout.metrics, meter, quiet=asked.quiet, callback=asked.callback) as events,
         _recording_errors(events, layout),
     ):
         stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
