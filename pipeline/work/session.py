@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -109,8 +109,8 @@ def _finished(session: Session) -> TrainedRun | None:
     report = None if session.stored is None else run_folder.report_of(layout)
     if report is None:
         return None
-    spec = source_spec(session.config)
-    shape = describe(request_of(session.config, spec), open_data(spec, reading=session.reading))
+    spec, reading = source_spec(session.config), replace(session.reading, writes=False)
+    shape = describe(request_of(session.config, spec), open_data(spec, reading=reading))
     run_folder.check_data(layout, shape.digest, "finished")
     if not session.asked.quiet:
         ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
@@ -156,8 +156,7 @@ def _trained(session: Session) -> TrainedRun:
 
 
 def _compute(session: Session, prepared: Prepared, layout: RunLayout, executor: Executor) -> None:
-    costs, peak_bytes = _costs_so_far(layout, session.reading)
-    asked = session.asked
+    asked, (costs, peak_bytes) = session.asked, _costs_so_far(layout, session.reading)
     with (
         MemoryMeter(peak_bytes) as meter,
         Events(layout.log, layout.metrics, meter, quiet=asked.quiet, callback=asked.callback) as events,
