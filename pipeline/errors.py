@@ -1,19 +1,9 @@
 """Errors a user meets and the exit code of each (the table is in docs/operations.md).
 
-A message names a setting by its key, in backticks, with a value or without: `kernel.sigma2=auto`, `centers.count`.
-Whoever shows it puts it into the words of the reader with `reworded`: options of a command, parameters of an estimator.
+A message names a setting by its key, in backticks; see `config.names`.
 """
 
-import re
-from collections.abc import Callable
 from enum import IntEnum
-
-_SETTING = re.compile(r"`([a-z]+\.[a-z_0-9]+)(?:=([^`]*))?`")
-
-
-def reworded(message: str, named: Callable[[str, str | None], str]) -> str:
-    """Return a message with each setting as `named` calls it, from its key and its value or None."""
-    return _SETTING.sub(lambda found: named(found[1], found[2]), message)
 
 
 class ExitCode(IntEnum):

@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data", nargs="*", metavar="DATA", help="labelled data, as pipeline.predict takes them")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, for programs")
     add_data_options(parser)
-    arguments = parser.parse_args(argv)
 
     def work() -> None:
+        arguments = parser.parse_args(argv)
         result = _evaluate(arguments)
         print(json.dumps(result, indent=2) if arguments.json else "\n".join(table(result)))
         for line in result["warnings"]:
@@ -47,7 +47,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]
-    asked = ExampleRequest(first, True, tuple(more), arguments.part, arguments.target, tuple(arguments.set))
+    asked = ExampleRequest(first, True, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples, model = open_examples(asked, predictor), predictor.model
     started = time.perf_counter()
     numbers, n_far = score_examples(model, examples)

@@ -27,8 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", choices=("onnx",), default="onnx", help="of the file: onnx")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: NAME.onnx, here)")
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
-    arguments = parser.parse_args(argv)
-    return answered(lambda: print("\n".join(export(arguments.model, arguments.out, replace=arguments.force))))
+
+    def work() -> None:
+        arguments = parser.parse_args(argv)
+        print("\n".join(export(arguments.model, arguments.out, replace=arguments.force)))
+
+    return answered(work)
 
 
 def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:

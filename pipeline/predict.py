@@ -41,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     add_data_options(parser)
-    arguments = parser.parse_args(argv)
-    return answered(lambda: _predict(arguments))
+    return answered(lambda: _predict(parser.parse_args(argv)))
 
 
 @stopping.listening()
@@ -70,7 +69,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     model = predictor.model
     classes = model.probability_names() if arguments.probabilities else ()
     first, *more = arguments.data
-    asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, tuple(arguments.set))
+    asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = open_examples(asked, predictor)
     names, started, n_far = (*model.decision_names(), *classes), time.perf_counter(), 0
 
@@ -88,7 +87,8 @@ def _predict(arguments: argparse.Namespace) -> None:
         write_all(csv_writer(sys.stdout.write, names, files, regression=regression))
     else:
         form = examples.n_rows, model.label_dtype(), files
-        with stopping.working(), writing(out, names, *form, regression=regression, replace=arguments.force) as write:
+        file = writing(out, names, *form, regression=regression, replace=arguments.force)
+        with stopping.current().working(), file as write:
             write_all(write)
             stopping.check()
     for line in warnings_of(model, examples, n_far):

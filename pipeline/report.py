@@ -21,10 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")
-    arguments = parser.parse_args(argv)
 
     def work() -> ExitCode:
-        damaged = list[str]()
+        arguments, damaged = parser.parse_args(argv), list[str]()
         print(write(arguments.run, arguments.out, damaged))
         for line in damaged:
             print(f"damaged: {line}", file=sys.stderr)

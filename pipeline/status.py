@@ -20,9 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
-    arguments = parser.parse_args(argv)
 
     def show() -> ExitCode:
+        arguments = parser.parse_args(argv)
         facts = status(arguments.run)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
         return ExitCode.INVALID_DATA if facts["damaged"] else ExitCode.DONE

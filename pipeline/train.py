@@ -1,63 +1,32 @@
-"""`python -m pipeline.train DATASET`: train a sparse, certified kernel machine, and report what it cost.
+"""`python -m pipeline.train DATASET`, in Python `train(DATASET)`: a sparse, certified kernel machine, and what it cost.
 
-The module can be called: `from pipeline import train; run = train("digits")`. A run: settings → plan → compiled loops →
-features → centers → statistics → solve → evaluate → report.
+The module can be called: `from pipeline import train; run = train("digits")`. `session.py` has what a run does.
 """
 
-import re
+import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cached_property
+from dataclasses import replace
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from features.errors import DataError, UsageError
-from pipeline.config import settings as configuration
-from pipeline.config.command_line import Arguments, in_arguments, parse, words_of
-from pipeline.config.parsers import learns_scales
-from pipeline.config.settings import resumed
+from pipeline.config.command_line import RESUME, Arguments, check_plain, parse, program
+from pipeline.config.names import ARGUMENTS, worded
+from pipeline.config.settings import SETTINGS, flat, lines, load
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered, describe
-from pipeline.runtime.console import Console
-from storage.errors import CorruptDataError, MissingDataError, StorageError
+from pipeline.runtime.answers import answered
+from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
-    from pipeline.datasets.feature_rows import FeatureAccess
-    from pipeline.planning.plan import Prepared
-    from pipeline.prediction.predictor import Predictor
-    from pipeline.runtime.executors import Executor
+    from pipeline.session import TrainedRun
     from pipeline.work.events import Callback
-    from storage.folder_layouts import RunLayout
-
-
-@dataclass(frozen=True, repr=False)
-class TrainedRun:
-    """A finished run: its folder, absolute, and its report as report.json has it."""
-
-    folder: Path
-    report: dict[str, Any]
-
-    def __repr__(self) -> str:
-        of, classes = self.report, self.report["error_rate"] is not None
-        score = f"{of['error_rate']:.2%} errors" if classes else f"RMSE {of['rmse']:.4g}"
-        return f"TrainedRun({self.folder.name!r}: {of['task']}, {of['model_n_centers']} centers, {score})"
-
-    @cached_property
-    def model(self) -> "Predictor":
-        """The model, read and verified at the first use. Raises CorruptDataError, MissingDataError."""
-        from pipeline.prediction.predictor import load_predictor  # brings numpy and numba
-
-        return load_predictor(self.folder)
-
 
 _under_way = threading.Lock()
 
@@ -72,7 +41,7 @@ def train(
     quiet: bool = False,
     callback: "Callback | None" = None,
     **options: Any,
-) -> TrainedRun:
+) -> "TrainedRun":
     """Train as the command does, to the same bytes in the same folder, and return the run.
 
     Parameters
@@ -106,36 +75,59 @@ def train(
     -----
     Signals without a handler are taken on the main thread.
     """
-    asked = {"run_dir": run_dir, "resume": resume, "config": config}
-    folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
     if callback is not None and not callable(callback):
         raise ConfigError(f"callback is a {type(callback).__name__}: give a function that takes a record")
-    words = [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options, settings or {})]
+    around = {"run_dir": run_dir, "resume": resume, "config": config}
+    asked = replace(_arguments(dataset, around, settings, options), quiet=quiet, callback=callback)
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
         with stopping.listening(stopping.unclaimed()):
-            try:
-                run = _train(parse(words), callback)
-            except StoppedError as error:  # that Ctrl-C asked for comes out as what Python means by it
-                if stopping.requested() == signal.SIGINT.name:
-                    raise KeyboardInterrupt(str(error)) from None
-                raise
+            run = _train(asked)
+    except StoppedError as error:  # what Ctrl-C asked for comes out as what Python means by it
+        if str(error).startswith(f"stopped by {signal.SIGINT.name}"):
+            raise KeyboardInterrupt(str(error)) from None
+        raise
     except (PipelineError, DataError, UsageError, StorageError) as error:
-        if not isinstance(error, StoppedError):  # which has a command that continues the run
-            error.args = (_in_python(str(error)),)
+        error.args = (worded(str(error), ARGUMENTS),)
         raise
     finally:
         _under_way.release()
-    assert run is not None  # only options that are no setting print and train nothing
-    _tell(run, quiet)
+    assert run is not None  # nothing was asked for but a run
     return run
 
 
-def _in_python(message: str) -> str:
-    """Return what an error says, of arguments in place of the options that they became."""
-    said, command = re.match(r"((?s:.*?))(python -m pipeline\..*)?\Z", message).groups()  # type: ignore[union-attr]
-    return in_arguments(said) + (command or "")
+def _arguments(
+    dataset: Any, around: dict[str, Any], settings: Mapping[str, Any] | None, options: dict[str, Any]
+) -> Arguments:
+    """Return what a call asks for: settings by their keys, each with the name of its argument."""
+    for data, kinds in ((dataset, str | PathLike), (options.get("test"), str | PathLike | None)):
+        if not isinstance(data, kinds):
+            raise ConfigError(
+                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file, as "
+                "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet') make one"
+            )
+    keys = {name: key for key, name in ARGUMENTS.items() if key in SETTINGS}
+    for name in options.keys() - keys:
+        near = get_close_matches(name, keys, 1)
+        advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
+        raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
+    given = {keys[name]: (value, name) for name, value in options.items()}
+    given |= {key: (value, "settings") for key, value in flat(settings or {}).items()}
+    paths = {name: None if around[name] is None else Path(around[name]) for name in ("run_dir", "config")}
+    check_plain(str(path) for path in paths.values() if path)
+    if around["resume"] not in RESUME:
+        raise ConfigError(f"resume = {around['resume']!r:.80}: must be one of {', '.join(RESUME)}")
+    shown = around | {"settings": settings} | options
+    called = [repr(dataset), *(f"{name}={value!r}" for name, value in shown.items() if value is not None)]
+    return Arguments(
+        command=f"train({', '.join(called)})",
+        dataset=os.fspath(dataset),
+        assignments={key: (value, name) for key, (value, name) in given.items() if value is not None},
+        config=paths["config"],
+        run_dir=paths["run_dir"],
+        resume=around["resume"],
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,178 +135,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         with stopping.listening():
-            arguments = parse(argv)
-            run = _train(arguments)
-        return ExitCode.DONE if run is None else _tell(run, arguments.quiet)
+            run = _train(parse(argv))
+        return ExitCode.DONE if run is None or run.report["converged"] else ExitCode.NOT_CONVERGED
 
     return answered(work, is_run=True)
 
 
-def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
-    loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    if arguments.print_config and arguments.resume == "never":
-        print("\n".join(configuration.lines(loaded.config, loaded.origins)))
+def _train(asked: Arguments) -> "TrainedRun | None":
+    loaded = load(asked.dataset, asked.config, asked.assignments)
+    if asked.print_config and asked.resume == "never":
+        print("\n".join(lines(loaded.config, loaded.origins)))
         return None
-    # Heavy imports wait until here, so that --help and --print-config answer at once.
-    from pipeline.datasets.feature_request import describe as describe_features
-    from pipeline.datasets.feature_request import request_of, source_spec
-    from pipeline.datasets.table_records import preparing
-    from pipeline.planning import plan as planning
-    from pipeline.runtime import run_folder  # numpy
-    from pipeline.runtime.memory_limits import limit_bytes
-    from pipeline.runtime.open_executor import open_executor
-    from storage.folder_layouts import RunLayout
-    from storage.records import read_record
+    from pipeline.session import run_session  # brings numpy and numba, which --help and --print-config do without
 
-    stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
-    config = loaded.config if stored is None else resumed(stored, loaded)
-    root = arguments.run_dir or run_folder.default_run_dir(arguments.dataset)
-    if arguments.print_config:
-        origins = dict.fromkeys(loaded.origins, "as started" if stored is None else "the run")
-        print("\n".join(configuration.lines(config, origins)))
-        return None
-    if stored is not None and not arguments.dry_run:
-        layout = RunLayout(root.absolute())
-        report = run_folder.report_of(layout)
-        if report is not None:
-            with preparing(quiet=arguments.quiet, writes=False):
-                shape = describe_features(request_of(config, source_spec(config)))
-            run_folder.check_data(layout, shape.digest, "finished")
-            if not arguments.quiet:
-                ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
-                print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
-            return TrainedRun(root.absolute(), report)
-
-    if config.resources.stores_features:
-        run_folder.check_apart(root, Path(config.resources.features_dir))
-
-    def prepare() -> "Prepared":
-        with preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
-            prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
-        planning.check_disk(
-            prepared.plan, root, prepared.store, prepared.shape, stored=config.resources.stores_features
-        )
-        return prepared
-
-    if arguments.dry_run:
-        prepared = prepare()
-        lines = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
-        told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-        print("\n".join([*map(configuration.in_options, told), *lines]))
-        return None
-    with stopping.limited(config.resources.time_limit), run_folder.held(root, stored) as layout:
-        try:
-            prepared = prepare()
-            resources, workers = prepared.config.resources, prepared.plan.workers
-            memory_bytes = limit_bytes(resources)
-            with (
-                stopping.working(),
-                open_executor(
-                    resources.scheduler, workers.threads, workers.processes, memory_bytes, resources.worker_timeout
-                ) as executor,
-            ):
-                run_folder.freeze(layout, prepared.config, prepared.shape.digest, prepared.shape.store, arguments.words)
-                _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
-        except StoppedError as error:
-            command = run_folder.resume_command(arguments.dataset, root, config.resources.scheduler)
-            if layout.config.exists():
-                raise StoppedError(f"{error}; continue with: {command}") from None
-            more = ", with more time" if "time limit" in str(error) else ""
-            raise StoppedError(f"{error} before anything was saved; start it again{more}") from None
-        return TrainedRun(layout.root, read_record(layout.report))
-
-
-def _run(
-    prepared: "Prepared",
-    layout: "RunLayout",
-    executor: "Executor",
-    *,
-    quiet: bool,
-    callback: "Callback | None",
-) -> None:
-    # Heavy imports wait until here, as above.
-    from pipeline.datasets.feature_rows import ScaledFeatures, live
-    from pipeline.datasets.table_records import take_cost
-    from pipeline.reporting import results
-    from pipeline.runtime import run_folder
-    from pipeline.runtime.memory_limits import MemoryMeter  # psutil
-    from pipeline.runtime.stored_arrays import StoredFile
-    from pipeline.stages.after.evaluate_model import evaluate_model  # numba
-    from pipeline.stages.fit_model import fit
-    from pipeline.stages.preparation import build_features, compile_needed
-    from pipeline.stages.workspace import Run, Workspace
-    from pipeline.work.events import READ, Events, StageCost, saved_state
-    from pipeline.work.runner import OnExecutor
-    from pipeline.work.store import FolderStore
-    from storage.files import make_folder, remove_file  # numpy
-
-    costs, peak_bytes = saved_state(layout)
-    read = take_cost()
-    if read.wall_seconds:
-        before = costs.setdefault(READ, StageCost())
-        before.wall_seconds += read.wall_seconds
-        before.cpu_seconds += read.cpu_seconds
-        before.items += read.n_tables
-    with (
-        MemoryMeter(max(peak_bytes, read.peak_bytes)) as meter,
-        Events(layout, costs, meter, quiet=quiet, callback=callback) as events,
-    ):
-        try:
-            stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
-            executor.warn = events.warn
-            events.log(f"run folder {layout.root}")
-            for note in (*read.notes, *prepared.notes):
-                events.log(note)
-            started = run_folder.read_environment(layout)["environment"]
-            changes = run_folder.environment_warnings(started, run_folder.environment())
-            for warning in (*prepared.warnings, *changes):
-                events.warn(warning)
-            make_folder(prepared.store.root)
-            executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
-            features: FeatureAccess = (
-                prepared.store
-                if prepared.config.resources.stores_features
-                else live(prepared.request, prepared.shape, layout.data_chunks)
-            )
-            config = prepared.config
-            store = FolderStore(layout, config.resources.checkpoint_every, events.warn)
-            every, together = config.resources.checkpoint_every, prepared.plan.workers.together
-            runner = OnExecutor(executor, store, events, every, together)
-            if learns_scales(config.kernel.scale):
-                features = ScaledFeatures(features, StoredFile(layout.feature_scales))  # type: ignore[arg-type]
-            work = Workspace(config, prepared.shape, features, store, runner, events)
-            run = Run(layout, prepared.request, prepared.store, work, runner, events)
-            compile_needed(run)
-            build_features(run)
-            try:
-                fit(work)
-                scores = evaluate_model(run)
-            except (CorruptDataError, MissingDataError):
-                if not build_features(run, contents=True):
-                    raise
-                fit(work)  # goes on from what is committed
-                scores = evaluate_model(run)
-            report = results.build(run, scores)
-            remove_file(layout.lease)
-            run_folder.finish(layout, report)
-        except BaseException as error:
-            with suppress(StorageError):
-                events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
-                error.add_note(f"(traceback in {layout.log})") if describe(error)[0] is ExitCode.BUG else None
-            raise
-
-
-def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
-    from pipeline.reporting.result_table import next_steps, remarks, table  # brings numpy and numba
-
-    report = run.report
-    if not quiet:
-        lines = ["", *table(report), f"model and report: {run.folder}", *next_steps(run.folder)]
-        print("\n".join(lines), file=Console(sys.stdout), flush=True)
-    else:
-        for line in remarks(report):
-            print(line, file=Console(sys.stderr))
-    return ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED
+    return run_session(asked, loaded)
 
 
 class _Called(ModuleType):

@@ -41,7 +41,7 @@ _CAUSES = {
 # What to do where a limit of the process or of the system is reached, by reading or by writing.
 LIMITS = {
     errno.EFBIG: "allow larger files (ulimit -f), or choose another file system",
-    errno.EMFILE: "allow more open files (ulimit -n), or lower --workers",
+    errno.EMFILE: "allow more open files (ulimit -n), or take fewer workers",
     errno.ENFILE: "end programs that have many files open",
 }
 

@@ -21,7 +21,7 @@ def stop_amid_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interrupted(waiting: row_pass._Waiting) -> range:
         if next(taken) in STOPS:
-            stopping._reason = "a test"
+            stopping.current().reason = "a test"
         return take(waiting)
 
     monkeypatch.setattr(row_pass._Waiting, "take", interrupted)

@@ -1,21 +1,18 @@
 """Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
 
 import argparse
-import os
-import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from features.cell_text import names_text
 from pipeline.config.parsers import PLAIN, is_plain
-from pipeline.config.settings import SETTINGS, flat
-from pipeline.errors import ConfigError, reworded
+from pipeline.config.settings import SETTINGS
+from pipeline.errors import ConfigError
 
 DATASETS = """\
 DATASET is mnist, usps, digits, boston, abalone, sinc, or the path of your data: a folder of pictures with a folder for
@@ -27,19 +24,26 @@ Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing in
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was typed: the words, dataset, settings as {key: (text, flag)}, and the command's own options."""
+    """What a run is asked for, in a command or in Python: its dataset, settings, and what is no setting.
 
+    assignments : settings by key: the value, or its text, and where it came from
+    command : what was typed or called
+    callback : called with every record of the log and of the metrics; None from a command
+    """
+
+    command: str
     dataset: str
-    assignments: dict[str, tuple[Any, str]]
-    config_file: Path | None
+    assignments: Mapping[str, tuple[Any, str]]
+    config: Path | None
     run_dir: Path | None
     resume: str
-    print_config: bool
-    dry_run: bool
-    quiet: bool
-    words: tuple[str, ...]
+    quiet: bool = False
+    print_config: bool = False
+    dry_run: bool = False
+    callback: Callable[[dict[str, Any]], object] | None = None
 
 
+RESUME = ("never", "auto", "require")
 # What most people need first, in the order of --help; then come the sections of the configuration.
 FIRST = (
     "data.target",
@@ -60,11 +64,33 @@ def program(command: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        check_plain(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         typed = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
-        advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
+        advice = f"did you mean {near[0]}?" if near else f"{self.prog} --help lists all options"
         raise ConfigError(f"{message}; {advice}")
+
+
+def command_parser(command: str, description: str, epilog: str, usage: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of a command, which raises ConfigError; an epilog of more than a line is shown as it is."""
+    shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
+    return _Parser(program(command), usage, description, epilog, formatter_class=shown, allow_abbrev=False)
+
+
+def add_set_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", meaning: str) -> None:
+    """Add --set KEY=VALUE, which may be given several times: a list of keys and values."""
+    parser.add_argument("--set", action="append", type=_assignment, default=[], metavar="KEY=VALUE", help=meaning)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
+    return key.strip(), value.strip()
 
 
 def check_plain(words: Iterable[str]) -> None:
@@ -76,95 +102,29 @@ def check_plain(words: Iterable[str]) -> None:
 
 def parse(argv: Sequence[str] | None) -> Arguments:
     """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
-    words = tuple(sys.argv[1:] if argv is None else argv)
-    check_plain(words)
-    typed = vars(_parser().parse_args(words))
-    assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
-    for text in typed["set"]:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
-        assignments[key.strip()] = (value.strip(), "--set")
-    own = {name: typed[name] for name in ("dataset", "run_dir", "resume", "print_config", "dry_run", "quiet")}
-    return Arguments(assignments=assignments, config_file=typed["config"], words=words, **own)
+    words = sys.argv[1:] if argv is None else argv
+    typed = vars(_train_parser().parse_args(words))
+    given = {key: (typed.pop(key), flag) for key, setting in SETTINGS.items() if (flag := setting.flag)}
+    given |= {key: (value, "--set") for key, value in typed.pop("set")}
+    assignments = {key: named for key, named in given.items() if named[0] is not None}
+    return Arguments(f"{program('train')} {shlex.join(words)}", assignments=assignments, **typed)
 
 
-# The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.
-NAMES_IN_PYTHON = {
-    setting.flag.removeprefix("--").replace("-", "_"): key for key, setting in SETTINGS.items() if setting.flag
-}
-
-
-def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words of the command that stand for a call in Python; None is an option left out."""
-    for data in (dataset, *(value for name, value in options.items() if name == "test" and value is not None)):
-        if not isinstance(data, str | os.PathLike):
-            raise ConfigError(
-                f"the data are a {type(data).__name__}: give the name of a data set or the path of a file, as "
-                "numpy.savez('rows.npz', X=X, y=y) and frame.to_parquet('rows.parquet') make one"
-            )
-    words: list[str] = []
-    for name, value in options.items():
-        if name not in NAMES_IN_PYTHON:
-            near = get_close_matches(name, NAMES_IN_PYTHON, 1)
-            advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
-            raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
-        if isinstance(value, bool):  # whose flag takes no value
-            words.append(f"--set={NAMES_IN_PYTHON[name]}={_as_typed(value)}")
-        elif value is not None:
-            words.append(f"--{name.replace('_', '-')}={_as_typed(value)}")
-    words += [f"--set={key}={_as_typed(value)}" for key, value in flat(settings).items() if value is not None]
-    name = os.fspath(dataset)  # type: ignore[call-overload]
-    return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
-
-
-def in_arguments(message: str) -> str:
-    """Return a message with the settings and options that it names as a call in Python has them."""
-    names = {key: name for name, key in NAMES_IN_PYTHON.items()}
-
-    def argument(key: str, value: str | None) -> str:
-        if value is None or key not in SETTINGS:
-            return names.get(key, key)
-        given: object = value
-        with suppress(ValueError):  # of what stands for a value, such as greedy:K
-            given = SETTINGS[key].parse(value)
-        return f"{names[key]}={given!r}" if key in names else f"settings={{{key!r}: {given!r}}}"
-
-    def option(found: re.Match[str]) -> str:
-        name = found[1].replace("-", "_")
-        return name if name in NAMES_IN_PYTHON or name in ("run_dir", "resume") else found[0]
-
-    said = re.sub("--([a-z-]+)", option, reworded(message, argument))
-    return said.replace("--set", "settings").replace("} settings={", ", ")
-
-
-def _as_typed(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return names_text(_as_typed(one) for one in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=program("train"),
-        usage="%(prog)s DATASET [options]",
-        description="Train a sparse, certified kernel machine.",
-        epilog=DATASETS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _train_parser() -> argparse.ArgumentParser:
+    usage = f"{program('train')} DATASET [options]"
+    parser = command_parser("train", "Train a sparse, certified kernel machine.", DATASETS, usage)
     parser.add_argument("dataset", metavar="DATASET", help="what to train on, see below")
     first = parser.add_argument_group("most used")
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
     first.add_argument(
         "--resume",
-        choices=("never", "auto", "require"),
+        choices=RESUME,
         default="never",
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
     asked = parser.add_argument_group("instead of a run, and around it")
     asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
-    asked.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its key")
+    add_set_option(asked, "any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
     asked.add_argument(
         "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
@@ -181,27 +141,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return the parser of a command; an epilog of more than a line is shown as it is."""
-    shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
-    return _PlainParser(program(command), None, description, epilog, formatter_class=shown, allow_abbrev=False)
-
-
-class _PlainParser(argparse.ArgumentParser):
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        try:
-            check_plain(sys.argv[1:] if args is None else args)
-        except ConfigError as error:
-            self.exit(error.exit_code, f"error: {error}\n")
-        return super().parse_known_args(args, namespace)
-
-
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which rows of DATA are meant."""
     parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")
     parser.add_argument(
         "--target", metavar="NAME", help="column of a table, or array of an .npz or .zarr, that holds y"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
-    )
+    add_set_option(parser, "seed or data.KEY of a named data set")

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from string import ascii_letters
 from typing import Any
 
@@ -23,9 +24,9 @@ def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
 
     def parse(value: object) -> int:
         number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
-        if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
+        if isinstance(number, bool) or not isinstance(number, Integral) or not minimum <= int(number) <= maximum:
             raise ValueError(f"must be a whole number of {words}")
-        return number
+        return int(number)
 
     return parse
 
@@ -92,6 +93,12 @@ def text(value: object) -> str:
     return value
 
 
+def column(value: object) -> str:
+    """Accept the name of a column, or its position."""
+    is_position = isinstance(value, Integral) and not isinstance(value, bool)
+    return text(str(value) if is_position else value)
+
+
 def is_plain(value: str) -> bool:
     """Return whether a text can be a path and be printed: names that are no UTF-8 have lone surrogates."""
     return not has_controls(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
@@ -111,17 +118,16 @@ def is_address(scheduler: object) -> bool:
 
 def truth(value: object) -> bool:
     """Accept true or false."""
-    words = {"true": True, "false": False, True: True, False: False}
-    key = value.lower() if isinstance(value, str) else value
-    if key not in words:
+    words = {"true": True, "false": False}
+    if str(value).lower() not in words:
         raise ValueError("must be true or false")
-    return words[key]
+    return words[str(value).lower()]
 
 
 def name_list(value: Any) -> tuple[str, ...]:
     """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
     given = names_in(value) if isinstance(value, str) else value
-    names = tuple("" if name == "" else text(name) for name in given)  # a column may have none
+    names = tuple("" if name == "" else column(name) for name in given)  # a column may have none
     if not names or len(set(names)) < len(names):
         raise ValueError("must be names of columns, each once, separated by commas")
     return names

@@ -6,7 +6,6 @@ Every way in which a TOML file is malformed is one error.
 import json
 import os
 import re
-import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
@@ -18,7 +17,7 @@ from typing import Any
 
 from pipeline.config.parsers import PLAIN, is_address, is_plain, text
 from pipeline.config.train_config import DATASETS, TrainConfig
-from pipeline.errors import ConfigError, ConfigMismatchError, reworded
+from pipeline.errors import ConfigError, ConfigMismatchError
 from storage.errors import CorruptDataError
 from storage.files import read_plain
 
@@ -67,20 +66,6 @@ def _declared() -> Iterator[tuple[str, Field[Any]]]:
 SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, field in _declared()}
 
 
-def in_options(message: str) -> str:
-    """Return a message with the settings that it names as they are typed."""
-    return reworded(message, _option)
-
-
-def _option(key: str, value: str | None) -> str:
-    if key not in SETTINGS:  # a column may be called so
-        return f"`{key}`" if value is None else f"`{key}={value}`"
-    flag = SETTINGS[key].flag
-    if flag is None:
-        return key if value is None else f"--set {shlex.quote(f'{key}={value}')}"
-    return flag if value is None else f"{flag} {value}"
-
-
 def get(config: TrainConfig, key: str) -> Any:
     """Return the value of a dotted key."""
     return attrgetter(key)(config)
@@ -102,16 +87,17 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 
 def parse_value(key: str, value: Any, origin: str) -> Any:
-    """Return the checked value of a setting; ConfigError names key, value and where it came from."""
+    """Return the checked value of a setting; ConfigError names key, value and where it came from, if that is told."""
     if key not in SETTINGS:
         near = get_close_matches(key, [*SETTINGS, "dataset"], 1)
         advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
         raise ConfigError(f"unrecognized setting {key!r:.80} in {origin}{advice}")
     try:
-        return SETTINGS[key].parse(value)
+        return SETTINGS[key].parse(os.fspath(value) if isinstance(value, os.PathLike) else value)
     except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
-        raise ConfigError(f"{key} = {value!r:.80} ({origin}): {reason}") from None
+        reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
+    found = f"{' '.join(repr(value).split()):.80}" + (f" ({origin})" if origin else "")
+    raise ConfigError(f"`{key}` {reason}; found {found}")
 
 
 def named_run(dataset: str) -> Path | None:
@@ -164,7 +150,7 @@ def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
     if is_address(address):
         raise ConfigError(
             f"resources.scheduler = {address!r:.80} ({path.name}): a file names no address, since what answers there "
-            f"can run code here; drop it there, and give it with --scheduler if you trust it"
+            f"can run code here; drop it there, and give it with `resources.scheduler` if you trust it"
         )
     return found
 

@@ -16,6 +16,7 @@ from pipeline.config.parsers import (
     address,
     byte_size,
     categories,
+    column,
     deformation,
     duration,
     learns_scales,
@@ -57,16 +58,16 @@ class DataConfig:
         0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
     target: str | None = optional(
-        text,
+        column,
         "auto",
         "column of a table (name, or position from 0), or key of an .npz or .zarr, that holds the target",
         "--target",
     )
     weights: str | None = optional(
-        text, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
+        column, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
     )
     groups: str | None = optional(
-        text,
+        column,
         "none",
         "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
         "stay together, in the fit or the held-out rows, and in the training or the test part",

@@ -11,7 +11,7 @@ from features.array_sources import ArrayDigests, digest_arrays, open_npz, outlin
 from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
-from pipeline.datasets.table_records import TableRecords
+from pipeline.datasets.table_records import Reading, TableRecords
 from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.arrays import write_arrays
 from storage.files import make_folder
@@ -48,7 +48,7 @@ def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = 
     return PlannedData(digest_of(identity), zarr)
 
 
-def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
+def open_data(spec: SourceSpec, data: PlannedData | None = None, reading: Reading | None = None) -> Source:
     """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes."""
     if _is_zarr(spec):
         digests = (data and data.zarr) or _digests_of(spec)
@@ -59,7 +59,8 @@ def open_data(spec: SourceSpec, data: PlannedData | None = None) -> Source:
         kept = spec.kept if of_pictures or is_table(Path(spec.dataset)) else None
         if (of_pictures and data is None) or (kept is not None and not any(Path(kept).glob("*"))):
             close_files()  # of pictures, each of which may have changed; of tables that were deleted
-        source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept)))
+        reading = reading or Reading()
+        source = open_source(spec, keeper=None if kept is None else TableRecords(Path(kept), reading.writes, reading))
     if data is not None and digest_of(source.identity) != data.identity:
         raise changed(spec)
     return source

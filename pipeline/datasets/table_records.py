@@ -19,7 +19,6 @@ from features.picture_folders import pictures_below
 from features.source import Tick
 from features.tables.table_paths import is_picture_folder, table_files
 from pipeline.runtime import stopping
-from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stage_line import StageLine
 from storage.arrays import read_arrays, write_arrays
@@ -29,9 +28,15 @@ from storage.records import digest_of
 
 
 @dataclass
-class ReadingCost:
-    """What reading tables and pictures took since it was taken last; notes: what was seen."""
+class Reading:
+    """How tables and pictures are read, what that took so far, and notes of what was seen.
 
+    tells : whether it tells its progress on standard error
+    writes : whether what was found is kept
+    """
+
+    tells: bool = False
+    writes: bool = True
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     n_tables: int = 0
@@ -39,63 +44,36 @@ class ReadingCost:
     peak_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
+    @contextmanager
+    def counted(self, path: Path) -> Iterator[Tick]:
+        """Count what the reading of a table takes, and tell how far it is; yield what counts its rows."""
+        before, wall, cpu = self.n_rows, time.perf_counter(), time.process_time()
+        stop = stopping.current()
 
-_cost = ReadingCost()
-_tells, _writes = False, True  # `preparing` sets them; one run at a time prepares its data
+        def count(n_rows: int) -> None:
+            stop.check()
+            self.n_rows += n_rows
 
+        def words() -> str:
+            n_rows = self.n_rows - before
+            return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.0f} rows/s"
 
-def take_cost() -> ReadingCost:
-    """Return what reading took so far, and begin to count anew."""
-    global _cost
-    taken, _cost = _cost, ReadingCost()
-    return taken
-
-
-@contextmanager
-def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
-    """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so.
-
-    The peak of the memory in the block counts as that of reading: rows that were read are split and ordered in it.
-    """
-    global _tells, _writes
-    take_cost()  # of what was prepared before
-    _tells, _writes = not quiet, writes
-    try:
-        with MemoryMeter() as meter:
-            yield
-        _cost.peak_bytes = meter.peak_bytes
-    finally:
-        _tells, _writes = False, True
-
-
-@contextmanager
-def _counted(path: Path) -> Iterator[Tick]:
-    """Count what the reading of a table takes, and tell how far it is; yield what counts its rows."""
-    before, wall, cpu = _cost.n_rows, time.perf_counter(), time.process_time()
-
-    def count(n_rows: int) -> None:
-        stopping.check()
-        _cost.n_rows += n_rows
-
-    def words() -> str:
-        n_rows = _cost.n_rows - before
-        return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.0f} rows/s"
-
-    try:
-        with StageLine(sys.stderr, "read", words, words) if _tells else nullcontext():
-            yield count
-    finally:
-        _cost.wall_seconds += time.perf_counter() - wall
-        _cost.cpu_seconds += time.process_time() - cpu
-    _cost.n_tables += 1
+        try:
+            with StageLine(sys.stderr, "read", words, words) if self.tells else nullcontext():
+                yield count
+        finally:
+            self.wall_seconds += time.perf_counter() - wall
+            self.cpu_seconds += time.process_time() - cpu
+        self.n_tables += 1
 
 
 @dataclass(frozen=True)
 class TableRecords:
-    """What was found in tables and pictures, a file for each, in a folder; `writes`: whether more is kept there."""
+    """What was found in tables and pictures, a file for each, in a folder; `reading` is of those not found there."""
 
     folder: Path
-    writes: bool = field(default_factory=lambda: _writes)  # as `preparing` says
+    writes: bool
+    reading: Reading = field(compare=False)
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any) -> Any:
         """Return what was found at a path for such a request, of a `form` with arrays, or read it now and keep that.
@@ -111,8 +89,8 @@ class TableRecords:
             return known
         earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
         if earlier:
-            _cost.notes.append(f"{path}: has changed since it was read; it is read again")
-        with _counted(path) as count:
+            self.reading.notes.append(f"{path}: has changed since it was read; it is read again")
+        with self.reading.counted(path) as count:
             found = read(count)
         if _stamps(path) != stamps:
             raise DataError(f"{path}: {CHANGED}")

@@ -101,7 +101,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
     """Fit an estimator in memory and set its attributes. Where that fails, it stays as it was: its last model, too."""
     before = dict(vars(machine))
     try:
-        with parameters.as_value_error(), threadpool_limits(1, user_api="blas"), stopping.unconcerned():
+        with parameters.as_value_error(), threadpool_limits(1, user_api="blas"), stopping.obeying(stopping.Stop()):
             _fit(machine, X, y, sample_weight, groups)  # the bits depend on the number of threads of BLAS
     except BaseException:
         machine.__dict__ = before

@@ -3,45 +3,21 @@
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 from scipy.linalg import LinAlgError
 
 from features.errors import DataError, UsageError
-from pipeline.config.settings import SETTINGS, with_values
+from pipeline.config.names import PARAMETERS, worded
+from pipeline.config.settings import parse_value, with_values
 from pipeline.config.train_config import TrainConfig
-from pipeline.errors import ConfigError, InvalidDataError, reworded
+from pipeline.errors import ConfigError, InvalidDataError
 
-# Each parameter, and the setting that it is; a None is left to the data, or is one of NONE_MEANS.
-PARAMETERS: dict[str, str] = {
-    "n_centers": "centers.count",
-    "budget": "centers.budget",
-    "columns": "centers.columns",
-    "standardise": "data.standardise",
-    "features": "features.name",
-    "deskew": "features.deskew",
-    "copies": "data.copies",
-    "deform": "data.deform",
-    "class_weight": "data.class_weight",
-    "kernel": "kernel.name",
-    "sigma2": "kernel.sigma2",
-    "feature_scale": "kernel.scale",
-    "penalty": "solver.penalty",
-    "refit": "solver.refit",
-    "select": "solver.select",
-    "move_centers": "solver.move_centers",
-    "fit_intercept": "solver.intercept",
-    "tol": "solver.tolerance",
-    "max_sweeps": "solver.max_sweeps",
-    "schedule": "solver.schedule",
-    "memory_limit": "resources.memory_limit",
-}
-NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")
-_NAMES = {key: name for name, key in PARAMETERS.items()}
+NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")  # Else None is left to the data.
+_KEYS = {name: key for key, name in PARAMETERS.items()}
 _OF_ARRAYS = {"resources.features_dir": "none"}
 
 
@@ -54,38 +30,14 @@ def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
     values, explicit = dict[str, Any](_OF_ARRAYS), set[str]()
     for parameter in fields(machine):
         name, value = parameter.name, getattr(machine, parameter.name)
-        if name not in PARAMETERS or (name == "class_weight" and not isinstance(value, str)):
+        if name not in _KEYS or (name == "class_weight" and not isinstance(value, str)):
             continue
         setting = NONE_MEANS.get(name) if value is None else value
         if setting is not None or parameter.default is not None:
-            values[PARAMETERS[name]] = _parsed(name, setting, parameter.default)
+            values[_KEYS[name]] = parse_value(_KEYS[name], setting, "")
         if value != parameter.default:
-            explicit.add(PARAMETERS[name])
+            explicit.add(_KEYS[name])
     return with_values(TrainConfig("X"), values), frozenset(explicit)
-
-
-def _parsed(name: str, value: Any, default: Any) -> Any:
-    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    try:
-        if isinstance(default, bool) and not isinstance(plain, bool):
-            raise ValueError("must be True or False")
-        if plain is None:
-            raise ValueError("must not be None")
-        return SETTINGS[PARAMETERS[name]].parse(plain)
-    except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    raise ValueError(f"{name} {reason}; found {' '.join(repr(value).split()):.200}")
-
-
-def _parameter(key: str, value: str | None) -> str:
-    name = _NAMES.get(key, key)
-    if value is None:
-        return name
-    if value == NONE_MEANS.get(name):
-        return f"{name}=None"
-    with suppress(ValueError, KeyError):  # of what stands for a value, such as greedy:K
-        return f"{name}={SETTINGS[key].parse(value)!r}"
-    return f"{name}={value!r}"
 
 
 @contextmanager
@@ -94,7 +46,7 @@ def as_value_error() -> Iterator[None]:
     try:
         yield
     except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
-        raise ValueError(reworded(getattr(error, "message", str(error)), _parameter)) from None
+        raise ValueError(worded(getattr(error, "message", str(error)), PARAMETERS)) from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -102,4 +54,4 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pipeline.", "contextlib")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(reworded(message, _parameter), category, stacklevel=level)
+    warnings.warn(worded(message, PARAMETERS), category, stacklevel=level)

@@ -17,6 +17,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
+from pipeline.datasets.table_records import Reading
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import is_kept
 from pipeline.kernels.kernel_loops import add_lower_tile
@@ -129,10 +130,10 @@ class Prepared:
         return [Path(path) for path in named if path and Path(path).is_absolute()]
 
 
-def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
+def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, frozen: bool) -> Prepared:
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is.
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. `reading` is of its tables.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:
@@ -146,7 +147,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     outline = open_outline(spec)
     if outline is not None:
         _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
-    return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
+    return _prepared(config, explicit, spec, open_data(spec, reading=reading), frozen=frozen)
 
 
 def _prepared(
@@ -215,10 +216,10 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
             return sized, _plan_of_workers(sized, needed, workers)
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
     depends = worst.name != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
-    remedy = ", or fewer --centers" if depends else ""
+    remedy = ", or fewer `centers.count`" if depends else ""
     raise PlanError(
         f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
-        f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more{remedy}"
+        f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more{remedy}"
     )
 
 

@@ -74,7 +74,7 @@ class ExampleRequest:
     more: tuple[str, ...] = ()  # files beside `data`, which are pictures then
     part: str | None = None
     target: str | None = None
-    settings: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def parts_asked(part: str) -> tuple[Part, ...]:
@@ -85,12 +85,12 @@ def parts_asked(part: str) -> tuple[Part, ...]:
 def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
     """Open arrays, images or a table of a file or folder."""
     of_pictures = is_picture_folder(path) or (is_picture(path.name) and path.exists())
-    skips = [one.partition("=")[2] for one in asked.settings if of_pictures and one.startswith("data.skip_bad=")]
-    if len(skips) < len(asked.settings):
+    if asked.settings.keys() - ({"data.skip_bad"} if of_pictures else set()):
         but = ", but of data.skip_bad," if of_pictures else ""
         raise ConfigError(f"{path}: --set{but} has no effect on a file; leave it out")
     if of_pictures:
-        return _open_pictures(path, asked, model, skip_bad=parse_value("data.skip_bad", [False, *skips][-1], "--set"))
+        skip_bad = parse_value("data.skip_bad", asked.settings.get("data.skip_bad", False), "--set")
+        return _open_pictures(path, asked, model, skip_bad=skip_bad)
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
     if is_folder and path.suffix == ".zarr":
         arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})

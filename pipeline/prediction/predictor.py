@@ -139,12 +139,10 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
 def _named_source(name: str, asked: ExampleRequest) -> Source:
     if asked.target:
         raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
-    assignments = dict[str, tuple[str, str]]()
-    for setting in asked.settings:
-        key, _, value = setting.partition("=")
+    for key, value in asked.settings.items():
         if key != "seed" and not key.startswith("data."):
-            raise ConfigError(f"--set {setting}: must be seed=VALUE or data.KEY=VALUE here")
-        assignments[key] = (value, "--set")
+            raise ConfigError(f"--set {key}={value}: must be seed=VALUE or data.KEY=VALUE here")
+    assignments = {key: (value, "--set") for key, value in asked.settings.items()}
     return open_data(source_spec(configuration.load(name, None, assignments).config))
 
 

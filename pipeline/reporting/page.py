@@ -4,7 +4,6 @@ It loads nothing from a network. What cannot be shown is named in it.
 """
 
 import re
-import shlex
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -224,10 +223,9 @@ def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[s
     settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
     if settings is not None:
         settings = IMAGE_SETTINGS.sub(r"\1", settings)
-    arguments = stored.get("arguments")
     return {
         "settings": settings,
-        "command": f"{program('train')} {shlex.join(arguments)}" if arguments else None,
+        "command": stored.get("command"),
         "versions": stored.get("environment") or {},
     }
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from features.cell_text import printable
-from pipeline.config.settings import in_options
+from pipeline.config.names import worded
 from pipeline.errors import ExitCode
 from pipeline.runtime.console import of_command
 from storage.files import LIMITS
@@ -38,7 +38,7 @@ def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
-    line = printable(in_options(" ".join(str(error).split()))) or type(error).__name__
+    line = printable(worded(" ".join(str(error).split()))) or type(error).__name__
     code = getattr(error, "exit_code", None)
     if code is not None:
         return ExitCode(int(code)), line

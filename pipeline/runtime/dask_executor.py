@@ -147,7 +147,7 @@ class DaskExecutor(Executor):
         if alone > self._patience:
             raise SchedulerError(
                 f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; start one and run again with "
-                "--resume auto, or use --scheduler threads"
+                "`resume=auto`, or use `resources.scheduler=threads`"
             )
         if alone > TOLD_SECONDS and not self._has_told:
             self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
@@ -171,7 +171,7 @@ class DaskExecutor(Executor):
         if isinstance(error, KilledWorker):
             raise PlanError(
                 f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-                "memory: lower --workers or --centers, or raise --memory-limit"
+                "memory: lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
             )
         if isinstance(error, (ImportError, AttributeError, TypeError)):
             self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
@@ -185,7 +185,8 @@ class DaskExecutor(Executor):
             with suppress(CannotWriteError):  # a full disk ends them as well
                 stopping.Lease.next(lease_file)
         deadline = time.monotonic() + stopping.SAVE_SECONDS
-        with stopping.unconcerned(), suppress(SchedulerError):  # of a scheduler that is lost nobody hears any more
+        # Of a scheduler that is lost nobody hears any more.
+        with stopping.obeying(stopping.Stop()), suppress(SchedulerError):
             while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
                 if not ask(self._client.nthreads, _PARTING_SECONDS):
                     break  # nobody runs them
@@ -205,7 +206,7 @@ def _run_there(
 ) -> ItemResult[Item, Value]:
     if code != own_code():
         raise _other_code(get_worker().address, own_code(), code)
-    return run_item(function, item, lease)
+    return run_item(function, item, stopping.Stop(lease))
 
 
 def check_code(client: Client, workers: list[str] | None) -> None:
@@ -250,7 +251,7 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
         except (RuntimeError, OSError) as error:
             raise SchedulerError(
                 f"the worker processes did not start ({list(causes_of(error))[-1]}); "
-                "lower --workers, or use --scheduler threads"
+                "lower `resources.workers`, or use `resources.scheduler=threads`"
             ) from error
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client
@@ -288,12 +289,13 @@ def open_remote_client(address: str) -> Iterator[Client]:
     client = ask(connect, 2 * CONNECT_SECONDS)
     if isinstance(client, Exception):
         raise SchedulerError(
-            f"dask scheduler {address} does not answer ({client}); start it, or use --scheduler threads"
+            f"dask scheduler {address} does not answer ({client}); start it, or use `resources.scheduler=threads`"
         )
     try:
         yield client
     finally:
-        with stopping.unconcerned(), suppress(SchedulerError):  # of one that is lost there is nothing to close
+        # Of one that is lost there is nothing to close.
+        with stopping.obeying(stopping.Stop()), suppress(SchedulerError):
             ask(client.close, _PARTING_SECONDS)
 
 
@@ -334,7 +336,7 @@ def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], N
         if time.monotonic() > deadline:
             raise SchedulerError(
                 f"the dask scheduler has not answered for {seconds:.0f} s; see whether it runs, and run again with "
-                "--resume auto"
+                "`resume=auto`"
             )
     return answer.result()
 
@@ -346,6 +348,6 @@ def asking() -> Iterator[None]:
         yield
     except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
         raise SchedulerError(
-            f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
+            f"the dask scheduler was lost ({type(error).__name__}); run again with `resume=auto`; to use a cluster "
             "again, give its address too"
         ) from None

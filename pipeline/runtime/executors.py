@@ -67,12 +67,13 @@ class Executor:
             yield from (run_item(function, item) for item in items)
             return
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
+        stop = stopping.Stop(lease, above=stopping.current())
         pool, results, waiting, under_way = ThreadPool(self.workers), SimpleQueue[Any](), iter(items), 0
         try:
             while True:
                 stopping.check()
                 for item in islice(waiting, 2 * self.workers - under_way):
-                    pool.apply_async(run_item, (function, item, lease), {}, results.put, results.put)
+                    pool.apply_async(run_item, (function, item, stop), {}, results.put, results.put)
                     under_way += 1
                 if not under_way:
                     return
@@ -107,13 +108,13 @@ def available_processors() -> int:
 
 
 def run_item(
-    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None
+    function: Callable[[Item], Value], item: Item, stop: stopping.Stop | None = None
 ) -> ItemResult[Item, Value]:
-    """Return what an item gives in this thread, and what it cost; it stops once its lease is over."""
+    """Return what an item gives in this thread, and what it cost; it stops as `stop` says, or as all of this thread."""
     _pin_blas()
     cpu = time.thread_time()
-    with stopping.obeying(lease):
-        stopping.check()
+    with stopping.obeying(stop or stopping.current()) as stop:
+        stop.check()
         value = function(item)
     return ItemResult(item, value, time.thread_time() - cpu, this_process())
 

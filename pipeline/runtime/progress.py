@@ -54,15 +54,24 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-Reports = dict[int, tuple[float, str]]  # of the items by their index: the units that are done, and words
-# Of the watches of this process, by the path that the reports of other processes begin with. Part of it is drawn: a
-# late task of an earlier call, or of a killed session, is not taken for one of this.
-_watched: dict[Path, Reports] = {}
+@dataclass(frozen=True)
+class _Reports:
+    """How far items are by their index, as units that are done and words; `here` in the process that watches.
+
+    files : what the paths of reports of other processes begin with. Part of it is drawn: a late task of an earlier
+        call, or of a killed session, is not taken for one of this.
+    """
+
+    files: Path
+    here: dict[int, tuple[float, str]] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[Path]]:
+        return _Reports, (self.files,)
 
 
 class _Task:
-    def __init__(self, reports_to: Path, index: int) -> None:
-        self._reports_to, self._index = reports_to, index
+    def __init__(self, reports: _Reports, index: int) -> None:
+        self._reports, self._index = reports, index
         self._done, self._words = 0.0, ""
         self._written, self._lock = time.monotonic(), threading.Lock()
 
@@ -70,15 +79,14 @@ class _Task:
         with self._lock:
             self._done += units
             self._words = self._words if words is None else words
-            reports = _watched.get(self._reports_to)
-            if reports is not None:
-                reports[self._index] = self._done, self._words
+            if self._reports.here is not None:
+                self._reports.here[self._index] = self._done, self._words
             elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
                 self._written = time.monotonic()
                 report = self._done, self._words
                 with suppress(OSError):
-                    self._reports_to.parent.mkdir(exist_ok=True)
-                    Path(f"{self._reports_to}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
+                    self._reports.files.parent.mkdir(exist_ok=True)
+                    Path(f"{self._reports.files}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 _task: ContextVar[_Task | None] = ContextVar("task", default=None)  # that a thread runs, or helps with
@@ -96,9 +104,9 @@ def status(words: str) -> None:
         task.tell(words=words, at_once=True)
 
 
-def _run_item(reports_to: Path, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
+def _run_item(reports: _Reports, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
     index, item = numbered
-    before = _task.set(_Task(reports_to, index))
+    before = _task.set(_Task(reports, index))
     try:
         return function(item)
     finally:
@@ -121,7 +129,8 @@ class Watch:
         words: str = "",
         note: Callable[[], str] = str,
     ) -> None:
-        self._reports_to, self._unit = folder / os.urandom(8).hex(), unit
+        self._folder, self._unit, self._here = folder, unit, dict[int, tuple[float, str]]()
+        self._reports = _Reports(folder / os.urandom(8).hex(), self._here)
         self._words, self._note = words, note
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
         self._began = self._moved = time.monotonic()
@@ -129,32 +138,30 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         """Begin to listen; what a killed session left is removed."""
-        self._reports = _watched[self._reports_to] = Reports()
-        rmtree(self._reports_to.parent, ignore_errors=True)
+        rmtree(self._folder, ignore_errors=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        del _watched[self._reports_to]
-        rmtree(self._reports_to.parent, ignore_errors=True)
+        rmtree(self._folder, ignore_errors=True)
 
     def reporting(self, function: Callable[[Item], Value]) -> Callable[[tuple[int, Item]], Value]:
         """Return a function that runs an item, given with its index, and reports to this watch wherever it runs."""
-        return partial(_run_item, self._reports_to, function)
+        return partial(_run_item, self._reports, function)
 
     def finished(self, index: int) -> None:
         self._done += self._sizes.pop(index)
-        self._reports.pop(index, None)
+        self._here.pop(index, None)
         with suppress(OSError):
-            Path(f"{self._reports_to}-{index}.json").unlink()
+            Path(f"{self._reports.files}-{index}.json").unlink()
 
     def now(self) -> Progress:
         """Return how far the items are; safe in every thread."""
-        for path in self._reports_to.parent.glob(f"{self._reports_to.name}-*.json"):
+        for path in self._folder.glob(f"{self._reports.files.name}-*.json"):
             with suppress(OSError, ValueError, TypeError):  # one that is gone or being written: the last report stands
                 done, words = json.loads(path.read_text(encoding="utf-8"))
-                self._reports[int(path.stem.rpartition("-")[2])] = float(done), str(words)
+                self._here[int(path.stem.rpartition("-")[2])] = float(done), str(words)
         sizes = self._sizes.copy()
-        reports = [(sizes[index], *report) for index, report in sorted(self._reports.copy().items()) if index in sizes]
+        reports = [(sizes[index], *report) for index, report in sorted(self._here.copy().items()) if index in sizes]
         under_way = sum(min(done, size) for size, done, _ in reports)
         said = [words for _, _, words in reports if words]
         words = next(iter(said), self._words)

@@ -125,7 +125,7 @@ _WAIT_SECONDS = 0.1  # between two looks of an assignment that waits for another
 
 FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
 _GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read
-REMEDY = "run again with --resume auto: they are made again"
+REMEDY = "run again with `resume=auto`: they are made again"
 
 
 @dataclass

@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -48,7 +48,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     """Return the configuration of the run that is to be resumed, None where a new run starts."""
     if root is None:
         if resume == "require":
-            raise MissingRunError("--resume require needs --run-dir: which run?")
+            raise MissingRunError("`resume=require` needs `run_dir`: which run?")
         return None
     layout = RunLayout(root)
     if layout.config.exists():
@@ -60,11 +60,11 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     if used and layout.environment.exists():
         raise CorruptDataError(f"{layout.config}: missing; restore it, or start a new run")
     if resume == "require":
-        raise MissingRunError(f"{root} holds no run to resume; start one with --resume auto")
+        raise MissingRunError(f"{root} holds no run to resume; start one with `resume=auto`")
     if used:
-        raise FolderInUseError(f"{root} is not empty and holds no run; choose another --run-dir")
+        raise FolderInUseError(f"{root} is not empty and holds no run; choose another `run_dir`")
     if root.exists() and not root.is_dir():
-        raise FolderInUseError(f"{root} is not a folder; choose another --run-dir")
+        raise FolderInUseError(f"{root} is not a folder; choose another `run_dir`")
     _refuse_others(root)
     return None
 
@@ -79,11 +79,11 @@ def _refuse_others(root: Path) -> None:
             if path.is_symlink():
                 raise FolderInUseError(
                     f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
-                    "place, or choose another --run-dir"
+                    "place, or choose another `run_dir`"
                 )
             if not (path.is_file() or path.is_dir()) and path.exists():
                 raise FolderInUseError(
-                    f"{path}: is a pipe, a device or a socket; remove it, or choose another --run-dir"
+                    f"{path}: is a pipe, a device or a socket; remove it, or choose another `run_dir`"
                 )
 
 
@@ -92,8 +92,8 @@ def check_apart(root: Path, features_dir: Path) -> None:
     run, features = root.resolve(), features_dir.resolve()
     if run.is_relative_to(features) or features.is_relative_to(run):
         raise ConfigError(
-            f"--run-dir {root} and --features-dir {features_dir}: neither may lie inside the other, since runs share "
-            "the features; choose another folder for one of them"
+            f"`run_dir={root}` and `resources.features_dir={features_dir}`: neither may lie inside the other, since "
+            "runs share the features; choose another folder for one of them"
         )
 
 
@@ -144,7 +144,7 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
         try:
             frozen = frozen_config(layout) if layout.config.exists() else None
             if frozen != stored:
-                raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
+                raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another `run_dir`")
             yield layout
         finally:
             if made and not layout.config.exists():
@@ -156,15 +156,15 @@ def held(root: Path, stored: TrainConfig | None) -> Iterator[RunLayout]:
                         folder.rmdir()
 
 
-def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, words: Sequence[str]) -> None:
+def freeze(layout: RunLayout, config: TrainConfig, data: str, features: str, command: str) -> None:
     """Keep configuration, environment, digest of the data and name of the feature store at the first start.
 
-    The time limit and the address of a scheduler hold for one start and are not kept; `words` of the command are.
+    The time limit and the address of a scheduler hold for one start and are not kept; the command is.
     """
     remove_stale(layout.root)
     if not layout.config.exists():
         text = to_toml(config).encode()
-        facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
+        facts = {"format_version": FORMAT_VERSION, "command": command}
         digests = {"data": data, "features": features, "config": hashlib.sha256(text).hexdigest()}
         write_record(layout.environment, {"environment": environment()} | facts | digests)
         write_file(layout.config, text)  # last: it is what makes the folder one that holds a run

@@ -4,15 +4,15 @@ A handler only sets a flag: saving inside a handler may wait for a lock that the
 has begun, a request ends the command at once. Tasks in other processes learn of it from a file: see `Lease`.
 """
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from pipeline.errors import StoppedError
 from storage.errors import CorruptDataError
@@ -22,11 +22,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 POLL_SECONDS = 0.01
 SAVE_SECONDS = 18  # for tasks to save what they have and end; the command has 25 in all
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
-
-_reason: str | None = None
-_began = 0.0  # when somebody began to listen
-_deadline: float | None = None
-_working = False
 
 
 @dataclass
@@ -62,54 +57,116 @@ def _latest_lease(path: Path) -> int:
     return 0
 
 
-# Of the task that a thread runs, and of threads that help it.
-_obeyed: ContextVar[Lease | None] = ContextVar("obeyed", default=None)
-_is_unconcerned = ContextVar("is_unconcerned", default=False)
+@dataclass
+class Stop:
+    """Whether some work shall stop, and why. Cheap to ask, and safe in every thread.
+
+    lease : of a task, which stops once it is over
+    above : of the work that a task is a part of, in this process
+    """
+
+    lease: Lease | None = None
+    above: "Stop | None" = None
+    reason: str | None = None
+    began: float = field(default_factory=time.monotonic)
+    deadline: float = math.inf
+    is_working: bool = False
+
+    def requested(self) -> str | None:
+        """Return why the work shall stop, None while it shall not."""
+        reason = self.above.requested() if self.reason is None and self.above is not None else self.reason
+        if reason is None and time.monotonic() >= self.deadline:
+            return "the time limit"
+        return "its driver" if reason is None and self.lease is not None and self.lease.is_over() else reason
+
+    def check(self) -> None:
+        """Raise StoppedError where the work shall stop. For places where nothing is half done."""
+        reason = self.requested()
+        if reason is not None:
+            raise StoppedError(f"stopped by {reason}")
+
+    @contextmanager
+    def limited(self, seconds: float | None) -> Iterator[None]:
+        """Ask for a stop so many seconds after the work began, before `working` at once; None: never."""
+        if seconds is None:
+            yield
+            return
+        self.deadline = self.began + seconds
+        is_timed = threading.current_thread() is threading.main_thread()
+        is_timed &= signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is somebody else's
+        try:
+            if is_timed:
+                signal.signal(signal.SIGALRM, lambda *_: None if self.is_working else self.check())
+                signal.setitimer(signal.ITIMER_REAL, max(self.deadline - time.monotonic(), 1e-3))
+            yield
+        finally:
+            self.deadline = math.inf
+            if is_timed:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Let requests wait until the work looks, since there is something to save."""
+        self.is_working = True
+        try:
+            yield
+        finally:
+            self.is_working = False
+
+    def _take(self, number: int, _: object) -> None:
+        if self.reason is not None:  # the command is ending already, and another error would only disturb it
+            return
+        self.reason = signal.Signals(number).name
+        if not self.is_working:
+            self.check()
+
+
+# What the work in this thread, and in threads that help it, looks at.
+_current: ContextVar[Stop | None] = ContextVar("current", default=None)
+
+
+def current() -> Stop:
+    """Return what stops the work of this thread; without any, one that nobody asks to stop."""
+    return _current.get() or Stop()
+
+
+def check() -> None:
+    """Raise StoppedError where the work of this thread shall stop."""
+    current().check()
 
 
 @contextmanager
-def obeying(lease: Lease | None) -> Iterator[None]:
-    """Stop the task that this thread runs inside once its lease is over; None: nobody can end it from elsewhere."""
-    before = _obeyed.set(lease)
+def obeying(stop: Stop) -> Iterator[Stop]:
+    """Stop what this thread does inside as `stop` says, and for nothing else."""
+    before = _current.set(stop)
     try:
-        yield
+        yield stop
     finally:
-        _obeyed.reset(before)
+        _current.reset(before)
 
 
 @contextmanager
-def unconcerned() -> Iterator[None]:
-    """Let this thread work inside as if nobody asked the runs of this process to stop."""
-    before = _is_unconcerned.set(True)
-    try:
-        yield
-    finally:
-        _is_unconcerned.reset(before)
-
-
-@contextmanager
-def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Take signals as requests to stop; does nothing outside the main thread.
+def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[Stop]:
+    """Take signals as requests to stop what is done inside; outside the main thread none are taken.
 
     Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
     through; a hangup that is ignored, as under `nohup`, stays so.
     """
-    global _reason, _began
-    _reason, _began = None, time.monotonic()
-    on_main_thread = threading.current_thread() is threading.main_thread()
+    stop, on_main_thread = Stop(), threading.current_thread() is threading.main_thread()
     asked = [number for number in signals if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _request) for number in asked} if on_main_thread else {}
+    before = {number: signal.signal(number, stop._take) for number in asked} if on_main_thread else {}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        if on_main_thread:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
-        yield
+        with obeying(stop):
+            if on_main_thread:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+            yield stop
     finally:
         if on_main_thread:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)
-        _reason = None
 
 
 def unclaimed() -> list[signal.Signals]:
@@ -117,59 +174,3 @@ def unclaimed() -> list[signal.Signals]:
     usual = (signal.SIG_DFL, signal.default_int_handler)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     return [number for number in SIGNALS if number not in blocked and signal.getsignal(number) in usual]
-
-
-@contextmanager
-def limited(seconds: float | None) -> Iterator[None]:
-    """Ask for a stop so many seconds after `listening` began, before `working` at once; None: never."""
-    global _deadline
-    _deadline = None if seconds is None else _began + seconds
-    is_timed = seconds is not None and threading.current_thread() is threading.main_thread()
-    is_timed &= signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is somebody else's
-    try:
-        if is_timed:
-            signal.signal(signal.SIGALRM, lambda *_: None if _working else check())
-            signal.setitimer(signal.ITIMER_REAL, max(_began + (seconds or 0.0) - time.monotonic(), 1e-3))
-        yield
-    finally:
-        _deadline = None
-        if is_timed:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-
-@contextmanager
-def working() -> Iterator[None]:
-    """Let requests wait until the work looks, since there is something to save."""
-    global _working
-    _working = True
-    try:
-        yield
-    finally:
-        _working = False
-
-
-def requested() -> str | None:
-    """Return why the work shall stop, None while it shall not. Cheap, and safe in every thread."""
-    if _is_unconcerned.get():
-        return None
-    if _reason is None and _deadline is not None and time.monotonic() >= _deadline:
-        return "the time limit"
-    lease = _obeyed.get()
-    return _reason or ("its driver" if lease is not None and lease.is_over() else None)
-
-
-def check() -> None:
-    """Raise StoppedError where the work shall stop. For places where nothing is half done."""
-    reason = requested()
-    if reason is not None:
-        raise StoppedError(f"stopped by {reason}")
-
-
-def _request(number: int, frame: FrameType | None) -> None:
-    global _reason
-    if _reason is not None:  # the command is ending already, and another error would only disturb it
-        return
-    _reason = signal.Signals(number).name
-    if not _working:
-        check()

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
 from features.cell_text import printable
-from pipeline.config.settings import in_options
+from pipeline.config.names import worded
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.memory_limits import MemoryMeter
@@ -149,13 +149,13 @@ class Events(StepEvents):
         self._metrics.close()
 
     def log(self, message: str, **facts: Any) -> None:
-        message = in_options(message)
+        message = worded(message)
         self.record("message", message=message, **facts)
         if not self._quiet:
             self._print(message)
 
     def warn(self, message: str, **facts: Any) -> None:
-        message = in_options(message)
+        message = worded(message)
         self.record("warning", message=message, **facts)
         self._print(f"warning: {message}")
 

@@ -263,7 +263,7 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:
-        return bool(stopping.requested()) or time.monotonic() - self._saved >= self.every
+        return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every
 
     def add_record(self, facts: Mapping[str, Any]) -> None:
         assert self._file is not None

@@ -12,7 +12,7 @@ from features import pictures
 from features.errors import DataError
 from features.source import Source, SourceSpec
 from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import take_cost
+from pipeline.datasets.table_records import Reading
 
 SMOOTH = (np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
 RGB = np.stack([SMOOTH, SMOOTH[::-1], 255 - SMOOTH], axis=2)
@@ -28,9 +28,9 @@ def write(folder: Path, **classes: int) -> Path:
     return folder
 
 
-def opened(folder: Path, **options: object) -> Source:
+def opened(folder: Path, reading: Reading | None = None, **options: object) -> Source:
     opening.close_files()  # as in another process
-    return open_data(SourceSpec(str(folder), **options))  # type: ignore[arg-type]
+    return open_data(SourceSpec(str(folder), **options), reading=reading)  # type: ignore[arg-type]
 
 
 def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
@@ -225,13 +225,13 @@ def test_folders_of_which_nothing_can_be_learned(tmp_path, classes, harm, messag
 
 def test_what_was_read_is_kept_until_a_file_changes_and_a_change_meanwhile_is_told(tmp_path):
     folder, kept = write(tmp_path / "d", a=9, b=9), str(tmp_path / "kept")
-    take_cost()
-    first, again = opened(folder, kept=kept), opened(folder, kept=kept)
-    assert (take_cost().n_tables, first.identity) == (1, again.identity)
+    reading = Reading()
+    first, again = opened(folder, reading, kept=kept), opened(folder, reading, kept=kept)
+    assert (reading.n_tables, first.identity) == (1, again.identity)
     np.testing.assert_array_equal(first.read("train", 0, 9)[0], again.read("train", 0, 9)[0])
     path = folder / str(again.file_names["train"][again.file_rows["train"][3]])  # type: ignore[index]
     Image.fromarray(np.zeros((8, 6), np.uint8)).save(path)
     with pytest.raises(DataError, match=re.escape(f"{path}: changed while it was read")):
         again.read("train", 0, 9)
-    assert opened(folder, kept=kept).identity != first.identity
-    assert any("has changed since it was read" in note for note in take_cost().notes)
+    assert opened(folder, reading, kept=kept).identity != first.identity
+    assert any("has changed since it was read" in note for note in reading.notes)

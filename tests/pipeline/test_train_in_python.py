@@ -38,7 +38,23 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     size = f"{kept['model_n_centers']} centers"
     assert repr(run) == f"TrainedRun('run': multiclass, {size}, {kept['error_rate']:.2%} errors)"
     assert repr(run.model).startswith(f"Predictor(model=SparseKernelModel(multiclass of 0, 1, 2: {size}, 4 inputs, ")
-    assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
+    assert "refit='ridge', " in json.loads((run.folder / "env.json").read_text())["command"]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from pipeline import train",
+        "import pipeline.train; from pipeline import train",
+        "import pipeline.train as train",
+        "from pipeline.train import main; import pipeline; train = pipeline.train",
+        "from pipeline.train import train as call; from pipeline import train, __main__",
+    ],
+)
+def test_the_name_is_the_function_and_the_command_however_it_is_imported(imports):
+    done = runs.python("-c", f"{imports}; train.main(['digits', '--print-config']); train('digits', resume='no')")
+    assert "seed = 0" in done.stdout
+    assert "ConfigError: resume = 'no': must be one of never, auto, require" in done.stderr
 
 
 def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path):
@@ -107,7 +123,12 @@ def test_exit_reasons_are_exceptions_that_speak_of_arguments(images, features, t
     for error, words, data, asked in (
         (ConfigError, "did you mean centers", "digits", new | {"centres": 60}),
         (ConfigError, "savez", (np.eye(3), np.arange(3)), new),
-        (ConfigError, r"\(kernel\): must be one of gaussian, ", "digits", new | {"kernel": "rbf"}),
+        (
+            ConfigError,
+            "kernel must be one of gaussian, .*; found 'rbf' \\(kernel\\)",
+            "digits",
+            new | {"kernel": "rbf"},
+        ),
         (DataError, settings_of_words, rows, new | {"target": "y"}),
         (ConfigError, "centers=1000: .* has 30 training rows", rows, no_zone | {"centers": 1000}),
         (PlanError, r"; use memory_limit=\d+ or more", rows, no_zone | {"memory_limit": "1MiB"}),

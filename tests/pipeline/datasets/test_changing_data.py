@@ -15,10 +15,10 @@ from features import open_source
 from features.errors import DataError
 from features.source import SourceSpec
 from features.tables import readers, table_source
+from pipeline import session
 from pipeline import train as training
 from pipeline.datasets import feature_request, open_data, table_records
 from pipeline.planning import plan
-from pipeline.stages.after import evaluate_model
 from runs import model_bytes, train
 from sources import write_idx_folder, write_zarr
 
@@ -100,7 +100,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     write_data(tmp_path / "other", form, X)
     line = (*LINE, "--scheduler", scheduler, *(("--features-dir", "none") if store == "none" else ()))
     train(tmp_path / "whole", tmp_path / "f", *line, dataset=path)
-    prepare, evaluate = plan.prepare, evaluate_model.evaluate_model
+    prepare, evaluate = plan.prepare, session.evaluate_model
 
     def prepare_and_change(*words: Any, **named: Any) -> plan.Prepared:
         prepared = prepare(*words, **named)
@@ -114,7 +114,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     forget()
     with monkeypatch.context() as during:
         during.setattr(plan, "prepare", prepare_and_change)
-        during.setattr(evaluate_model, "evaluate_model", restore_and_evaluate)
+        during.setattr(session, "evaluate_model", restore_and_evaluate)
         folders = ("--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "g"))
         code = training.main([str(path), "-q", *folders, *line])
     assert code in (0, 65)

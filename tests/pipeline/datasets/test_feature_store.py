@@ -11,13 +11,13 @@ import pytest
 from commands import flip
 from features.descriptors.extraction import FeatureSpec
 from features.source import SourceSpec
+from pipeline import session
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages import fit_model
 from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
 from pipeline.stages.workspace import Workspace
 from runs import files_of, model_bytes, train
@@ -146,7 +146,7 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
     features = Path(shutil.copytree(whole / "features", tmp_path / "features"))
     (manifest,) = features.glob("*/MANIFEST.json")
     layout, kept = FeatureLayout(features, manifest.parent.name), files_of(features)
-    fit, waiting = fit_model.fit, [HARMS[harm]]
+    fit, waiting = session.fit, [HARMS[harm]]
     feature_rows._opened_store.cache_clear()
 
     def harming(work: Workspace) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
         fit(work)
 
     if moment == "within":
-        monkeypatch.setattr(fit_model, "fit", harming)
+        monkeypatch.setattr(session, "fit", harming)
     else:
         waiting.pop()(layout)
     if moment == "half-built":

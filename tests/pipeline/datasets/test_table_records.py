@@ -15,7 +15,7 @@ from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
 from pipeline.datasets import build_feature_store, feature_request
 from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import TableRecords, take_cost
+from pipeline.datasets.table_records import Reading, TableRecords
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
@@ -37,9 +37,9 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "COLUMN_BLOCK_BYTES", 1)
 
 
-def opened(tmp_path: Path, **options: Any) -> Source:
+def opened(tmp_path: Path, reading: Reading | None = None, **options: Any) -> Source:
     open_source.close_files()  # as in another process
-    return open_data(SourceSpec(str(tmp_path / "t.csv"), kept=str(tmp_path / "tables"), **options))
+    return open_data(SourceSpec(str(tmp_path / "t.csv"), kept=str(tmp_path / "tables"), **options), reading=reading)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,13 @@ def opened(tmp_path: Path, **options: Any) -> Source:
 )
 @pytest.mark.usefixtures("in_order")
 def test_what_is_kept_is_what_was_found_and_is_not_read_again(tmp_path, monkeypatch, text, options):
-    take_cost()
+    readings = Reading(), Reading()
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text(text)
     Path("test.csv").write_text("y,size,color\nn,2,r\np,,pink\n")
-    first = opened(tmp_path, **options)
+    first, second = (opened(tmp_path, reading, **options) for reading in readings)
     assert first.in_order is not None
-    assert take_cost().n_tables == (2 if "test" in options else 1)
-    second = opened(tmp_path, **options)
-    assert take_cost().n_tables == 0
+    assert [reading.n_tables for reading in readings] == [2 if "test" in options else 1, 0]
     same(second, first)
     assert second.learned is not None
     learned = [source.learned() for source in (first, second) if source.learned is not None]
@@ -77,10 +75,9 @@ def test_a_changed_file_is_read_again(tmp_path):
     for k, value in enumerate(values):
         path.write_text(WORDS.replace(SIZE, value))
         os.utime(path, (k, k))
-        kept.append(opened(tmp_path, **ENCODED))
-        taken = take_cost()
-        assert taken.n_tables == 1
-        assert any("has changed since it was read" in note for note in taken.notes) == (k > 0)
+        kept.append(opened(tmp_path, reading := Reading(), **ENCODED))
+        assert reading.n_tables == 1
+        assert any("has changed since it was read" in note for note in reading.notes) == (k > 0)
         same(kept[-1], open_data(SourceSpec(str(path), **ENCODED)))
         assert len(list((tmp_path / "tables").iterdir())) == 1
     assert len({source.identity["sha256"] for source in kept}) == 3
@@ -125,9 +122,8 @@ def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
         facts = read_arrays(record)
         facts.pop("labels") if harm == "no labels" else facts.update(record=np.frombuffer(b"[1]", np.uint8))
         write_arrays(record, facts)
-    take_cost()
-    same(opened(tmp_path, **ENCODED), before)
-    assert take_cost().n_tables == 1
+    same(opened(tmp_path, reading := Reading(), **ENCODED), before)
+    assert reading.n_tables == 1
 
 
 def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
@@ -140,7 +136,7 @@ def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
         return found
 
     with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
-        TableRecords(tmp_path / "tables").read(path, {}, read, table_source.ReadTable)
+        TableRecords(tmp_path / "tables", True, Reading()).read(path, {}, read, table_source.ReadTable)
     assert not list((tmp_path / "tables").glob("*"))
 
 
@@ -178,7 +174,7 @@ def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, m
     def stopping_after_three(task: Any, item: Any, inputs: Any) -> int:
         written.append(item.name)
         if len(written) == 3:
-            stopping._reason = "a test"
+            stopping.current().reason = "a test"
         return real(task, item, inputs + 1)
 
     monkeypatch.setattr(build_feature_store, "build_item", stopping_after_three)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
+from pipeline.config.names import PARAMETERS
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
 from pipeline.stages import training_rows
@@ -86,7 +86,7 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     asked = {"standardise": False, "fit_intercept": True} | usual | asked
     of_rows = {} if row_weights is None else {"w_train": row_weights}
     np.savez(tmp_path / "table.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9], **of_rows)
-    keys = PARAMETERS | {"working_set": "centers.working_set"}
+    keys = {name: key for key, name in PARAMETERS.items()} | {"working_set": "centers.working_set"}
     settings = [f"--set={keys[name]}={str(value).lower()}" for name, value in asked.items()]
     line = ["--seed", "5", *settings, *SERIAL, *(["--set", "data.weights=w"] if of_rows else [])]
     report = train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")

@@ -289,7 +289,7 @@ REFUSED = [
     (SLKLRegressor(2.5), "n_centers must be"),
     (SLKLRegressor(refit="lasso"), "refit must be one of"),
     (SLKLRegressor(select=5), "select must be"),
-    (SLKLRegressor(schedule=None), "schedule must not be None"),
+    (SLKLRegressor(schedule=None), "schedule must be one of"),
     (SLKLRegressor(standardise=1), "standardise must be"),
     (SLKLRegressor(callback=3), "callback must be a function"),
     (SLKLRegressor(20, sigma2=1e-310), "sigma2=1e-310 is too small"),

@@ -58,9 +58,9 @@ def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit, settings):
 
 def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what_would_do():
     shape, sizes = shape_of(60_000, 512), []
-    with pytest.raises(PlanError, match="--memory-limit") as error:
+    with pytest.raises(PlanError, match=r"`resources\.memory_limit=.*MiB` or more") as error:
         planned(shape, 2, resources__memory_limit=100 * MIB)
-    least = int(str(error.value).split("--memory-limit ")[1].split("MiB")[0])
+    least = int(str(error.value).split("memory_limit=")[1].split("MiB")[0])
     for limit in (least, 600, 1000, 2000, 4000, 64_000):
         config, plan = planned(shape, 2, resources__memory_limit=limit * MIB)
         sizes.append((config.centers.working_set, plan.workers.threads))

@@ -9,6 +9,7 @@ import pytest
 from pipeline.config.settings import get, load
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.table_records import Reading
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
 from pipeline.stages.filled_settings import trial_sizes
@@ -26,7 +27,7 @@ def table(folder: Path, n: int, d: int = 4) -> str:
 def filled(dataset: str, **asked: Any) -> tuple[TrainConfig, tuple[str, ...]]:
     asked = {"resources.memory_limit": "8GiB"} | {key.replace("__", "."): value for key, value in asked.items()}
     loaded = load(dataset, None, {key: (value, key) for key, value in asked.items()})
-    prepared = prepare(loaded.config, loaded.explicit, frozen=False)
+    prepared = prepare(loaded.config, loaded.explicit, Reading(), frozen=False)
     return prepared.config, prepared.notes
 
 
@@ -86,7 +87,7 @@ def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
 def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_centers(tmp_path):
     data = table(tmp_path, 600)
     assert filled(data, resources__memory_limit="700MiB")[0].centers.count >= 500
-    with pytest.raises((PlanError, ConfigError), match="--memory-limit"):
+    with pytest.raises((PlanError, ConfigError), match=r"`resources\.memory_limit="):
         filled(data, resources__memory_limit="250MiB")
 
 

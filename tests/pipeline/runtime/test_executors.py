@@ -94,8 +94,8 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor, tmp_path, 
         pytest.skip("one after the other: there is no other task")
     error = ValueError if first == 0 else StoppedError
     started = time.monotonic()
-    limited = stopping.limited(None if first == 0 else 1)
-    with stopping.listening(), limited, stopping.working(), pytest.raises(error, match=r"bad|limit"):
+    limit = None if first == 0 else 1
+    with stopping.listening() as stop, stop.limited(limit), stop.working(), pytest.raises(error, match=r"bad|limit"):
         list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "lease"))
     before = sizes_and_times(folder)
     assert time.monotonic() - started < 30  # undisturbed, they take 40 s
@@ -146,13 +146,13 @@ def test_a_scheduler_that_freezes_or_dies_amid_a_question_or_has_another_key_is_
             wanted = {str(place / "scheduler.json"), "distributed.cli.dask_scheduler"}
             (scheduler,) = (one for one in psutil.Process().children() if wanted <= set(one.cmdline()))
             scheduler.suspend()
-            with stopping.listening(), stopping.working():
-                threading.Timer(0.5, setattr, [stopping, "_reason", "a test"]).start()
+            with stopping.listening() as stop, stop.working():
+                threading.Timer(0.5, setattr, [stop, "reason", "a test"]).start()
                 with pytest.raises(StoppedError):
                     question(executor)
             threading.Timer(0.5, scheduler.kill).start()
             for _ in range(2):  # the second time of a client that has given up
-                with pytest.raises(SchedulerError, match=r"scheduler was lost.*--resume auto"):
+                with pytest.raises(SchedulerError, match=r"scheduler was lost.*`resume=auto`"):
                     question(executor)
                 executor._client.close()
 

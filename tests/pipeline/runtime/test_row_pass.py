@@ -87,7 +87,7 @@ class Counting:
         def add(sums: Counts, piece: int, each: ForEach) -> None:
             added = next(numbers)
             if added > self.stop_after:
-                stopping._reason = "a test"
+                stopping.current().reason = "a test"
             if added > self.break_after:
                 raise InvalidDataError("broken")
             time.sleep(self.seconds)
@@ -128,7 +128,7 @@ def stopped(task: Counting, folder: Path, where: Sequence[WorkerProcess], every:
     """Do a part of a pass: every process is asked to stop after a few pieces, if it has so many."""
     folder.mkdir(exist_ok=True)
     for assignment in assign_pieces(task, committed(task, folder), folder, where, every, 1):
-        with stopping.listening(), stopping.working(), suppress(StoppedError):
+        with stopping.listening() as stop, stop.working(), suppress(StoppedError):
             compute_assignment(replace(task, stop_after=2), assignment)
 
 
@@ -260,12 +260,12 @@ def test_files_that_other_processes_write_alone_make_no_whole(tmp_path):
     task = Counting()
     assignments = assign_pieces(task, {}, tmp_path, places(1, 1), 60.0, 1)
     results = [compute_assignment(task, assignment) for assignment in assignments]
-    with pytest.raises(CorruptDataError, match=r"sums are missing.*--resume"):
+    with pytest.raises(CorruptDataError, match=r"sums are missing.*`resume=auto`"):
         combine(task, tmp_path, results[:1], ())
     with pytest.raises(CorruptDataError, match="same rows"):
         combine(task, tmp_path, [results[0], results[0]], ())
     results[1].file.unlink()
-    with pytest.raises(CorruptDataError, match=r"sums are missing.*--resume"):
+    with pytest.raises(CorruptDataError, match=r"sums are missing.*`resume=auto`"):
         combine(task, tmp_path, results, ())
     counts, _ = passed(task, tmp_path, places(1))
     assert whole(counts)

@@ -15,7 +15,7 @@ from cases import SERIAL
 from features.standardisation import RunningMoments
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.stopping import SIGNALS, Lease
+from pipeline.runtime.stopping import SIGNALS, Lease, Stop
 from pipeline.train import main
 from runs import train
 from storage.lock import hold_lock
@@ -31,16 +31,16 @@ def test_a_signal_ends_idle_code_and_only_flags_work(number):
     before = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored
     with stopping.listening(), pytest.raises(StoppedError, match=number.name):
         interrupt(number)
-    with stopping.listening(), stopping.working():
-        assert stopping.requested() is None
+    with stopping.listening() as stop, stop.working():
+        assert stop.requested() is None
         stopping.check()
         os.kill(os.getpid(), number)
         time.sleep(0.01)
-        assert stopping.requested() == number.name
+        assert stop.requested() == number.name
         with pytest.raises(StoppedError, match=number.name):
             stopping.check()
     assert signal.signal(number, before) == signal.SIG_DFL
-    assert stopping.requested() is None
+    stopping.check()
 
 
 def test_a_signal_that_was_held_back_until_somebody_listens_is_taken():
@@ -56,43 +56,43 @@ def test_a_signal_that_was_held_back_until_somebody_listens_is_taken():
 
 
 def test_a_second_signal_leaves_a_command_that_is_ending_alone():
-    with stopping.listening():
+    with stopping.listening() as stop:
         with pytest.raises(StoppedError, match="SIGUSR1"):
             interrupt(signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
-        assert stopping.requested() == "SIGUSR1"
+        assert stop.requested() == "SIGUSR1"
 
 
 def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
     file = tmp_path / "lease"
     killed, ours = Lease.next(file), Lease.next(file)  # a cluster may still run tasks of a session that was killed
-    with stopping.obeying(killed), pytest.raises(StoppedError):
+    with stopping.obeying(Stop(killed)), pytest.raises(StoppedError):
         stopping.check()
-    with stopping.obeying(ours):
+    with stopping.obeying(Stop(ours)):
         for stale in (b"2\n", b"1\n", b"", b"\0\0", None):
             file.unlink() if stale is None else file.write_bytes(stale)
             time.sleep(stopping.LOOK_SECONDS)
-            assert stopping.requested() is None
+            assert stopping.current().requested() is None
         file.write_bytes(b"3\n")
         time.sleep(stopping.LOOK_SECONDS)
-        assert stopping.requested() is not None
+        assert stopping.current().requested() is not None
         seen: list[str | None] = []
-        other = threading.Thread(target=lambda: seen.append(stopping.requested()))
+        other = threading.Thread(target=lambda: seen.append(stopping.current().requested()))
         other.start()
         other.join()
     assert seen == [None]  # a thread beside it runs a task of another run
-    assert stopping.requested() is None
+    assert stopping.current().requested() is None
 
 
 def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once():
-    with stopping.listening(), stopping.limited(0.05), stopping.working():
+    with stopping.listening() as stop, stop.limited(0.05), stop.working():
         stopping.check()
         time.sleep(0.06)
         with pytest.raises(StoppedError, match="time limit"):
             stopping.check()
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with stopping.listening(), pytest.raises(StoppedError, match="time limit"), stopping.limited(0.05):
+    with stopping.listening() as stop, pytest.raises(StoppedError, match="time limit"), stop.limited(0.05):
         time.sleep(1)
     assert signal.signal(signal.SIGALRM, before) == signal.SIG_DFL
 

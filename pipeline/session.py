@@ -1,0 +1,243 @@
+"""One session of a run: open it, prepare its data and its plan, compute what is not committed yet, and report.
+
+A new run and one that is resumed go the same way: what is committed already is skipped.
+"""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.command_line import Arguments
+from pipeline.config.names import worded
+from pipeline.config.parsers import learns_scales
+from pipeline.config.settings import Loaded, lines, resumed
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import describe, request_of, source_spec
+from pipeline.datasets.feature_rows import ScaledFeatures, live
+from pipeline.datasets.open_data import open_data
+from pipeline.datasets.table_records import Reading
+from pipeline.errors import ExitCode, StoppedError
+from pipeline.planning import plan as planning
+from pipeline.planning.plan import Prepared
+from pipeline.prediction.predictor import Predictor, load_predictor
+from pipeline.reporting import result_table, results
+from pipeline.runtime import answers, run_folder, stopping
+from pipeline.runtime.console import Console
+from pipeline.runtime.executors import Executor
+from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
+from pipeline.runtime.open_executor import open_executor
+from pipeline.runtime.stored_arrays import StoredFile
+from pipeline.stages.after.evaluate_model import evaluate_model
+from pipeline.stages.fit_model import fit
+from pipeline.stages.preparation import build_features, compile_needed
+from pipeline.stages.workspace import Run, Workspace
+from pipeline.work.events import READ, Events, StageCost, saved_state
+from pipeline.work.runner import OnExecutor
+from pipeline.work.store import FolderStore
+from storage.errors import CorruptDataError, MissingDataError, StorageError
+from storage.files import make_folder, remove_file
+from storage.folder_layouts import RunLayout
+from storage.records import read_record
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedRun:
+    """A finished run: its folder, absolute, and its report as report.json has it."""
+
+    folder: Path
+    report: dict[str, Any]
+
+    def __repr__(self) -> str:
+        of, classes = self.report, self.report["error_rate"] is not None
+        score = f"{of['error_rate']:.2%} errors" if classes else f"RMSE {of['rmse']:.4g}"
+        return f"TrainedRun({self.folder.name!r}: {of['task']}, {of['model_n_centers']} centers, {score})"
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The model, read and verified at the first use. Raises CorruptDataError, MissingDataError."""
+        return load_predictor(self.folder)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is asked for, and the run that this is about.
+
+    stored : settings of a run that goes on, as it was started with them; None for a new run
+    config : settings of this session
+    """
+
+    asked: Arguments
+    loaded: Loaded
+    root: Path
+    stored: TrainConfig | None
+    config: TrainConfig
+    reading: Reading
+
+
+def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
+    """Train, go on with a run, or find it finished; return it. None where only settings or the plan are printed."""
+    session = _open(asked, loaded)
+    config = session.config
+    if asked.print_config:
+        print("\n".join(lines(config, dict.fromkeys(loaded.origins, "the run") if session.stored else loaded.origins)))
+        return None
+    run = None if asked.dry_run else _finished(session)
+    if run is None and config.resources.stores_features:
+        run_folder.check_apart(session.root, Path(config.resources.features_dir))
+    if asked.dry_run:
+        _print_plan(_prepared(session))
+        return None
+    run = run or _trained(session)
+    _tell(run, asked.quiet)
+    return run
+
+
+def _open(asked: Arguments, loaded: Loaded) -> Session:
+    stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
+    config = loaded.config if stored is None else resumed(stored, loaded)
+    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
+    return Session(asked, loaded, root, stored, config, Reading(tells=not asked.quiet, writes=not asked.dry_run))
+
+
+def _finished(session: Session) -> TrainedRun | None:
+    """Return the run where it is finished, on the data that are there now."""
+    layout = RunLayout(session.root.absolute())
+    report = None if session.stored is None else run_folder.report_of(layout)
+    if report is None:
+        return None
+    spec, reading = source_spec(session.config), replace(session.reading, writes=False)
+    shape = describe(request_of(session.config, spec), open_data(spec, reading=reading))
+    run_folder.check_data(layout, shape.digest, "finished")
+    if not session.asked.quiet:
+        ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
+        print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
+    return TrainedRun(layout.root, report)
+
+
+def _prepared(session: Session) -> Prepared:
+    """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
+    config, is_frozen = session.config, session.stored is not None
+    with MemoryMeter() as meter:  # rows that were read are split and ordered in it
+        prepared = planning.prepare(config, session.loaded.explicit, session.reading, frozen=is_frozen)
+    session.reading.peak_bytes = meter.peak_bytes
+    is_stored = config.resources.stores_features
+    planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
+    return prepared
+
+
+def _print_plan(prepared: Prepared) -> None:
+    told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
+    print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
+
+
+def _trained(session: Session) -> TrainedRun:
+    """Hold the folder of the run, prepare, and compute. A StoppedError tells the command that goes on."""
+    stop, asked = stopping.current(), session.asked
+    with stop.limited(session.config.resources.time_limit), run_folder.held(session.root, session.stored) as layout:
+        try:
+            prepared = _prepared(session)
+            config, shape, workers = prepared.config, prepared.shape, prepared.plan.workers
+            resources = config.resources
+            of_workers = workers.threads, workers.processes, limit_bytes(resources), resources.worker_timeout
+            with stop.working(), open_executor(resources.scheduler, *of_workers) as executor:
+                run_folder.freeze(layout, config, shape.digest, shape.store, asked.command)
+                _compute(session, prepared, layout, executor)
+        except StoppedError as error:
+            command = run_folder.resume_command(asked.dataset, session.root, session.config.resources.scheduler)
+            if layout.config.exists():
+                raise StoppedError(f"{error}; continue with: {command}") from None
+            more = ", with more time" if "time limit" in str(error) else ""
+            raise StoppedError(f"{error} before anything was saved; start it again{more}") from None
+        return TrainedRun(layout.root, read_record(layout.report))
+
+
+def _compute(session: Session, prepared: Prepared, layout: RunLayout, executor: Executor) -> None:
+    asked, (costs, peak_bytes) = session.asked, _costs_so_far(layout, session.reading)
+    with (
+        MemoryMeter(peak_bytes) as meter,
+        Events(layout, costs, meter, quiet=asked.quiet, callback=asked.callback) as events,
+        _recording_errors(events, layout),
+    ):
+        stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
+        _tell_the_start(events, session, prepared, layout)
+        executor.warn = events.warn
+        make_folder(prepared.store.root)
+        executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
+        run = _run_of(prepared, layout, events, executor)
+        compile_needed(run)
+        scores = _fitted_and_scored(run)
+        report = results.build(run, scores)
+        remove_file(layout.lease)
+        run_folder.finish(layout, report)
+
+
+def _costs_so_far(layout: RunLayout, reading: Reading) -> tuple[dict[str, StageCost], int]:
+    """Return what stages took in earlier sessions, with what reading took in this one, and the peak of the memory."""
+    costs, peak_bytes = saved_state(layout)
+    if reading.wall_seconds:
+        before = costs.setdefault(READ, StageCost())
+        before.wall_seconds += reading.wall_seconds
+        before.cpu_seconds += reading.cpu_seconds
+        before.items += reading.n_tables
+    return costs, max(peak_bytes, reading.peak_bytes)
+
+
+@contextmanager
+def _recording_errors(events: Events, layout: RunLayout) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        with suppress(StorageError):
+            events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
+            if answers.describe(error)[0] is ExitCode.BUG:
+                error.add_note(f"(traceback in {layout.log})")
+        raise
+
+
+def _tell_the_start(events: Events, session: Session, prepared: Prepared, layout: RunLayout) -> None:
+    started = run_folder.read_environment(layout)["environment"]
+    changes = run_folder.environment_warnings(started, run_folder.environment())
+    for note in (f"run folder {layout.root}", *session.reading.notes, *prepared.notes):
+        events.log(note)
+    for warning in (*prepared.warnings, *changes):
+        events.warn(warning)
+
+
+def _run_of(prepared: Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
+    config, every = prepared.config, prepared.config.resources.checkpoint_every
+    store = FolderStore(layout, every, events.warn)
+    runner = OnExecutor(executor, store, events, every, prepared.plan.workers.together)
+    is_stored = config.resources.stores_features
+    features = prepared.store if is_stored else live(prepared.request, prepared.shape, layout.data_chunks)
+    scales = StoredFile(layout.feature_scales)
+    seen = ScaledFeatures(features, scales) if learns_scales(config.kernel.scale) else features
+    work = Workspace(config, prepared.shape, seen, store, runner, events)
+    return Run(layout, prepared.request, prepared.store, work, runner, events)
+
+
+def _fitted_and_scored(run: Run) -> dict[str, Any]:
+    """Store the features, fit and evaluate; where stored features are damaged, store them anew and go on."""
+    build_features(run)
+    try:
+        fit(run.work)
+        return evaluate_model(run)
+    except (CorruptDataError, MissingDataError):
+        if not build_features(run, contents=True):
+            raise
+    fit(run.work)  # goes on from what is committed
+    return evaluate_model(run)
+
+
+def _tell(run: TrainedRun, quiet: bool) -> None:
+    if quiet:
+        for line in result_table.remarks(run.report):
+            print(line, file=Console(sys.stderr))
+        return
+    told = ["", *result_table.table(run.report), f"model and report: {run.folder}"]
+    print("\n".join([*told, *result_table.next_steps(run.folder)]), file=Console(sys.stdout), flush=True)
