@@ -56,7 +56,7 @@ from pipeline.stages.filled_settings import (
 from pipeline.stages.fit.penalised_solves import REACHED
 from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
 from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
-from pipeline.stages.training_rows import RunSize
+from pipeline.stages.row_blocks import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
 
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more

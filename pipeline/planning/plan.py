@@ -41,7 +41,7 @@ from pipeline.stages.filled_settings import (
 )
 from pipeline.stages.fit.working_set import FOLDER, growth_bytes
 from pipeline.stages.fit_model import candidates_bytes, solving_bytes
-from pipeline.stages.training_rows import PassBytes, RunSize
+from pipeline.stages.row_blocks import PassBytes, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from features.row_draws import draw_held_out
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.kernels.scaled_rows import lengths
@@ -13,7 +12,6 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.run_workspace import Run, load_final
-from pipeline.stages.training_rows import is_by_folds, key_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
@@ -147,11 +145,9 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     if summary["path"] is None and summary["ridge"] is None:
         return None
-    limit = np.inf if is_by_folds(run) else run.facts.held_out_limit
-    drawn = (draw_held_out(run.config.seed, limit, groups) for _, groups in key_blocks(run))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
-        "n_rows": sum(np.count_nonzero(block) for block in drawn),
+        "n_rows": run.shape.n_train if run.facts.by_folds else run.facts.n_held_out_rows,
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],

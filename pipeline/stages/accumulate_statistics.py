@@ -14,7 +14,7 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
-from pipeline.stages.training_rows import (
+from pipeline.stages.row_blocks import (
     PassBytes,
     RowBlock,
     RowGrid,

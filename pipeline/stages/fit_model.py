@@ -31,7 +31,8 @@ from pipeline.stages.filled_settings import count_candidates, grows, is_in_round
 from pipeline.stages.fit.correlations import correlation_bytes
 from pipeline.stages.fit.penalised_solves import path_bytes
 from pipeline.stages.fit.solve_weights import solve_weights
-from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
+from pipeline.stages.row_blocks import PassBytes, RunSize
+from pipeline.stages.targets import read_labels, summarise
 from pipeline.stages.workspace import CANDIDATES, FINAL, SOLVE, FinalWeights, Workspace
 
 
@@ -51,8 +52,10 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    index, facts = _rows_of_candidates(work), find_target_facts(work)
-    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
+    labels = read_labels(work)
+    first, _ = units_of(labels.keys)
+    index, facts = _rows_of_candidates(work, first), summarise(work, labels, len(first))
+    arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
@@ -67,11 +70,13 @@ def candidates_bytes(run: RunSize) -> PassBytes:
     return PassBytes(len(kernels_of(config.kernel)), 8 * 2**20 + max(storing, trials_bytes(run)), drawn)
 
 
-def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
-    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last."""
+def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last.
+
+    first : of equal rows, the first one
+    """
     count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
-    first, _ = units_of(all_keys(work))
     if len(first) < n:
         work.events.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":

@@ -26,7 +26,8 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
-from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
+from pipeline.stages.row_blocks import RowTask
+from pipeline.stages.targets import RowData, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 

@@ -20,8 +20,8 @@ from pipeline.solvers.held_out_losses import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.choose.greedy_selection import load_prefixes
+from pipeline.stages.row_blocks import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.run_workspace import Run, load_final
-from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
 from pipeline.stages.workspace import EVALUATE, FinalWeights, Workspace
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder

@@ -29,7 +29,7 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_datacla
 from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.training_rows import (
+from pipeline.stages.row_blocks import (
     PassBytes,
     RowBlock,
     RowTask,

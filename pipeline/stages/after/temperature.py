@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.prediction.scores import Calibration, by_class
-from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
+from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
+from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 from pipeline.stages.held_out_decisions import held_out_decisions, kept_share
-from pipeline.stages.training_rows import (
+from pipeline.stages.row_blocks import (
     RowTask,
     RunSize,
     block_pass_bytes,
-    count_held_out,
     row_grid,
     run_length,
     stream_blocks,
@@ -42,8 +42,8 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
-    n_held_out, fit = count_held_out(work, work.facts), tried.fit
-    few = work.shape.n_train < FEW_ROWS and not work.config.data.is_grouped
+    n_held_out, fit = work.facts.n_held_out, tried.fit
+    few = work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
@@ -128,7 +128,7 @@ def temperature_bytes(run: RunSize) -> int:
     n, n_outputs, hold_out = run.shape.n_train, run.shape.n_outputs, run.config.statistics.hold_out
     if run.shape.task == "regression" or not hold_out:
         return 0
-    used = n if n < FEW_ROWS else int(hold_out * kept_share(n, n_outputs) * n)
+    used = n if n < LEFT_OUT_ROWS else int(hold_out * kept_share(n, n_outputs) * n)
     return block_pass_bytes(run, run.n_columns) + 80 * used * (n_outputs + 2)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import counted
-from features.row_draws import draw_folds, draw_held_out, held_out_limit
+from features.row_draws import draw_folds
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
@@ -21,6 +21,7 @@ from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, MEDIAN_POINTS, 
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
+from pipeline.solvers.candidate_budget import FOLDED_ROWS
 from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
@@ -39,15 +40,8 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.filled_settings import count_candidates, grows, is_chosen, kernels_of, trial_sizes
-from pipeline.stages.training_rows import (
-    FOLDED_ROWS,
-    RunSize,
-    TargetFacts,
-    has_few_rows,
-    is_by_folds,
-    key_blocks,
-    label_blocks,
-)
+from pipeline.stages.row_blocks import RunSize
+from pipeline.stages.targets import Labels, TargetFacts
 from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
@@ -77,30 +71,30 @@ class KernelTask:
         return self.sigma2 if isinstance(self.sigma2, float) else None
 
 
-def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
+def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
     """Return what is committed with candidates at training rows `index`: the `kernel` () and its width `sigma2` () f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
     chosen: also `tried` (trials, 8) f8, see RECORD.
     """
     asked = work.config.kernel
-    if is_chosen(asked) or is_by_folds(work):
-        return _chosen(work, index, facts)
+    if is_chosen(asked) or facts.by_folds:
+        return _chosen(work, index, labels, facts)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
     if isinstance(sigma2, str):  # the median
         sigma2 = kernel.default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]))
     return {"kernel": np.array(KERNELS.index(kernel)), "sigma2": np.array(sigma2, np.float64)}
 
 
-def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
+def _chosen(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
     asked, kernels = work.config.kernel, kernels_of(work.config.kernel)
-    sizes, by_folds = trial_sizes(work.config, work.shape), is_by_folds(work)
-    if by_folds:  # the last trial is the fit
+    sizes = trial_sizes(work.config, work.shape)
+    if facts.by_folds:  # the last trial is the fit
         sizes = replace(sizes, most=len(index))
     name = f"passes/{PASS}/sample.npz"
-    n_rivals = RIVALS * sizes.more if grows(work.config) and not by_folds else 0
+    n_rivals = RIVALS * sizes.more if grows(work.config) and not facts.by_folds else 0
     points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most, n_rivals)]
-    sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
+    sample = work.once(name, lambda: read_sample(work, points, labels, facts, sizes.n_rows))
     task = KernelTask(
         sample=work.stored(name),
         few=min(sizes.few, len(points)),
@@ -136,7 +130,7 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
-    of_folds = _of_folds(as_dataclass(sample, Sample), best) if by_folds else {}
+    of_folds = _of_folds(as_dataclass(sample, Sample), best) if facts.by_folds else {}
     return _committed(work, best, sample, [*of_items, *more], again) | of_folds
 
 
@@ -231,7 +225,7 @@ def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
     return [trial for trials in of_kernels for trial in trials if any(trial is one for one in finalists)]
 
 
-def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
+def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, facts: TargetFacts, n_rows: int) -> Arrays:
     """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
 
     Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
@@ -240,13 +234,12 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
     spared = min(max(n - n_rows, LEAST_HELD_OUT), MOST_HELD_OUT)
     share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, spared / n))
-    limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
-    limit = max(limit, facts.held_out_limit)
-    held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
+    limit = labels.held_out_limit(seed, share) if facts.held_out_limit else 0.0
+    held_out = labels.held_out(seed, max(limit, facts.held_out_limit))
     folds = np.where(held_out, 0, -1)
-    if has_few_rows(work):
-        y, groups = (np.concatenate([of[name] for _, of in label_blocks(work)]) for name in ("y", "groups"))
-        folds = draw_folds(seed, N_FOLDS, groups, np.zeros(n, np.int64) if work.shape.task == "regression" else y)
+    if facts.few_rows:
+        classes = np.zeros(n, np.int64) if work.shape.task == "regression" else labels.y
+        folds = draw_folds(seed, N_FOLDS, labels.groups, classes)
     elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
@@ -257,12 +250,13 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
     most = max(n_rows // 2, 1) if len(fit) else 2 * n_rows
     rows = np.sort(np.concatenate([fit[:n_rows], others[:most]]))
-    targets, weights, keys = _targets(work, facts, rows)
+    y, keys = labels.y[rows], labels.keys[rows]
+    weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
     arrays = {
         "X": store.take(rows),
         "keys": keys,
-        "targets": targets,
+        "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
         "points": store.take(points),
         "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
@@ -278,21 +272,6 @@ def common_scales(deviations: NDArray[np.float64]) -> NDArray[np.float32]:
     largest = float(deviations.max(initial=0.0))
     relative = deviations / largest if largest > 0 else np.ones_like(deviations)
     return (relative / np.sqrt(np.mean(relative**2))).astype(np.float32)
-
-
-def _targets(
-    work: Workspace, facts: TargetFacts, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.uint64]]:
-    """Return the targets (rows, T) of some training rows in ascending order, their weights, and their keys."""
-    targets, weights, keys = [], [], []
-    for start, labels in label_blocks(work):
-        inside = rows[slice(*np.searchsorted(rows, (start, start + len(labels["y"]))))] - start
-        y, of_rows = labels["y"][inside], labels.get("weights")
-        targets.append(facts.encoded(y, work.shape))
-        weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
-        keys.append(labels["keys"][inside])
-    known = [of_block for of_block in weights if of_block is not None]
-    return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
 def _resumed(checkpoints: TaskCheckpoints) -> Callable[[Callable[[], Arrays]], Arrays]:

@@ -42,7 +42,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_bytes,
     statistics_of,
 )
-from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
+from pipeline.stages.row_blocks import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
 from pipeline.stages.workspace import SOLVE, STATISTICS, FinalWeights, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout

@@ -26,8 +26,9 @@ from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
+from pipeline.stages.row_blocks import PassBytes, RowTask, RunSize, positions_of
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, positions_of, row_weights
+from pipeline.stages.targets import row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.zarr_arrays import Block
 

@@ -25,7 +25,7 @@ from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
-from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass_bytes
+from pipeline.stages.row_blocks import RowBlock, RowTask, RunSize, block_pass_bytes
 from pipeline.stages.workspace import SOLVE, WHICH, TaskCheckpoints, Workspace
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result

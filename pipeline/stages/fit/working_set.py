@@ -26,8 +26,7 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
-from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import (
+from pipeline.stages.row_blocks import (
     PassBytes,
     RowBlock,
     RowGrid,
@@ -38,6 +37,7 @@ from pipeline.stages.training_rows import (
     row_grid,
     stream_blocks,
 )
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError

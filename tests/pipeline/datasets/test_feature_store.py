@@ -18,8 +18,9 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages import fit_model
+from pipeline.stages.row_blocks import RowGrid, RowTask, stream_blocks
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
+from pipeline.stages.targets import TargetFacts
 from runs import files_of, model_bytes, train
 from sources import write_zarr
 from storage.arrays import write_arrays
