@@ -278,13 +278,12 @@ def _read(task: RowTask, part: Part, rows: slice, features: FeaturesOf) -> Array
     if task.sample is not None:
         return {name: values[rows] for name, values in task.sample.read(mapped=True).items()}
     store, span = open_features(task.features), (rows.start, rows.stop)
-    found, weights = {"y": store.targets(part, *span)}, store.weights(part, *span)
+    found: Arrays = {"X": store.read(part, *span)} if features == "all" else {}
+    found["y"], weights = store.targets(part, *span), store.weights(part, *span)
     if weights is not None:
         found["weights"] = weights
     if part == "train":
         found["keys"], found["groups"] = store.keys(*span)
-    if features == "all":
-        found["X"] = store.read(part, *span)
     return found
 
 
