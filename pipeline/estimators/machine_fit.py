@@ -42,9 +42,9 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.runtime.row_pass import Workers
-from pipeline.stages.accumulate_statistics import statistics_bytes
+from pipeline.stages.accumulate_statistics import statistics_needs
 from pipeline.stages.after.evaluate_model import assemble_model
-from pipeline.stages.choose.choose_kernel import SCALES
+from pipeline.stages.choose.choose_kernel import SCALES, candidates_needs
 from pipeline.stages.filled_settings import (
     MemoryBudget,
     count_candidates,
@@ -54,7 +54,7 @@ from pipeline.stages.filled_settings import (
     with_candidates,
 )
 from pipeline.stages.fit.penalised_solves import REACHED
-from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
+from pipeline.stages.fit_model import fit, solving_needs
 from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
 from pipeline.stages.row_blocks import RunSize
 from pipeline.stages.workspace import WHICH, FinalWeights, TaskCheckpoints, Workspace, note_of
@@ -221,12 +221,12 @@ def _filled_in(
         count = n_different
     values: dict[str, Any] = {"centers.count": count, "centers.columns": "at-once"}  # no rounds: they need a folder
     values["centers.working_set"] = None if count is None else shape.n_train  # a Gram of all candidates, or none
-    room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
+    room = MemoryBudget(n_different, limit, lambda whole: _memory_of_fit(whole, shape) <= limit)
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
     config = with_value(config, "centers.working_set", n_candidates)
-    if (needed := _fit_bytes(config, shape)) > limit:
-        most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(with_candidates(config, n), shape))
+    if (needed := _memory_of_fit(config, shape)) > limit:
+        most = bisect(range(1, n_candidates), limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
             f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or use pipeline.train, which needs "
@@ -235,14 +235,14 @@ def _filled_in(
     return config
 
 
-def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
+def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     """Return the bytes of the most demanding pass of a fit in one thread.
 
     What a path of penalties and a refit map in the folder of a run is in memory here: Grams of fit and held-out rows.
     """
     run = RunSize(config, shape, Workers(1, 1, 1))
     kept = 16 * run.n_columns**2 if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
-    passes = candidates_bytes(run), statistics_bytes(run, run.n_columns), solving_bytes(run)
+    passes = candidates_needs(run), statistics_needs(run), solving_needs(run)
     return kept + max(needed.memory for needed in passes)
 
 

@@ -24,9 +24,9 @@ from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.stages.accumulate_statistics import statistics_bytes
-from pipeline.stages.after.evaluate_model import test_bytes
-from pipeline.stages.choose.greedy_selection import finalists_bytes
+from pipeline.stages.accumulate_statistics import statistics_needs
+from pipeline.stages.after.evaluate_model import test_needs
+from pipeline.stages.choose.choose_kernel import candidates_needs
 from pipeline.stages.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
@@ -39,9 +39,9 @@ from pipeline.stages.filled_settings import (
     without_effect,
     without_room,
 )
-from pipeline.stages.fit.working_set import FOLDER, growth_bytes
-from pipeline.stages.fit_model import candidates_bytes, solving_bytes
-from pipeline.stages.row_blocks import PassBytes, RunSize
+from pipeline.stages.fit.working_set import FOLDER, growth_needs
+from pipeline.stages.fit_model import solving_needs
+from pipeline.stages.row_blocks import Needs, RunSize
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
 
@@ -52,17 +52,10 @@ STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
-# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
+# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
+# are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
-
-
-def rows_bytes(n_rows: int) -> int:
-    """Bytes of what is known of each row, once the data are open.
-
-    Half of what opening takes; of fewer than MANY_ROWS the allocator gives nothing back.
-    """
-    return ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class StagePlan:
     disk_bytes: int
 
     @classmethod
-    def of(cls, name: str, processes: int, needs: PassBytes) -> "StagePlan":
+    def of(cls, name: str, processes: int, needs: Needs) -> "StagePlan":
         """Return the plan of a stage whose pass has these needs beside the processes, which take so many bytes."""
         return cls(name, needs.pieces, processes + needs.memory, needs.disk)
 
@@ -136,7 +129,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:
         refuse(without_effect(config, explicit))
-    needed = _table_bytes(spec)
+    needed = _reading_of_table(spec)
     if needed > limit:
         raise PlanError(
             f"{spec.dataset}: reading the table needs {_size(needed)}, the limit is {_size(limit)}; use "
@@ -180,7 +173,7 @@ def _rounds_note(run: RunSize) -> str:
     most = run.n_columns
     if run.config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
-    size = _size(run.value_bytes * run.shape.n_train * most)
+    size = _size(run.itemsize * run.shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if run.config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
@@ -292,50 +285,41 @@ def _bytes_below(folder: Path) -> int:
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
-    run, data = RunSize(config, bounds.shape, workers), bounds.data
-    computing, solving = _process_bytes(run, bounds)
-    preselection = preselection_of(config, run.shape.n_train)
-    if preselection is not None:
-        statistics = StagePlan.of("statistics", computing, finalists_bytes(run, preselection))
-    elif is_in_rounds(config, run.shape.n_train):
-        statistics = StagePlan.of("statistics", solving, growth_bytes(run))
+    run, data, shape, resources = RunSize(config, bounds.shape, workers), bounds.data, bounds.shape, config.resources
+    n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
+    known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # of each row, once the data are open
+    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
+    processes = bounds.compiling + data.held + known + (0 if resources.stores_features else reading)
+    if in_processes:
+        processes += workers.processes * (WORKER_BYTES + data.held)
+    computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
+    features, tests = _features_needs(run, data), test_needs(run)
+    # Features are computed before any columns, while what opening the data took may not be given back.
+    opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if features.disk else 0)
+    if is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None:
+        statistics = StagePlan.of("statistics", solving, growth_needs(run))
     else:
-        statistics = StagePlan.of("statistics", computing, statistics_bytes(run, run.n_columns))
-    tests = test_bytes(run)
+        statistics = StagePlan.of("statistics", computing, statistics_needs(run))
     stages = (
         *_reading_stages(run, data),
-        StagePlan.of("features", computing, _features_bytes(run, data)),
-        StagePlan.of("candidates", computing, candidates_bytes(run)),
+        StagePlan.of("features", computing + opening, features),
+        StagePlan.of("candidates", computing, candidates_needs(run)),
         statistics,
-        StagePlan.of("solve", solving, solving_bytes(run)),
+        StagePlan.of("solve", solving, solving_needs(run)),
         StagePlan.of("evaluate", solving, tests._replace(memory=max(data.reading(1), tests.memory))),
     )
     return Plan(stages, workers, bounds.limit)
 
 
-def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
-    """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
-    config, shape, processes = run.config, bounds.shape, run.workers.processes
-    common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
-    common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
-    if config.resources.scheduler == "processes":
-        common += processes * (WORKER_BYTES + bounds.data.held)
-    return STREAMING_BYTES + common, DRIVER_BYTES + common
-
-
-def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
-    threads = run.workers.threads
-    return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
-
-
 def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
-    needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
+    needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
     return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 32 * n_rows),) if needed else ()
 
 
-def _table_bytes(spec: SourceSpec) -> int:
+def _reading_of_table(spec: SourceSpec) -> int:
+    """Return the bytes of the first reading of a table, beside ROW_BYTES; 0 of other data."""
     if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
     from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
@@ -343,17 +327,14 @@ def _table_bytes(spec: SourceSpec) -> int:
     return READING_BYTES + learning_bytes(spec)
 
 
-def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
-    config, shape, n_rows = run.config, run.shape, run.shape.n_train + run.shape.n_test
+def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
+    config, shape = run.config, run.shape
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    opening = ROW_BYTES * n_rows - rows_bytes(n_rows) + READING_BYTES - STREAMING_BYTES  # before any columns
-    if not config.resources.stores_features:
-        return PassBytes(n_items, opening + building, 0)
-    return PassBytes(n_items, opening + building + _reading_bytes(run, data), shape.disk_bytes)
+    return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
 
 
 def _size(n_bytes: int) -> str:

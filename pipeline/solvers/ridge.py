@@ -15,6 +15,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
 # the last is the best, to the largest, which leaves next to nothing of the weights.
+RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold as much: three Grams, one centred, one factor.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
@@ -281,8 +282,3 @@ def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues
     one = kept[first]
     without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
     return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
-
-
-def ridge_bytes(n_columns: int) -> int:
-    """Return the bytes of the choice and its refit: three Grams, one centred, one factor."""
-    return 5 * 8 * n_columns**2

@@ -20,7 +20,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.stages.filled_settings import value_dtype
-from pipeline.stages.targets import TargetFacts, label_blocks
+from pipeline.stages.target_facts import TargetFacts, label_blocks
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -81,12 +81,23 @@ class RowTask:
 
 @dataclass(frozen=True)
 class RowGrid:
-    """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on."""
+    """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on.
+
+    And all that the memory of a pass over the blocks depends on, which `block_pass` streams and `memory_of` counts.
+    """
 
     part: Part
     n_rows: int
     block_rows: int
     first: int = 0
+    n_columns: int = 0  # that are computed of each block
+    sums_bytes: int = 0  # of the sums of a group of threads; 0: each block gives values of its own
+    share: float | None = None  # of the fit rows that are sampled; None: all rows
+
+    @property
+    def threads_a_piece(self) -> int:
+        """How many threads find work in one block."""
+        return max(-(-self.n_columns // COLUMNS_TILE), 1) if self.sums_bytes else 1
 
     @property
     def n_blocks(self) -> int:
@@ -100,18 +111,19 @@ class RowGrid:
         return slice(self.first + blocks.start * self.block_rows, self.first + stop)
 
 
-def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float = 1.0) -> RowGrid:
-    """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes.
+def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float | None = None) -> RowGrid:
+    """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes; see `RowGrid`.
 
     Blocks are many, so that many workers can share them, and no shorter than matrix products are quick with, unless
     they would be few. Where the sums are large they are longer, since each costs a pass over the sums, and several
-    threads can work on one. Nothing else matters: the bits depend on the blocks.
-    `share`: of the rows whose columns are computed; with fewer, blocks are longer.
+    threads can work on one. Where rows are sampled blocks are longer, too. Nothing else matters: the bits depend on the
+    blocks.
     """
+    part_of_rows = share or 1.0
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    enough = max(enough, min(int(QUICK_ROWS / share), n_rows // ENOUGH_PIECES))
-    rows = min(enough, int(MOST_ROWS / share), int(MOST_VALUES / share) // max(n_columns, 1))
-    return RowGrid(part, n_rows, max(rows - rows % 32, 32))
+    enough = max(enough, min(int(QUICK_ROWS / part_of_rows), n_rows // ENOUGH_PIECES))
+    rows = min(enough, int(MOST_ROWS / part_of_rows), int(MOST_VALUES / part_of_rows) // max(n_columns, 1))
+    return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes, share)
 
 
 def gather_sample(task: RowTask, share: float) -> Arrays:
@@ -159,54 +171,39 @@ class RunSize:
         return self.config.centers.working_set or 0
 
     @property
-    def value_bytes(self) -> int:
+    def itemsize(self) -> int:
+        """Bytes of a kernel value."""
         return np.dtype(value_dtype(self.config, self.shape)).itemsize
 
-    def pieces(self, blocks: RowGrid, n_columns: int) -> int:
+    def pieces(self, blocks: RowGrid) -> int:
         """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
-        tiles = -(-n_columns // GRAM_TILE) if self.workers.in_one_process else 1
+        tiles = -(-blocks.n_columns // GRAM_TILE) if self.workers.in_one_process else 1
         return blocks.n_blocks * tiles * (tiles + 1) // 2
 
 
-class PassBytes(NamedTuple):
-    """What a pass needs: memory beside that of the processes, of all of them, and disk."""
+class Needs(NamedTuple):
+    """What a stage needs: bytes of memory beside that of the processes, of all of them, and bytes of disk."""
 
     pieces: int  # of its work that do not wait for each other: as many workers find something to do
     memory: int
     disk: int
 
 
-def block_pass_bytes(
-    run: RunSize,
-    n_columns: int,
-    sums_bytes: int = 0,
-    *,
-    blocks: RowGrid | None = None,
-    center_bytes: int | None = None,
-    n_rows: int | None = None,
-    share: float | None = None,
-) -> int:
-    """Return the memory of a pass over the rows: centers of each process; sums, blocks and features of each group.
-
-    sums_bytes : of the sums of a group of threads; 0: each block gives values of its own
-    blocks, center_bytes : None: those of `row_grid`; of the centers as they are read, and as they are computed with
-    n_rows, share : None: all training rows; of the fit rows that are sampled as they are read, as of `row_grid`
-    """
-    d, workers = run.shape.n_features, run.workers
-    if center_bytes is None:
-        center_bytes = n_columns * d * (12 if run.value_bytes == 8 else 4)
-    rows = run.shape.n_train if n_rows is None else n_rows
-    grid = blocks or row_grid("train", rows, n_columns, sums_bytes, share or 1.0)
-    block, read = min(grid.block_rows, rows), read_rows(run.shape)
-    used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
-    n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
+def memory_of(blocks: RowGrid, run: RunSize) -> int:
+    """Return the bytes of a pass over blocks: centers of each process; sums, blocks and features of each group."""
+    d, workers, n_columns, in_double = run.shape.n_features, run.workers, blocks.n_columns, run.itemsize == 8
+    block, read = min(blocks.block_rows, blocks.n_rows), min(read_rows(run.shape), blocks.n_rows)
+    used, n_read = block, max(block, read)
+    if blocks.share is not None:
+        used = min(int(1.2 * blocks.share * block) + 64, block)  # A few more than meant may be drawn.
+        n_read = read + 2 * used
+    centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
     features = 4 * d * n_read * (2 if learns_scales(run.config.kernel.scale) else 1)
-    in_double = 8 * d * used if run.value_bytes == 8 else 0
-    group = sums_bytes + 8 * used * n_columns + features + in_double
-    tile = used * run.value_bytes * min(COLUMNS_TILE, n_columns)
-    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if sums_bytes else 0
-    n_groups = workers.groups(sums_bytes, grid.n_blocks, -(-n_columns // COLUMNS_TILE) if sums_bytes else 1)
-    return workers.processes * center_bytes + n_groups * group + workers.threads * tile
+    group = blocks.sums_bytes + 8 * used * n_columns + features + (8 * d * used if in_double else 0)
+    tile = used * run.itemsize * min(COLUMNS_TILE, n_columns)
+    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0
+    n_groups = workers.groups(blocks.sums_bytes, blocks.n_blocks, blocks.threads_a_piece)
+    return workers.processes * centers + n_groups * group + workers.threads * tile
 
 
 def block_pass(
@@ -216,30 +213,26 @@ def block_pass(
     empty: Callable[[], S],
     key: tuple[object, ...],
     *,
-    sums_bytes: int = 0,
-    threads_a_piece: int = 1,
-    share: float | None = None,
     counts: bool = False,
     features: FeaturesOf = "all",
 ) -> RowPass[S]:
     """Return a pass over blocks of rows, each a piece.
 
-    opened, empty, sums_bytes, threads_a_piece, counts : as of `RowPass`
+    opened, empty, counts : as of `RowPass`
     key : what determines the sums beside the blocks
-    share : of the fit rows that are sampled; None: all rows
     features : of which rows blocks have them
     """
     read = partial(stream_blocks, rows, blocks, features=features)
     return RowPass(
-        read=read if share is None else partial(stream_sample, rows, blocks, share),
+        read=read if blocks.share is None else partial(stream_sample, rows, blocks, blocks.share),
         open=opened,
         empty=empty,
         size=blocks.size,
         n_pieces=blocks.n_blocks,
         run_length=run_length(rows, blocks),
         grid=(blocks, *key),
-        sums_bytes=sums_bytes,
-        threads_a_piece=threads_a_piece,
+        sums_bytes=blocks.sums_bytes,
+        threads_a_piece=blocks.threads_a_piece,
         counts=counts,
     )
 

@@ -27,7 +27,7 @@ from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
 from pipeline.stages.row_blocks import RowTask
-from pipeline.stages.targets import RowData, TargetFacts, facts_of
+from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 

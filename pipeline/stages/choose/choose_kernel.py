@@ -40,8 +40,8 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.filled_settings import count_candidates, grows, is_chosen, kernels_of, trial_sizes
-from pipeline.stages.row_blocks import RunSize
-from pipeline.stages.targets import Labels, TargetFacts
+from pipeline.stages.row_blocks import Needs, RunSize
+from pipeline.stages.target_facts import Labels, TargetFacts
 from pipeline.stages.workspace import CANDIDATES, FOLD_ROWS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
@@ -148,13 +148,15 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
-def trials_bytes(run: RunSize) -> int:
-    """Return the memory of the sample, while it is read, and of the trials of kernels that run beside each other."""
+def candidates_needs(run: RunSize) -> Needs:
+    """Return what candidates need: their features while these are stored, or the sample and trials of kernels."""
     config, shape = run.config, run.shape
     n_candidates = count_candidates(config, shape.n_train)
     few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
+    drawn = 4 * run.n_columns * shape.n_features
+    needs = Needs(len(kernels_of(config.kernel)), 2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
     if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
-        return 0
+        return needs
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
     rivals = RIVALS * sizes.more if grows(config) else 0
@@ -163,8 +165,9 @@ def trials_bytes(run: RunSize) -> int:
         trial_bytes(rows, min(m, most, n_candidates), shape.n_features, N_FOLDS if few else 1)
         for most in (max(sizes.more, rivals, START_CENTERS * sizes.few), m)
     )
-    beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
-    return 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
+    beside_each_other = min(run.workers.threads, needs.pieces + 1)  # of finalists more
+    trials = 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
+    return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
 
 def _tried_again(

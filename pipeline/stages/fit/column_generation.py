@@ -29,7 +29,7 @@ from pipeline.stages.fit.working_set import (
     round_name,
 )
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.targets import row_weights
+from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import write_marker

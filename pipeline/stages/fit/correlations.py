@@ -26,9 +26,9 @@ from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
-from pipeline.stages.row_blocks import PassBytes, RowTask, RunSize, positions_of
+from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.targets import row_weights
+from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.zarr_arrays import Block
 
@@ -150,7 +150,7 @@ def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.f
     return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
-def correlation_bytes(run: RunSize) -> PassBytes:
+def pricing_needs(run: RunSize) -> Needs:
     """Return what the pass needs beside the Gram that it prices with; then residuals are made of the kept columns.
 
     Each thread has both sides of a tile and a line of its values, each group of threads sums of all candidates; on disk
@@ -159,14 +159,14 @@ def correlation_bytes(run: RunSize) -> PassBytes:
     n, d, workers, n_columns = run.shape.n_train, run.shape.n_features, run.workers, run.n_columns
     side, line = min(TILE_ROWS, n), min(LINE_ROWS, n)
     tile = 2 * 4 * side * d + 12 * line * side
-    if run.value_bytes == 8:
+    if run.itemsize == 8:
         tile += 8 * (side + line) * d + 4 * line * side
     values = 8 * max(n, count_candidates(run.config, n)) * (run.shape.n_outputs + 1)
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    kept = (8 + run.value_bytes) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
+    kept = (8 + run.itemsize) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
     memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
-    return PassBytes(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
+    return Needs(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
 
 
 def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

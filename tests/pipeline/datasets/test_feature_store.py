@@ -20,7 +20,7 @@ from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages import fit_model
 from pipeline.stages.row_blocks import RowGrid, RowTask, stream_blocks
 from pipeline.stages.run_workspace import Run
-from pipeline.stages.targets import TargetFacts
+from pipeline.stages.target_facts import TargetFacts
 from runs import files_of, model_bytes, train
 from sources import write_zarr
 from storage.arrays import write_arrays

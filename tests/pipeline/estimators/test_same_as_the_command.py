@@ -11,7 +11,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.estimators.parameters import PARAMETERS
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
-from pipeline.stages import targets
+from pipeline.stages import target_facts
 from runs import train
 
 ROWS = 450
@@ -72,7 +72,7 @@ QUICK |= {"greedy, edges, weighted", "rounds of balanced classes, weighted"}
 def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monkeypatch):
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
-    monkeypatch.setattr(targets, "FOLDED_ROWS", 600)
+    monkeypatch.setattr(target_facts, "FOLDED_ROWS", 600)
     kind, asked = CASES[case]
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
     X, n, draw = X if X.ndim > 2 else X.astype(np.float32), len(X), np.random.default_rng(3)

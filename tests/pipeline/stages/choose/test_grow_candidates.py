@@ -9,7 +9,7 @@ import pytest
 
 from cases import SERIAL
 from pipeline.solvers import candidate_budget
-from pipeline.stages import row_blocks, targets
+from pipeline.stages import row_blocks, target_facts
 from runs import keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
@@ -29,7 +29,7 @@ STEPS = [40, 80, 160, 320]  # and what the budget pays for
 def few_at_first() -> Iterator[None]:
     """The first step has 40 candidates, so that 675 rows are enough for five steps, and are not few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(targets, "FOLDED_ROWS", 600)
+        patch.setattr(target_facts, "FOLDED_ROWS", 600)
         patch.setattr(row_blocks, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
         patch.setattr(candidate_budget, "LEAST_CENTERS", 40)
         yield
