@@ -59,31 +59,16 @@ PICTURE_BYTES = 400  # of each picture while its folder is read: its name and pa
 
 
 @dataclass(frozen=True)
-class StagePlan:
-    """What one stage needs, of the whole process tree, in bytes; pieces: as many workers find something to do."""
-
-    name: str
-    pieces: int
-    memory_bytes: int
-    disk_bytes: int
-
-    @classmethod
-    def of(cls, name: str, processes: int, needs: Needs) -> "StagePlan":
-        """Return the plan of a stage whose pass has these needs beside the processes, which take so many bytes."""
-        return cls(name, needs.pieces, processes + needs.memory, needs.disk)
-
-
-@dataclass(frozen=True)
 class Plan:
-    """What a run will need, and who computes it."""
+    """What each stage of a run will need, in bytes of the whole process tree, and who computes it."""
 
-    stages: tuple[StagePlan, ...]
+    stages: tuple[tuple[str, Needs], ...]
     workers: Workers
     limit_bytes: int
 
     @property
     def memory_bytes(self) -> int:
-        return max(stage.memory_bytes for stage in self.stages)
+        return max(needs.memory for _, needs in self.stages)
 
     def lines(self, shape: FeatureShape, built: bool) -> list[str]:
         """Return the plan as a table for people; `built`: the feature store exists."""
@@ -92,9 +77,8 @@ class Plan:
             + (" (the feature store exists)" if built else ""),
             f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
         ]
-        for stage in self.stages:
-            sizes = f"{_size(stage.memory_bytes):>14}{_size(stage.disk_bytes):>14}"
-            rows.append(f"{stage.name:<12}{f'up to {stage.pieces}':>12}{sizes}")
+        for name, needs in self.stages:
+            rows.append(f"{name:<12}{f'up to {needs.pieces}':>12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
@@ -205,11 +189,11 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
         sized, plan = _sized(config, replace(needed, compiling=compiling))
         if plan.memory_bytes <= limit:
             return sized, _plan_of_workers(sized, needed, workers)
-    worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
-    depends = worst.name != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
+    worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
+    depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
     remedy = ", or fewer --centers" if depends else ""
     raise PlanError(
-        f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
+        f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
         f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more{remedy}"
     )
 
@@ -255,7 +239,7 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
-    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name not in ("read", "features"))
+    planned = sum(needs.disk for name, needs in plan.stages if name not in ("read", "features"))
     kept = RunLayout(run_folder).row_pass(FOLDER)  # is not planned: there while the disk has room
     needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
     if not store.manifest.exists() and stored:
@@ -296,26 +280,23 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.
     opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if features.disk else 0)
-    if is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None:
-        statistics = StagePlan.of("statistics", solving, growth_needs(run))
-    else:
-        statistics = StagePlan.of("statistics", computing, statistics_needs(run))
-    stages = (
-        *_reading_stages(run, data),
-        StagePlan.of("features", computing + opening, features),
-        StagePlan.of("candidates", computing, candidates_needs(run)),
-        statistics,
-        StagePlan.of("solve", solving, solving_needs(run)),
-        StagePlan.of("evaluate", solving, tests._replace(memory=max(data.reading(1), tests.memory))),
-    )
-    return Plan(stages, workers, bounds.limit)
+    in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
+    stages = {
+        "features": (computing + opening, features),
+        "candidates": (computing, candidates_needs(run)),
+        "statistics": (solving, growth_needs(run)) if in_rounds else (computing, statistics_needs(run)),
+        "solve": (solving, solving_needs(run)),
+        "evaluate": (solving, tests._replace(memory=max(data.reading(1), tests.memory))),
+    }
+    whole = [(name, needs._replace(memory=beside + needs.memory)) for name, (beside, needs) in stages.items()]
+    return Plan((*_reading_needs(run, data), *whole), workers, bounds.limit)
 
 
-def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
+def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
     needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
-    return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 32 * n_rows),) if needed else ()
+    return [("read", Needs(1, needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
 
 
 def _reading_of_table(spec: SourceSpec) -> int:

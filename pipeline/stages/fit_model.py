@@ -52,9 +52,9 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    labels = read_labels(work)
+    labels = read_labels(work.features, work.shape.n_train)
     first, _ = units_of(labels.keys)
-    index, facts = _rows_of_candidates(work, first), summarise(work, labels, len(first))
+    index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:

@@ -72,8 +72,10 @@ class RowTask:
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
-        X = points_of_candidates(self.candidates, candidates)
-        return self.kernel_at(open_features(self.features).take(candidates) if X is None else X)
+        arrays = self.candidates.read(mapped=True)
+        if "X" in arrays and np.isin(candidates, arrays["index"]).all():
+            return self.kernel_at(np.asarray(arrays["X"][positions_of(arrays["index"], candidates)]))
+        return self.kernel_at(open_features(self.features).take(candidates))
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
@@ -312,16 +314,6 @@ def run_length(task: RowTask, grid: RowGrid) -> int:
 def read_rows(shape: FeatureShape) -> int:
     """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
     return min(4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
-
-
-def points_of_candidates(centers: Stored, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
-    """Return the features (k, d) of candidates at some training rows, where those of all are committed together."""
-    arrays = centers.read(mapped=True)
-    order = np.argsort(arrays["index"])
-    place = order[np.minimum(np.searchsorted(arrays["index"], rows, sorter=order), len(order) - 1)]
-    if "X" not in arrays or not np.array_equal(arrays["index"][place], rows):
-        return None
-    return np.asarray(arrays["X"][place])
 
 
 def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -30,14 +30,6 @@ from pipeline.solvers.held_out_losses import Limits, limits_of
 READ_TARGETS = 65_536  # Rows whose targets, weights and keys are read at once.
 
 
-class RowData:
-    """The rows of a fit: where their features are, what they hold, and what is asked of them."""
-
-    features: FeatureAccess
-    shape: FeatureShape
-    config: TrainConfig
-
-
 @dataclass(frozen=True)
 class TargetFacts:
     """What training makes of targets, row weights and keys. Committed with the candidates."""
@@ -115,31 +107,31 @@ def label_blocks(features: FeatureAccess, n_rows: int) -> Iterator[tuple[int, Ar
         yield start, labels if weights is None else labels | {"weights": weights}
 
 
-def read_labels(rows: RowData) -> Labels:
+def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
     """Return the labels of all training rows: one reading, in which groups that are the keys are held once."""
-    whole, n = dict[str, NDArray[Any]](), rows.shape.n_train
-    for start, labels in label_blocks(rows.features, n):
+    whole = dict[str, NDArray[Any]]()
+    for start, labels in label_blocks(features, n_rows):
         if labels["groups"] is labels["keys"]:
             del labels["groups"]
         for name, values in labels.items():
-            whole.setdefault(name, np.empty(n, values.dtype))[start : start + len(values)] = values
+            whole.setdefault(name, np.empty(n_rows, values.dtype))[start : start + len(values)] = values
     return Labels(**{"groups": whole["keys"], **whole})
 
 
-def row_weights(rows: RowData, facts: TargetFacts) -> NDArray[np.float64] | None:
+def row_weights(features: FeatureAccess, shape: FeatureShape, facts: TargetFacts) -> NDArray[np.float64] | None:
     """Return the weights (n,) f8 of all training rows, their classes' factors in them; None where each counts 1."""
-    if not facts.class_factors and "train" not in rows.shape.weighted:
+    if not facts.class_factors and "train" not in shape.weighted:
         return None
-    store, n = open_features(rows.features), rows.shape.n_train
+    store, n = open_features(features), shape.n_train
     return facts.weights(store.targets("train", 0, n), store.weights("train", 0, n))
 
 
-def summarise(rows: RowData, labels: Labels, n_different: int) -> TargetFacts:
-    """Return the facts of a run, `n_different` of whose rows differ. Raises InvalidDataError for what cannot be fitted.
+def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_different: int) -> TargetFacts:
+    """Return the facts of rows, `n_different` of whose rows differ. Raises InvalidDataError for what cannot be fitted.
 
     The mean of a regression is weighted and exact, 0 without an intercept: centred targets would be another problem.
     """
-    config, shape, facts = rows.config, rows.shape, TargetFacts()
+    facts = TargetFacts()
     if shape.task == "regression":
         least, most = _checked_range(labels)
         if config.solver.intercept:
@@ -160,7 +152,7 @@ def summarise(rows: RowData, labels: Labels, n_different: int) -> TargetFacts:
     few_rows = LEAST_FOLDED_ROWS <= n_different < FOLDED_ROWS
     limit = labels.held_out_limit(config.seed, config.statistics.hold_out)
     held_out = labels.held_out(config.seed, limit)
-    _check_choices(rows, labels, limit, held_out)
+    _check_choices(config, shape, labels, limit, held_out)
     return replace(
         facts,
         held_out_limit=limit,
@@ -187,9 +179,11 @@ def _checked_range(labels: Labels) -> tuple[float, float]:
     return least, most
 
 
-def _check_choices(rows: RowData, labels: Labels, limit: float, held_out: NDArray[np.bool_]) -> None:
+def _check_choices(
+    config: TrainConfig, shape: FeatureShape, labels: Labels, limit: float, held_out: NDArray[np.bool_]
+) -> None:
     """Raise InvalidDataError where something is chosen by held-out rows that there are not, or that tell nothing."""
-    config, asked = rows.config, what_needs_held_out_rows(rows.config)
+    asked = what_needs_held_out_rows(config)
     if asked is None:
         return
     who = "least squares" if asked == f"`solver.penalty={NO_PENALTY}`" else asked
@@ -197,9 +191,9 @@ def _check_choices(rows: RowData, labels: Labels, limit: float, held_out: NDArra
     if not limit:
         alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give more groups"
         # scikit-learn looks for the word samples where it gives one row.
-        fault = f"{who} needs held-out rows, but all {rows.shape.n_train} samples are {alike}"
+        fault = f"{who} needs held-out rows, but all {shape.n_train} samples are {alike}"
         raise InvalidDataError(fault, hold_out_none)
-    if config.data.groups is None or rows.shape.task == "regression":
+    if config.data.groups is None or shape.task == "regression":
         return
     fit = np.unique(labels.y[~held_out])
     if len(fit) < 2 or not np.isin(labels.y[held_out], fit).any():

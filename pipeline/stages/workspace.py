@@ -27,7 +27,7 @@ from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
 from pipeline.stages.row_blocks import RowTask
-from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
+from pipeline.stages.target_facts import TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 
@@ -101,7 +101,7 @@ def note_of(record: Mapping[str, Any]) -> str:
     return f"{which}output {record['output']}: objective {record['objective']:.6g}{gap}"
 
 
-class Workspace(RowData):
+class Workspace:
     """What the steps of a fit share: its rows, what they commit, who computes it, and who is told."""
 
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric, record and stage

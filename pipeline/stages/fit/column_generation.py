@@ -229,7 +229,7 @@ def price_at_zero(run: Run) -> Correlations:
     def make() -> Arrays:
         residuals = compute_residuals(run, AT_ZERO, NO_COLUMNS, np.zeros((0, t)), np.zeros(t))
         if run.intercept:
-            weights = row_weights(run, run.facts)
+            weights = row_weights(run.features, run.shape, run.facts)
             roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
             residuals = residuals - roots * ((roots * residuals).sum(axis=0) / (roots**2).sum())
         size = n if block_size is None or isinstance(run.config.solver.penalty, str) else block_size

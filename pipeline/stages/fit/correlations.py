@@ -84,7 +84,7 @@ def correlate(
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
     tiles = Tiles(run.shape.n_train, len(candidates), is_symmetric(run, candidates))
-    weights, largest = row_weights(run, run.facts), run.facts.bounds()
+    weights, largest = row_weights(run.features, run.shape, run.facts), run.facts.bounds()
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
