@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import units_of
+from features.row_draws import RowKeys
 from pipeline.config.parsers import NO_PENALTY, selection_size
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
@@ -53,13 +53,25 @@ def draw_candidates(work: Workspace) -> None:
 
 def _candidates(work: Workspace) -> Arrays:
     labels = read_labels(work.features, work.shape.n_train)
-    first, _ = units_of(labels.keys)
+    first = _first_rows(labels.keys)
     index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
     return arrays
+
+
+def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
+    """Return the first of all rows with the same key, ascending; at most 24 bytes a row beside keys (n,)."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    del ordered
+    first = order[is_first]
+    first.sort()
+    return first
 
 
 def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,7 +85,8 @@ def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np
         work.events.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":
         return np.arange(n)
-    first = first[first % work.config.data.copies == 0]  # as candidates, undeformed images leave less error
+    if work.config.data.copies > 1:  # as candidates, undeformed images leave less error
+        first = first[first % work.config.data.copies == 0]
     drawn = draw_rows(first, int(count), work.config.seed)
     copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
     return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])

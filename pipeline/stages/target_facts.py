@@ -111,7 +111,7 @@ def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
     """Return the labels of all training rows: one reading, in which groups that are the keys are held once."""
     whole = dict[str, NDArray[Any]]()
     for start, labels in label_blocks(features, n_rows):
-        if labels["groups"] is labels["keys"]:
+        if np.may_share_memory(labels["groups"], labels["keys"]):
             del labels["groups"]
         for name, values in labels.items():
             whole.setdefault(name, np.empty(n_rows, values.dtype))[start : start + len(values)] = values
@@ -143,11 +143,11 @@ def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_differ
         facts = replace(facts, largest=tuple(np.max(terms, axis=0).tolist()), limits=limits)
     else:
         if config.data.class_weight is not None:
-            counts = sum(np.bincount(y, weights, len(shape.classes)) for y, weights in labels.weighed())
-            facts = replace(facts, class_factors=tuple(balanced_factors(np.asarray(counts)).tolist()))
-        counted = facts.weights(labels.y, labels.weights)
-        heaviest = 1.0 if counted is None else float(counted.max())
+            of_classes = sum(np.bincount(y, weights, len(shape.classes)) for y, weights in labels.weighed())
+            facts = replace(facts, class_factors=tuple(balanced_factors(np.asarray(of_classes)).tolist()))
         # Outputs of classes are -1 and 1: the largest terms are those of the heaviest row.
+        counts = (facts.weights(y, weights) for y, weights in labels.weighed())
+        heaviest = max(float(of_rows.max()) for of_rows in counts if of_rows is not None)
         facts = replace(facts, largest=tuple(largest_terms(np.ones((1, shape.n_outputs)), heaviest).tolist()))
     few_rows = LEAST_FOLDED_ROWS <= n_different < FOLDED_ROWS
     limit = labels.held_out_limit(config.seed, config.statistics.hold_out)
