@@ -40,9 +40,9 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.runtime.row_pass import Workers
-from pipeline.stages.accumulate_statistics import statistics_bytes
+from pipeline.stages.accumulate_statistics import statistics_needs
 from pipeline.stages.after.evaluate_model import assemble_model
-from pipeline.stages.choose.choose_kernel import SCALES
+from pipeline.stages.choose.choose_kernel import SCALES, candidates_needs
 from pipeline.stages.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
@@ -56,10 +56,10 @@ from pipeline.stages.filled_settings import (
     without_room,
 )
 from pipeline.stages.fit.penalised_solves import REACHED
-from pipeline.stages.fit.working_set import growth_bytes
-from pipeline.stages.fit_model import candidates_bytes, fit, solving_bytes
+from pipeline.stages.fit.working_set import growth_needs
+from pipeline.stages.fit_model import fit, solving_needs
 from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
-from pipeline.stages.training_rows import RunSize
+from pipeline.stages.row_blocks import RunSize
 from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import StepEvents
 from pipeline.work.runner import WHICH, Here, note_of
@@ -139,7 +139,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if config.data.standardise:
         features.standardise(shape, balanced=config.data.class_weight is not None)
     compile_told(warming_steps(config, shape), log)
-    room = limit_bytes(config.resources) - _fit_bytes(config, shape)
+    room = limit_bytes(config.resources) - _memory_of_fit(config, shape)
     store = MemoryStore(listeners, column_bytes=max(room, 0))
     scaled = ScaledFeatures(features, store.stored(SCALES)) if learns_scales(config.kernel.scale) else features
     work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
@@ -221,7 +221,7 @@ def _filled_in(
     if isinstance(count, int) and count > n_different:
         parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
-    room = MemoryBudget(n_different, limit, lambda whole: _fit_bytes(whole, shape) <= limit)
+    room = MemoryBudget(n_different, limit, lambda whole: _memory_of_fit(whole, shape) <= limit)
     values = {"centers.count": count, "centers.working_set": None if count is None else shape.n_train}
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
@@ -229,10 +229,10 @@ def _filled_in(
     if config.solver.is_penalised and config.solver.penalty != "auto":  # Others need the Gram of all candidates.
         sizes += [size for size in WORKING_SETS if size < n_candidates]
     sized = (with_value(config, "centers.working_set", size) for size in sizes)
-    found = next((one for one in sized if _fit_bytes(one, shape) <= limit), None)
+    found = next((one for one in sized if _memory_of_fit(one, shape) <= limit), None)
     if found is None:
-        needed = _fit_bytes(with_value(config, "centers.working_set", sizes[-1]), shape)
-        most = bisect(range(1, n_candidates), limit, key=lambda n: _fit_bytes(with_candidates(config, n), shape))
+        needed = _memory_of_fit(with_value(config, "centers.working_set", sizes[-1]), shape)
+        most = bisect(range(1, n_candidates), limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
             f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or give penalty a number, with "
@@ -243,18 +243,18 @@ def _filled_in(
     return found
 
 
-def _fit_bytes(config: TrainConfig, shape: FeatureShape) -> int:
+def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     """Return the bytes of the most demanding pass of a fit in one thread.
 
     What a run maps in its folder is in memory here: for a path of penalties and a refit the Grams of fit and held-out
     rows, and of a working set that grows those of the round before.
     """
     run = RunSize(config, shape, Workers(1, 1, 1))
-    gram, statistics = 8 * run.n_columns**2, statistics_bytes(run, run.n_columns)
+    gram, statistics = 8 * run.n_columns**2, statistics_needs(run)
     kept = 2 * gram if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
     if is_in_rounds(config, shape.n_train):
-        kept, statistics = 2 * gram, growth_bytes(run)
-    return kept + max(needed.memory for needed in (candidates_bytes(run), statistics, solving_bytes(run)))
+        kept, statistics = 2 * gram, growth_needs(run)
+    return kept + max(needed.memory for needed in (candidates_needs(run), statistics, solving_needs(run)))
 
 
 def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:

@@ -25,9 +25,9 @@ from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
 from pipeline.runtime.row_pass import Workers, threads_together
 from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.stages.accumulate_statistics import statistics_bytes
-from pipeline.stages.after.evaluate_model import test_bytes
-from pipeline.stages.choose.greedy_selection import finalists_bytes
+from pipeline.stages.accumulate_statistics import statistics_needs
+from pipeline.stages.after.evaluate_model import test_needs
+from pipeline.stages.choose.choose_kernel import candidates_needs
 from pipeline.stages.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
@@ -40,9 +40,9 @@ from pipeline.stages.filled_settings import (
     without_effect,
     without_room,
 )
-from pipeline.stages.fit.working_set import growth_bytes
-from pipeline.stages.fit_model import candidates_bytes, solving_bytes
-from pipeline.stages.training_rows import PassBytes, RunSize
+from pipeline.stages.fit.working_set import growth_needs
+from pipeline.stages.fit_model import solving_needs
+from pipeline.stages.row_blocks import Needs, RunSize
 from pipeline.work.store import COLUMNS
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
@@ -54,45 +54,23 @@ STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
-# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
+# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
+# are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
 ROW_BYTES, MANY_ROWS = 64, 3_000_000
 PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
 
 
-def rows_bytes(n_rows: int) -> int:
-    """Bytes of what is known of each row, once the data are open.
-
-    Half of what opening takes; of fewer than MANY_ROWS the allocator gives nothing back.
-    """
-    return ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """What one stage needs, of the whole process tree, in bytes; pieces: as many workers find something to do."""
-
-    name: str
-    pieces: int
-    memory_bytes: int
-    disk_bytes: int
-
-    @classmethod
-    def of(cls, name: str, processes: int, needs: PassBytes) -> "StagePlan":
-        """Return the plan of a stage whose pass has these needs beside the processes, which take so many bytes."""
-        return cls(name, needs.pieces, processes + needs.memory, needs.disk)
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What a run will need, and who computes it."""
+    """What each stage of a run will need, in bytes of the whole process tree, and who computes it."""
 
-    stages: tuple[StagePlan, ...]
+    stages: tuple[tuple[str, Needs], ...]
     workers: Workers
     limit_bytes: int
 
     @property
     def memory_bytes(self) -> int:
-        return max(stage.memory_bytes for stage in self.stages)
+        return max(needs.memory for _, needs in self.stages)
 
     def lines(self, shape: FeatureShape, built: bool) -> list[str]:
         """Return the plan as a table for people; `built`: the feature store exists."""
@@ -101,9 +79,8 @@ class Plan:
             + (" (the feature store exists)" if built else ""),
             f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
         ]
-        for stage in self.stages:
-            sizes = f"{_size(stage.memory_bytes):>14}{_size(stage.disk_bytes):>14}"
-            rows.append(f"{stage.name:<12}{f'up to {stage.pieces}':>12}{sizes}")
+        for name, needs in self.stages:
+            rows.append(f"{name:<12}{f'up to {needs.pieces}':>12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
         threads, processes = self.workers.threads, self.workers.processes
         who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
         rows.append(f"limit {_size(self.limit_bytes)}, {who}")
@@ -138,7 +115,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, 
     spec, limit = source_spec(config), limit_bytes(config.resources)
     if not frozen:
         refuse(without_effect(config, explicit))
-    needed = _table_bytes(spec)
+    needed = _reading_of_table(spec)
     if needed > limit:
         raise PlanError(
             f"{spec.dataset}: reading the table needs {_size(needed)}, the limit is {_size(limit)}; use "
@@ -182,7 +159,7 @@ def _rounds_note(run: RunSize) -> str:
     most = run.n_columns
     if run.config.solver.selects:
         return f"batches of at most {most} candidates have their Gram in memory, not all"
-    size = _size(run.value_bytes * run.shape.n_train * most)
+    size = _size(run.itemsize * run.shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if run.config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
@@ -214,11 +191,11 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
         sized, plan = _sized(config, replace(needed, compiling=compiling))
         if plan.memory_bytes <= limit:
             return sized, _plan_of_workers(sized, needed, workers)
-    worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
-    depends = worst.name != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
+    worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
+    depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
     remedy = ", or fewer `centers.count`" if depends else ""
     raise PlanError(
-        f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
+        f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
         f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more{remedy}"
     )
 
@@ -264,7 +241,7 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
-    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name not in ("read", "features"))
+    planned = sum(needs.disk for name, needs in plan.stages if name not in ("read", "features"))
     kept = run_folder / COLUMNS  # is not planned: there while the disk has room
     needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
     if not store.manifest.exists() and stored:
@@ -294,50 +271,38 @@ def _bytes_below(folder: Path) -> int:
 
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
-    run, data = RunSize(config, bounds.shape, workers), bounds.data
-    computing, solving = _process_bytes(run, bounds)
-    preselection = preselection_of(config, run.shape.n_train)
-    if preselection is not None:
-        statistics = StagePlan.of("statistics", computing, finalists_bytes(run, preselection))
-    elif is_in_rounds(config, run.shape.n_train):
-        statistics = StagePlan.of("statistics", solving, growth_bytes(run))
-    else:
-        statistics = StagePlan.of("statistics", computing, statistics_bytes(run, run.n_columns))
-    tests = test_bytes(run)
-    stages = (
-        *_reading_stages(run, data),
-        StagePlan.of("features", computing, _features_bytes(run, data)),
-        StagePlan.of("candidates", computing, candidates_bytes(run)),
-        statistics,
-        StagePlan.of("solve", solving, solving_bytes(run)),
-        StagePlan.of("evaluate", solving, tests._replace(memory=max(data.reading(1), tests.memory))),
-    )
-    return Plan(stages, workers, bounds.limit)
+    run, data, shape, resources = RunSize(config, bounds.shape, workers), bounds.data, bounds.shape, config.resources
+    n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
+    known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # of each row, once the data are open
+    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
+    processes = bounds.compiling + data.held + known + (0 if resources.stores_features else reading)
+    if in_processes:
+        processes += workers.processes * (WORKER_BYTES + data.held)
+    computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
+    features, tests = _features_needs(run, data), test_needs(run)
+    # Features are computed before any columns, while what opening the data took may not be given back.
+    opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if features.disk else 0)
+    in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
+    stages = {
+        "features": (computing + opening, features),
+        "candidates": (computing, candidates_needs(run)),
+        "statistics": (solving, growth_needs(run)) if in_rounds else (computing, statistics_needs(run)),
+        "solve": (solving, solving_needs(run)),
+        "evaluate": (solving, tests._replace(memory=max(data.reading(1), tests.memory))),
+    }
+    whole = [(name, needs._replace(memory=beside + needs.memory)) for name, (beside, needs) in stages.items()]
+    return Plan((*_reading_needs(run, data), *whole), workers, bounds.limit)
 
 
-def _process_bytes(run: RunSize, bounds: _Bounds) -> tuple[int, int]:
-    """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
-    config, shape, processes = run.config, bounds.shape, run.workers.processes
-    common = bounds.compiling + bounds.data.held + rows_bytes(shape.n_train + shape.n_test)
-    common += 0 if config.resources.stores_features else _reading_bytes(run, bounds.data)
-    if config.resources.scheduler == "processes":
-        common += processes * (WORKER_BYTES + bounds.data.held)
-    return STREAMING_BYTES + common, DRIVER_BYTES + common
-
-
-def _reading_bytes(run: RunSize, data: SourceMemory) -> int:
-    threads = run.workers.threads
-    return threads * data.reading(1) if run.config.resources.scheduler == "processes" else data.reading(threads)
-
-
-def _reading_stages(run: RunSize, data: SourceMemory) -> tuple[StagePlan, ...]:
-    needed, n_rows = _table_bytes(source_spec(run.config)), run.shape.n_train + run.shape.n_test
+def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
+    needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
     if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
         needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
-    return (StagePlan("read", 1, needed + ROW_BYTES * n_rows, 32 * n_rows),) if needed else ()
+    return [("read", Needs(1, needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
 
 
-def _table_bytes(spec: SourceSpec) -> int:
+def _reading_of_table(spec: SourceSpec) -> int:
+    """Return the bytes of the first reading of a table, beside ROW_BYTES; 0 of other data."""
     if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
         return 0
     from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
@@ -345,17 +310,14 @@ def _table_bytes(spec: SourceSpec) -> int:
     return READING_BYTES + learning_bytes(spec)
 
 
-def _features_bytes(run: RunSize, data: SourceMemory) -> PassBytes:
-    config, shape, n_rows = run.config, run.shape, run.shape.n_train + run.shape.n_test
+def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
+    config, shape = run.config, run.shape
     n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
     copies = 6 if config.features.name == "raw" else 3
     building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    opening = ROW_BYTES * n_rows - rows_bytes(n_rows) + READING_BYTES - STREAMING_BYTES  # before any columns
-    if not config.resources.stores_features:
-        return PassBytes(n_items, opening + building, 0)
-    return PassBytes(n_items, opening + building + _reading_bytes(run, data), shape.disk_bytes)
+    return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
 
 
 def _size(n_bytes: int) -> str:

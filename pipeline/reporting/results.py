@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from features.row_draws import draw_held_out
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.prediction.model_folder import load_model
@@ -12,7 +11,6 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import value_dtype
-from pipeline.stages.training_rows import is_by_folds, key_blocks
 from pipeline.stages.workspace import Run, Workspace
 
 FORMAT_VERSION = 1
@@ -144,11 +142,9 @@ def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConf
 def _hold_out(work: Workspace, summary: dict[str, Any]) -> dict[str, Any] | None:
     if summary["path"] is None and summary["ridge"] is None:
         return None
-    limit = np.inf if is_by_folds(work) else work.facts.held_out_limit
-    drawn = (draw_held_out(work.config.seed, limit, groups) for _, groups in key_blocks(work))
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
-        "n_rows": sum(np.count_nonzero(block) for block in drawn),
+        "n_rows": work.shape.n_train if work.facts.by_folds else work.facts.n_held_out_rows,
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],

@@ -9,11 +9,13 @@ from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.kernel_trials import MOST_OF_METRIC, SLOPE_ROWS, START_CENTERS
-from pipeline.solvers.ridge import FEW_ROWS
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
-LEAST_FOLDED_ROWS = 50  # for a ridge in place of a penalty: of fewer, folds tell nothing
+# What few rows are; `stages.target_facts` says what each number decides.
+LEAST_FOLDED_ROWS = 50  # Of fewer different rows, folds tell nothing: a penalty takes the place of a ridge.
+FOLDED_ROWS = 1000  # Of fewer different rows, all are held out in folds: a part of them tells too little.
+LEFT_OUT_ROWS = 10_000  # Of fewer rows, all are worth a value: a tenth of them, held out, tells too little.
 OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.8e10 to 8e10
 GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted, with room for the blocks
 GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily
@@ -77,7 +79,7 @@ class Fit:
             fits = WIDTHS_TRIED if self.widths and tries_widths(size, m) else 1
             operations += fits * (self.n_rows * of_row + self._solves(size))
             before = size if is_joined(size, m) else 0
-        if self.of_classes and self.n_rows < FEW_ROWS:
+        if self.of_classes and self.n_rows < LEFT_OUT_ROWS:
             operations += 2.0 * self.n_rows * m**2
         if self.penalised:
             operations += t * NEWTON_ROUNDS * m**3 / 3.0

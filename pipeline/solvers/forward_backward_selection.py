@@ -47,6 +47,7 @@ LEVELS, CLEARLY = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50), 0.05
 # relative to the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
 DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
+DROPPING_GRAMS = 13  # `drop` holds as much, measured with what the allocator keeps of the statistics.
 SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
 BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
 STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
@@ -147,11 +148,6 @@ def damping(statistics: GramStatistics) -> float:
 def _gains(q: NDArray[np.float64], s: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return ‖q_m‖² / s_m of the candidates left, -1 of others, (M,)."""
     return np.where(left, np.einsum("mt,mt->m", q, q) / np.where(left, s, 1.0), -1.0)
-
-
-def dropping_bytes(n_columns: int) -> int:
-    """Return the bytes of `drop`: measured, with what the allocator keeps of the statistics."""
-    return 13 * 8 * n_columns**2
 
 
 def forward_size(n_candidates: int) -> int:

@@ -19,6 +19,7 @@ from pipeline.solvers.forward_backward_selection import Selection, forward_size
 from pipeline.solvers.ridge import RIDGES, bracketed
 
 ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist; twice as many for each of the first FEW
+CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
 SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
@@ -57,12 +58,6 @@ def choose_greedily(
     errors = held_out_curve(fit.cut(tried), held_out.cut(tried), sizes, intercept=intercept)
     final = select("all", everything)
     return GreedyChoice(final.chosen, tried, final.reductions, sizes, errors)
-
-
-def selection_bytes(size: int, n_candidates: int) -> int:
-    """Return the bytes of a selection: a row over all candidates for each chosen, and Grams of the chosen."""
-    chosen = min(forward_most(size, n_candidates), n_candidates)
-    return 8 * chosen * n_candidates + 10 * 8 * chosen * chosen  # ten, measured with what the allocator keeps
 
 
 def forward_most(size: int, n_candidates: int) -> int:

@@ -14,6 +14,7 @@ SUFFICIENT = 1e-4  # of the decrease that the slope promises (Armijo)
 MOST_TRIALS = 10  # shorter and shorter ones, before a step is given up
 _ROUNDING = 1e-12  # of the value, below which no decrease can be told
 _LEAST_CURVATURE = 1e-10  # of |step| |change|, below which a pair tells nothing
+NUMBER_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # A descent holds these for each number: points, gradients, curvature.
 Value = Callable[[NDArray[np.float64]], float]
 
 
@@ -73,8 +74,3 @@ def next_point(
         shorter = -slope * length**2 / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.0
         length = min(max(shorter, 0.1 * length), 0.5 * length)
     return None
-
-
-def descent_bytes(size: int) -> int:
-    """Return the bytes of a descent over `size` numbers: points, gradients and curvature."""
-    return (8 * 6 + 4 * (2 * PAIRS + 4)) * size

@@ -15,10 +15,10 @@ from pipeline.kernels.gram_statistics import GramStatistics
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
 # the last is the best, to the largest, which leaves next to nothing of the weights.
+RIDGE_GRAMS = 5  # The choice of a ridge and its refit hold as much: three Grams, one centred, one factor.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
-FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
@@ -282,8 +282,3 @@ def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues
     one = kept[first]
     without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
     return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
-
-
-def ridge_bytes(n_columns: int) -> int:
-    """Return the bytes of the choice and its refit: three Grams, one centred, one factor."""
-    return 5 * 8 * n_columns**2

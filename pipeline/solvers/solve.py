@@ -18,6 +18,8 @@ from pipeline.solvers.problem import InvalidProblemError, Problem
 from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
 from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
 
+# Beside its Gram a solve holds so many matrices of its active set, which is no larger than that, as measured.
+SOLVE_MATRICES, LARGEST_ACTIVE_SET = 3, 3000
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
 # A sweep and the Newton rounds after it have to lower the objective, or the gap, below this share, or the solve stalls.
 _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
@@ -145,11 +147,6 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
     if not np.isfinite(certificate.relative_gap):
         raise _too_small(problem)
     return Solution(weights, mu, certificate, status, state)
-
-
-def solve_bytes(n_columns: int) -> int:
-    """Return the bytes of a solve beside its Gram: three matrices of the active set, of 3000 at most, as measured."""
-    return 3 * 8 * min(n_columns, 3000) ** 2
 
 
 def _iteration(

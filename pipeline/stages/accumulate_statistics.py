@@ -14,14 +14,15 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
-from pipeline.stages.training_rows import (
-    PassBytes,
+from pipeline.stages.filled_settings import preselection_of
+from pipeline.stages.row_blocks import (
+    Needs,
     RowBlock,
     RowGrid,
     RowTask,
     RunSize,
     block_pass,
-    block_pass_bytes,
+    memory_of,
     row_grid,
 )
 from pipeline.stages.workspace import Workspace
@@ -82,7 +83,7 @@ def statistics_at(
     name: str,
     members: NDArray[np.int64],
     parts: tuple[str, ...],
-    share: float = 1.0,
+    share: float | None = None,
     words: str = "",
 ) -> dict[str, GramStatistics]:
     """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
@@ -102,7 +103,7 @@ def statistics_pass(
     *,
     members: Stored | None = None,
     n_kept: int = 0,
-    share: float = 1.0,
+    share: float | None = None,
     name: str = "",
 ) -> RowPass[ExactSums]:
     """Return a pass that adds up the statistics of some columns, by part.
@@ -111,38 +112,46 @@ def statistics_pass(
     n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
-    share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike
+    share, name : of the fit rows that are sampled (None: all rows), and of the sample: batches of a selection are alike
     """
-    shape, largest, sampled = rows.shape, rows.facts.bounds(), parts == (SAMPLE,)
-    sums_bytes = 8 * len(parts) * n_columns * (n_columns - n_kept)
-    blocks = row_grid("train", shape.n_train, n_columns, sums_bytes, share)
-    key = (rows.sigma2, n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
+    blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept, share), rows.facts.bounds()
+    key = (rows.sigma2, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, name if share else "")
     return block_pass(
         rows,
         blocks,
         partial(_block_of_columns, rows, blocks, parts, n_columns, members),
         partial(no_sums, parts, n_columns, largest, blocks, n_kept),
         key,
-        sums_bytes=sums_bytes,
-        threads_a_piece=-(-n_columns // COLUMNS_TILE),
-        share=share if sampled else None,
         counts=True,
         features="held-out" if parts == (HELD_OUT,) else "all",
     )
 
 
-def statistics_bytes(run: RunSize, n_columns: int) -> PassBytes:
-    """Return what the statistics of all training rows need: sums of fit rows and held-out rows in each group.
+def statistics_blocks(
+    n_rows: int, n_columns: int, n_parts: int, n_kept: int = 0, share: float | None = None
+) -> RowGrid:
+    """Return the blocks of `statistics_pass`, whose sums are a Gram of each part, without the columns that are kept."""
+    return row_grid("train", n_rows, n_columns, 8 * n_parts * n_columns * (n_columns - n_kept), share)
+
+
+def statistics_needs(run: RunSize) -> Needs:
+    """Return what the statistics of fit rows and held-out rows need, or those of a batch and then of its finalists.
 
     A further Gram is read while committed sums are taken up. On disk are the sums of each process, twice while they are
     replaced, and the statistics, of fit rows and held-out rows too where a choice reads them.
     """
-    gram = 8 * n_columns**2
-    sums = 2 * gram
-    blocks = row_grid("train", run.shape.n_train, n_columns, sums)
-    stored = gram + (sums if what_needs_held_out_rows(run.config) else 0)
-    memory = max(block_pass_bytes(run, n_columns, sums), sums + gram)
-    return PassBytes(run.pieces(blocks, n_columns), memory, 2 * run.workers.processes * sums + stored)
+    n, asked = run.shape.n_train, preselection_of(run.config, run.shape.n_train)
+    passes = [statistics_blocks(n, run.n_columns, 2)]
+    if asked is not None:
+        batch = statistics_blocks(n, run.n_columns, 1, share=asked.share)
+        passes = [batch, statistics_blocks(n, asked.n_finalists, 2)]
+    memory, disk = list[int](), list[int]()
+    for blocks in passes:
+        gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
+        of_parts = sums if blocks.share is None and what_needs_held_out_rows(run.config) else 0
+        memory.append(max(memory_of(blocks, run), sums + gram))
+        disk.append(2 * run.workers.processes * sums + gram + of_parts)
+    return Needs(run.pieces(passes[0]), max(memory), max(disk))
 
 
 def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:

@@ -13,25 +13,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import units_of
-from pipeline.config.parsers import NO_PENALTY
+from features.row_draws import RowKeys
+from pipeline.config.parsers import NO_PENALTY, selection_size
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
-from pipeline.solvers.greedy_choice import Preselection
-from pipeline.solvers.ridge import ridge_bytes
-from pipeline.solvers.solve import solve_bytes
+from pipeline.solvers.forward_backward_selection import DROPPING_GRAMS
+from pipeline.solvers.greedy_choice import CHOSEN_GRAMS, forward_most
+from pipeline.solvers.ridge import RIDGE_GRAMS
+from pipeline.solvers.solve import LARGEST_ACTIVE_SET, SOLVE_MATRICES
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.after.move_centers import NAME as MOVES
-from pipeline.stages.after.move_centers import move_centers, moves_bytes
-from pipeline.stages.after.temperature import find_temperature, temperature_bytes
-from pipeline.stages.choose.choose_kernel import PASS, choose_kernel, trials_bytes
-from pipeline.stages.choose.greedy_selection import choice_bytes, select_centers
+from pipeline.stages.after.move_centers import move_centers, moves_needs
+from pipeline.stages.after.temperature import CALIBRATION_BYTES, find_temperature, n_calibrating
+from pipeline.stages.choose.choose_kernel import PASS, choose_kernel
+from pipeline.stages.choose.greedy_selection import select_centers
 from pipeline.stages.choose.grow_candidates import grow_candidates
-from pipeline.stages.filled_settings import count_candidates, grows, is_in_rounds, kernels_of, preselection_of
-from pipeline.stages.fit.correlations import correlation_bytes
-from pipeline.stages.fit.penalised_solves import path_bytes
+from pipeline.stages.filled_settings import grows, is_in_rounds, preselection_of
+from pipeline.stages.fit.correlations import pricing_needs
 from pipeline.stages.fit.solve_weights import solve_weights
-from pipeline.stages.training_rows import PassBytes, RunSize, all_keys, find_target_facts
+from pipeline.stages.row_blocks import Needs, RunSize, memory_of, row_grid
+from pipeline.stages.target_facts import read_labels, summarise
 from pipeline.stages.workspace import FINAL, FinalWeights, Workspace
 from pipeline.work.events import CANDIDATES, SOLVE
 
@@ -52,32 +53,41 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    index, facts = _rows_of_candidates(work), find_target_facts(work)
-    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
+    labels = read_labels(work.features, work.shape.n_train)
+    first = _first_rows(labels.keys)
+    index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
+    arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
     return arrays
 
 
-def candidates_bytes(run: RunSize) -> PassBytes:
-    """Return what drawing candidates needs: their features, while these are stored, or the trials of kernels."""
-    config, shape = run.config, run.shape
-    drawn = 4 * run.n_columns * shape.n_features
-    storing = 2 * drawn if run.n_columns >= count_candidates(config, shape.n_train) else 0
-    return PassBytes(len(kernels_of(config.kernel)), 8 * 2**20 + max(storing, trials_bytes(run)), drawn)
+def _first_rows(keys: RowKeys) -> NDArray[np.int64]:
+    """Return the first of all rows with the same key, ascending; at most 24 bytes a row beside keys (n,)."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    del ordered
+    first = order[is_first]
+    first.sort()
+    return first
 
 
-def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
-    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last."""
+def _rows_of_candidates(work: Workspace, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the candidates' rows: all in order, or a draw, in which copies of a row, and deformed ones, come last.
+
+    first : of equal rows, the first one
+    """
     count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
-    first, _ = units_of(all_keys(work))
     if len(first) < n:
         work.events.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":
         return np.arange(n)
-    first = first[first % work.config.data.copies == 0]  # as candidates, undeformed images leave less error
+    if work.config.data.copies > 1:  # as candidates, undeformed images leave less error
+        first = first[first % work.config.data.copies == 0]
     drawn = draw_rows(first, int(count), work.config.seed)
     copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
     return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])
@@ -115,25 +125,33 @@ def find_weights(work: Workspace) -> FinalWeights:
         return final
 
 
-def solving_bytes(run: RunSize) -> PassBytes:
-    """Return what the weights need: solves, then moves of the centers; out of core, the pass of correlations."""
-    n_outputs, moves = run.shape.n_outputs, moves_bytes(run)
-    preselection = preselection_of(run.config, run.shape.n_train)
-    memory = max(_weights_bytes(run, preselection), moves.memory)
-    if preselection is None and is_in_rounds(run.config, run.shape.n_train):
-        pricing = correlation_bytes(run)
-        return PassBytes(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
-    n_columns = run.n_columns if preselection is None else preselection.n_finalists
-    pieces = 1 if run.config.solver.selects else n_outputs
-    return PassBytes(pieces, memory, 16 * n_outputs * n_columns + moves.disk)
+def solving_needs(run: RunSize) -> Needs:
+    """Return what the weights need: solves, then moves of the centers; in rounds, candidates are priced as well.
 
-
-def _weights_bytes(run: RunSize, preselection: Preselection | None) -> int:
-    """Return the memory of the solves: the mapped Gram, a centred one, active sets; of passes that score a path."""
-    solver, gram, scoring = run.config.solver, 8 * run.n_columns**2, max(path_bytes(run), temperature_bytes(run))
-    if solver.selects:
-        return max(choice_bytes(run, preselection), scoring)
-    if solver.penalty == NO_PENALTY:
-        return ridge_bytes(run.n_columns) + scoring
-    beside_each_other = min(run.workers.threads, run.shape.n_outputs) * solve_bytes(run.n_columns)
-    return gram + (gram if solver.intercept else 0) + max(beside_each_other, scoring)
+    Beside the mapped Gram there are a centred one and active sets. A path and a calibration pass over held-out rows.
+    """
+    config, shape, m = run.config, run.shape, run.n_columns
+    solver, gram, n, n_outputs = config.solver, 8 * m**2, shape.n_train, shape.n_outputs
+    asked, moves, scoring, pieces = preselection_of(config, n), moves_needs(run), 0, n_outputs
+    calibrates = shape.task != "regression" and config.statistics.hold_out > 0
+    if calibrates or (solver.penalty == "auto" and not solver.selects):
+        scoring = memory_of(row_grid("train", n, m), run)
+    if calibrates:
+        scoring += CALIBRATION_BYTES * n_calibrating(n, n_outputs, config.statistics.hold_out) * (n_outputs + 2)
+    if solver.selects and asked is not None:
+        pieces, m = 1, asked.n_finalists
+        choice = gram + 8 * m * (run.n_columns + m)
+        memory = max(choice, 8 * DROPPING_GRAMS * m**2, scoring)
+    elif solver.selects:
+        pieces, chosen = 1, min(forward_most(selection_size(solver.select), m), m)
+        memory = max(2 * gram + 8 * chosen * m + 8 * CHOSEN_GRAMS * chosen**2, scoring)
+    elif solver.penalty == NO_PENALTY:
+        memory = RIDGE_GRAMS * gram + scoring
+    else:
+        solves = min(run.workers.threads, n_outputs) * 8 * SOLVE_MATRICES * min(m, LARGEST_ACTIVE_SET) ** 2
+        memory = gram + (gram if solver.intercept else 0) + max(solves, scoring)
+    memory, disk = max(memory, moves.memory), 16 * n_outputs * m + moves.disk
+    if asked is None and is_in_rounds(config, n):
+        pricing = pricing_needs(run)
+        return Needs(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
+    return Needs(pieces, memory, disk)

@@ -11,7 +11,7 @@ from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import CalibrationWeights, LabelledValues
-from pipeline.stages.training_rows import RowBlock, RowTask, block_pass, row_grid
+from pipeline.stages.row_blocks import RowBlock, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import Workspace
 
 MOST_KEPT = 2**21  # values, 16 MiB, that are kept of all rows

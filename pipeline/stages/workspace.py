@@ -19,7 +19,8 @@ from pipeline.runtime.stored_arrays import Arrays, as_json, from_json
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
-from pipeline.stages.training_rows import RowData, RowTask, TargetFacts, facts_of
+from pipeline.stages.row_blocks import RowTask
+from pipeline.stages.target_facts import TargetFacts, facts_of
 from pipeline.work.events import CANDIDATES, Events, StepEvents
 from pipeline.work.runner import OnExecutor, Runner
 from pipeline.work.store import Store
@@ -58,7 +59,7 @@ class FinalWeights:
         return arrays | {SUMMARY: as_json(self.summary)}
 
 
-class Workspace(RowData):
+class Workspace:
     """What the steps of a fit share."""
 
     def __init__(

@@ -22,7 +22,7 @@ from pipeline.solvers.held_out_losses import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.choose.greedy_selection import PREFIX_WEIGHTS, load_prefixes
-from pipeline.stages.training_rows import PassBytes, RowBlock, RowTask, RunSize, block_pass, block_pass_bytes, row_grid
+from pipeline.stages.row_blocks import Needs, RowBlock, RowTask, RunSize, block_pass, memory_of, row_grid
 from pipeline.stages.workspace import FINAL, FinalWeights, Run, Workspace
 from pipeline.work.events import EVALUATE
 from storage.folder_layouts import MANIFEST_NAME
@@ -67,13 +67,16 @@ def _scored(run: Run, digest: str) -> dict[str, Any]:
     }
 
 
-def test_bytes(run: RunSize) -> PassBytes:
+def test_needs(run: RunSize) -> Needs:
     """Return what the pass needs, beside where centers were before they moved."""
     shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
     in_double = replace(run, shape=replace(shape, dtype="float64"))  # as some models need
-    streaming = block_pass_bytes(in_double, run.n_columns, n_rows=shape.n_test) + run.workers.processes * moved
-    pieces = row_grid("test", shape.n_test, run.n_columns).n_blocks
-    return PassBytes(pieces, streaming, 4 * run.n_columns * shape.n_features)
+    blocks = row_grid("test", shape.n_test, run.n_columns)
+    return Needs(
+        blocks.n_blocks,
+        memory_of(blocks, in_double) + run.workers.processes * moved,
+        4 * run.n_columns * shape.n_features,
+    )
 
 
 def assemble_model(
@@ -144,7 +147,7 @@ def _block_of_scores(
         columns = model.columns(block.X)
         of_model = score(model.decision_at(columns), model.calibration)
         if final.points is not None:
-            del columns  # `test_bytes` counts one block of them
+            del columns  # `test_needs` counts one block of them
             columns = before.columns(block.X)
         penalised = of_model if before is model else score(before.decision_at(columns))
         values = of_model | {PENALISED + name: penalised[name] for name in ERROR_SUMS if name in penalised}

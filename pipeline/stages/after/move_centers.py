@@ -26,18 +26,19 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.lbfgs import Curvature, descent_bytes, next_point
+from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
-from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.training_rows import (
-    PassBytes,
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
+from pipeline.stages.row_blocks import (
+    Needs,
     RowBlock,
+    RowGrid,
     RowTask,
     RunSize,
     block_pass,
-    block_pass_bytes,
     count_sample,
     gather_sample,
+    memory_of,
     row_grid,
     task_on_sample,
 )
@@ -351,23 +352,21 @@ class _Mover:
         self._checkpoints.save(number, as_arrays(state), {})
 
 
-def moves_bytes(run: RunSize) -> PassBytes:
+def moves_needs(run: RunSize) -> Needs:
     """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
 
     On disk are two checkpoints, a third while it is written, the sums of each process, and the samples.
     """
-    m, d = n_moving(run), run.shape.n_features
+    n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
     if not m:
-        return PassBytes(0, 0, 0)
-    gram, centers = 8 * m**2, 4 * m * d
-    passes = max(
-        block_pass_bytes(run, m, 2 * gram, center_bytes=centers) + 4 * gram,
-        block_pass_bytes(run, m, 8 * m * d, center_bytes=centers),
-    )
+        return Needs(0, 0, 0)
+    statistics, gradient = statistics_blocks(n, m, 2), gradient_blocks(n, m, d)
+    passes = max(memory_of(statistics, run) + 2 * statistics.sums_bytes, memory_of(gradient, run))
     shares = samples_of(run.shape, run.config.statistics.hold_out, m)
-    samples = int(sum(shares) * run.shape.n_train) * (4 * d + 32)
+    samples = int(sum(shares) * n) * (4 * d + 32)
     sums = run.workers.processes * 8 * m * (d + 2 * m)
-    return PassBytes(1, passes + descent_bytes(m * d) + samples, 3 * descent_bytes(m * d) + sums + samples)
+    descent = NUMBER_BYTES * m * d
+    return Needs(1, passes + descent + samples, 3 * descent + sums + samples)
 
 
 def n_moving(run: RunSize) -> int:
@@ -411,7 +410,7 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) ->
     given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
     """
     shape = points.shape
-    blocks = row_grid("train", rows.shape.n_train, len(points), 8 * math.prod(shape))
+    blocks = gradient_blocks(rows.shape.n_train, *shape)
     farthest = float(np.linalg.norm(points - _middle(rows, points), axis=1).max())
     bound = _SLACK * (float(np.sqrt(rows.sigma2)) + farthest) * blocks.block_rows
     return block_pass(
@@ -420,9 +419,12 @@ def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) ->
         partial(_block_of_gradient, rows, given),
         partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
         (shape, bound, rows.facts.bounds(), COLUMNS_TILE),
-        sums_bytes=8 * math.prod(shape),
-        threads_a_piece=-(-len(points) // COLUMNS_TILE),
     )
+
+
+def gradient_blocks(n_rows: int, n_centers: int, n_features: int) -> RowGrid:
+    """Return the blocks of `gradient_pass`, whose sums have a number for each feature of each center."""
+    return row_grid("train", n_rows, n_centers, 8 * n_centers * n_features)
 
 
 def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_terms: int) -> ExactSums:

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.prediction.scores import Calibration, by_class
-from pipeline.solvers.ridge import FEW_ROWS, CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
+from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
+from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
 from pipeline.stages.held_out_decisions import held_out_decisions, kept_share
-from pipeline.stages.training_rows import (
+from pipeline.stages.row_blocks import (
     RowTask,
-    RunSize,
-    block_pass_bytes,
-    count_held_out,
     row_grid,
     run_length,
     stream_blocks,
@@ -34,6 +32,7 @@ TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
 MOST_STEPS, ENOUGH = 60, 1e-24  # of the search; it ends where the next step promises so small a share of the loss
 BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
+CALIBRATION_BYTES = 80  # The search holds these for each row and output, and two more.
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
 Values = NDArray[np.float64]
@@ -43,8 +42,8 @@ def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, An
     """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
-    n_held_out, fit = count_held_out(work, work.facts), tried.fit
-    few = work.shape.n_train < FEW_ROWS and not work.config.data.is_grouped
+    n_held_out, fit = work.facts.n_held_out, tried.fit
+    few = work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
     if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
         fit = support_fit(tried.everything, intercept=work.intercept)
     if FOLD_ROWS[0] in work.choices:
@@ -124,13 +123,9 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     return loss, float(x[0]) / size, float(x[1])
 
 
-def temperature_bytes(run: RunSize) -> int:
-    """Return the memory of the pass over the held-out rows, and of the search; 0 where there is none."""
-    n, n_outputs, hold_out = run.shape.n_train, run.shape.n_outputs, run.config.statistics.hold_out
-    if run.shape.task == "regression" or not hold_out:
-        return 0
-    used = n if n < FEW_ROWS else int(hold_out * kept_share(n, n_outputs) * n)
-    return block_pass_bytes(run, run.n_columns) + 80 * used * (n_outputs + 2)
+def n_calibrating(n_rows: int, n_outputs: int, hold_out: float) -> int:
+    """Return how many of the training rows calibrate: all few, or those held out that are kept."""
+    return n_rows if n_rows < LEFT_OUT_ROWS else int(hold_out * kept_share(n_rows, n_outputs) * n_rows)
 
 
 def _few(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import counted
-from features.row_draws import draw_folds, draw_held_out, held_out_limit
+from features.row_draws import draw_folds
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
@@ -22,6 +22,7 @@ from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, K
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass, as_json, from_json
+from pipeline.solvers.candidate_budget import FOLDED_ROWS
 from pipeline.solvers.kernel_trials import (
     COMMON,
     PLAIN,
@@ -39,15 +40,8 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.choose.grow_candidates import RIDGE_ERRORS
 from pipeline.stages.filled_settings import count_candidates, grows, is_chosen, kernels_of, trial_sizes
-from pipeline.stages.training_rows import (
-    FOLDED_ROWS,
-    RunSize,
-    TargetFacts,
-    has_few_rows,
-    is_by_folds,
-    key_blocks,
-    label_blocks,
-)
+from pipeline.stages.row_blocks import Needs, RunSize
+from pipeline.stages.target_facts import Labels, TargetFacts
 from pipeline.stages.workspace import FOLD_ROWS, Workspace
 from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
@@ -79,15 +73,15 @@ class KernelTask:
         return self.sigma2 if isinstance(self.sigma2, float) else None
 
 
-def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
+def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> Arrays:
     """Return what is committed with candidates at training rows `index`: the `choice`, as JSON.
 
     Its `kernel` is a name, `sigma2` the width. Where something was chosen it has also the `scales`, one of SCALE_KINDS,
     and all that was `tried`. Scales of the features are committed under SCALES.
     """
     asked = work.config.kernel
-    if is_chosen(asked) or is_by_folds(work):
-        choice = _Choice(work, index, facts)
+    if is_chosen(asked) or facts.by_folds:
+        choice = _Choice(work, index, labels, facts)
         best = choice.best()
         return {"choice": as_json(choice.committed(best))} | choice.of_folds(best)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
@@ -99,8 +93,8 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
 class _Choice:
     """The choice of kernel, width and scales on a sample of the rows; all that was tried is kept for the report."""
 
-    def __init__(self, work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> None:
-        self._work, self._asked, self._by_folds = work, work.config.kernel, is_by_folds(work)
+    def __init__(self, work: Workspace, index: NDArray[np.int64], labels: Labels, facts: TargetFacts) -> None:
+        self._work, self._asked, self._by_folds = work, work.config.kernel, facts.by_folds
         sizes = trial_sizes(work.config, work.shape)
         if self._by_folds:  # the last trial is the fit
             sizes = replace(sizes, most=len(index))
@@ -110,7 +104,7 @@ class _Choice:
             min(size, len(points)) for size in (sizes.few, sizes.more, rivals, sizes.most)
         )
         name = f"passes/{PASS}/sample.npz"
-        self._sample = work.store.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
+        self._sample = work.store.once(name, lambda: read_sample(work, points, labels, facts, sizes.n_rows))
         self._n_held_out = float(self._sample["n_held_out"])
         self._task = KernelTask(
             sample=work.store.stored(name),
@@ -221,13 +215,15 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
     return {RIDGE_ERRORS: found.ridges} | dict(zip(FOLD_ROWS, calibrating, strict=True))
 
 
-def trials_bytes(run: RunSize) -> int:
-    """Return the memory of the sample, while it is read, and of the trials of kernels that run beside each other."""
+def candidates_needs(run: RunSize) -> Needs:
+    """Return what candidates need: their features while these are stored, or the sample and trials of kernels."""
     config, shape = run.config, run.shape
     n_candidates = count_candidates(config, shape.n_train)
     few = n_candidates < FOLDED_ROWS  # there are no more of them than different rows
+    drawn = 4 * run.n_columns * shape.n_features
+    needs = Needs(len(kernels_of(config.kernel)), 2**23 + (2 * drawn if run.n_columns >= n_candidates else 0), drawn)
     if not (is_chosen(config.kernel) or (config.solver.is_least_squares and shape.n_train < FOLDED_ROWS)):
-        return 0
+        return needs
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
     rivals = RIVALS * sizes.more if grows(config) else 0
@@ -236,8 +232,9 @@ def trials_bytes(run: RunSize) -> int:
         trial_bytes(rows, min(m, most, n_candidates), shape.n_features, N_FOLDS if few else 1)
         for most in (max(sizes.more, rivals, START_CENTERS * sizes.few), m)
     )
-    beside_each_other = min(run.workers.threads, len(kernels_of(config.kernel)) + 1)  # of finalists more
-    return 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
+    beside_each_other = min(run.workers.threads, needs.pieces + 1)  # of finalists more
+    trials = 2 * 4 * rows * shape.n_features + max(beside_each_other * of_some, of_most)  # the last trial is alone
+    return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
 
 def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -256,7 +253,7 @@ def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
     return [trial for trials in of_kernels for trial in trials if any(trial is one for one in finalists)]
 
 
-def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
+def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, facts: TargetFacts, n_rows: int) -> Arrays:
     """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
 
     Rows that choices of the fit hold out are held out here; of few rows more are, and of fewer all, in folds.
@@ -265,13 +262,12 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     store = open_features(features.features if isinstance(features, ScaledFeatures) else features)
     spared = min(max(n - n_rows, LEAST_HELD_OUT), MOST_HELD_OUT)
     share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, spared / n))
-    limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
-    limit = max(limit, facts.held_out_limit)
-    held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
+    limit = labels.held_out_limit(seed, share) if facts.held_out_limit else 0.0
+    held_out = labels.held_out(seed, max(limit, facts.held_out_limit))
     folds = np.where(held_out, 0, -1)
-    if has_few_rows(work):
-        y, groups = (np.concatenate([of[name] for _, of in label_blocks(work)]) for name in ("y", "groups"))
-        folds = draw_folds(seed, N_FOLDS, groups, np.zeros(n, np.int64) if work.shape.task == "regression" else y)
+    if facts.few_rows:
+        classes = np.zeros(n, np.int64) if work.shape.task == "regression" else labels.y
+        folds = draw_folds(seed, N_FOLDS, labels.groups, classes)
     elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
@@ -282,12 +278,13 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     fit, others = (order[(folds[order] >= 0) == part] for part in (False, True))
     most = max(n_rows // 2, 1) if len(fit) else 2 * n_rows
     rows = np.sort(np.concatenate([fit[:n_rows], others[:most]]))
-    targets, weights, keys = _targets(work, facts, rows)
+    y, keys = labels.y[rows], labels.keys[rows]
+    weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
     deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
     arrays = {
         "X": store.take(rows),
         "keys": keys,
-        "targets": targets,
+        "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
         "points": store.take(points),
         "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
@@ -303,21 +300,6 @@ def common_scales(deviations: NDArray[np.float64]) -> NDArray[np.float32]:
     largest = float(deviations.max(initial=0.0))
     relative = deviations / largest if largest > 0 else np.ones_like(deviations)
     return (relative / np.sqrt(np.mean(relative**2))).astype(np.float32)
-
-
-def _targets(
-    work: Workspace, facts: TargetFacts, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.uint64]]:
-    """Return the targets (rows, T) of some training rows in ascending order, their weights, and their keys."""
-    targets, weights, keys = [], [], []
-    for start, labels in label_blocks(work):
-        inside = rows[slice(*np.searchsorted(rows, (start, start + len(labels["y"]))))] - start
-        y, of_rows = labels["y"][inside], labels.get("weights")
-        targets.append(facts.encoded(y, work.shape))
-        weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
-        keys.append(labels["keys"][inside])
-    known = [of_block for of_block in weights if of_block is not None]
-    return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
 def _resumed(checkpoints: TaskCheckpoints) -> Callable[[Callable[[], Arrays]], Arrays]:

@@ -18,7 +18,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, drop, dropping_bytes, forward, select
+from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, drop, forward, select
 from pipeline.solvers.greedy_choice import (
     ROWS,
     GreedyChoice,
@@ -28,7 +28,6 @@ from pipeline.solvers.greedy_choice import (
     choose_greedily,
     forward_most,
     prefix_weights,
-    selection_bytes,
 )
 from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import (
@@ -39,10 +38,9 @@ from pipeline.stages.accumulate_statistics import (
     commit_parts,
     name_of,
     statistics_at,
-    statistics_bytes,
     statistics_of,
 )
-from pipeline.stages.training_rows import PassBytes, RunSize, block_pass_bytes, positions_of, row_grid
+from pipeline.stages.row_blocks import positions_of
 from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import SOLVE, STATISTICS
 from pipeline.work.store import TaskCheckpoints
@@ -240,27 +238,3 @@ def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: Ta
     squares = (statistics.centred_targets()[1] if intercept else statistics.yty).sum()
     error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
     return {"chosen": found.chosen, "error": np.array(error), "seconds": np.array(time.perf_counter() - started)}
-
-
-def finalists_bytes(run: RunSize, asked: Preselection) -> PassBytes:
-    """Return what the statistics of a batch and of the finalists need, which follow each other.
-
-    Of a batch a Gram of the sample a group of threads, and one that is read; on disk those of each process, twice while
-    they are replaced, and what is committed.
-    """
-    n_columns, share = run.n_columns, asked.share
-    gram, of_finalists = 8 * n_columns**2, statistics_bytes(run, asked.n_finalists)
-    sampling = max(block_pass_bytes(run, n_columns, gram, share=share), 2 * gram)
-    blocks = row_grid("train", run.shape.n_train, n_columns, gram, share)
-    disk = max(2 * run.workers.processes * gram + gram, of_finalists.disk)
-    return PassBytes(run.pieces(blocks, n_columns), max(sampling, of_finalists.memory), disk)
-
-
-def choice_bytes(run: RunSize, asked: Preselection | None) -> int:
-    """Return the memory of the choice: of the finalists of a batch, or of centers on two mapped Grams."""
-    n_columns = run.n_columns
-    gram = 8 * n_columns**2
-    if asked is not None:
-        n_finalists = asked.n_finalists
-        return max(gram + 8 * n_finalists * (n_columns + n_finalists), dropping_bytes(n_finalists))
-    return 2 * gram + selection_bytes(selection_size(run.config.solver.select), n_columns)

@@ -18,7 +18,6 @@ from pipeline.solvers.held_out_losses import clipped, is_better, log_losses, low
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, commit_parts, name_of, statistics_pass
 from pipeline.stages.held_out_decisions import held_out_decisions
-from pipeline.stages.training_rows import count_held_out
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import CANDIDATES, STATISTICS
 
@@ -72,7 +71,7 @@ class _Growth:
 
     def __init__(self, work: Workspace) -> None:
         self._work, self._rows, self._names = work, work.row_task, count()
-        self._n_different = float(max(count_held_out(work, work.facts), 1))
+        self._n_different = float(max(work.facts.n_held_out, 1))
         self._chooses_width = work.config.kernel.sigma2 == "auto"
         self._fits = list[tuple[int, float]]()  # sizes and widths, in the order of the fits
         self._last: tuple[tuple[int, float], SplitStatistics] | None = None

@@ -28,7 +28,7 @@ from pipeline.stages.fit.working_set import (
     latest,
     round_name,
 )
-from pipeline.stages.training_rows import row_weights
+from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
 
@@ -227,7 +227,7 @@ def price_at_zero(work: Workspace) -> Correlations:
     def make() -> Arrays:
         residuals = compute_residuals(work, AT_ZERO, NO_COLUMNS, np.zeros((0, t)), np.zeros(t))
         if work.intercept:
-            weights = row_weights(work, work.facts)
+            weights = row_weights(work.features, work.shape, work.facts)
             roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
             residuals = residuals - roots * ((roots * residuals).sum(axis=0) / (roots**2).sum())
         size = n if block_size is None or isinstance(work.config.solver.penalty, str) else block_size

@@ -26,7 +26,8 @@ from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
-from pipeline.stages.training_rows import PassBytes, RowTask, RunSize, positions_of, row_weights
+from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
+from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
 from storage.zarr_arrays import Block
@@ -83,7 +84,7 @@ def correlate(
     """
     name, order = f"{name}-{CORRELATIONS}", np.argsort(candidates)
     tiles = Tiles(work.shape.n_train, len(candidates), is_symmetric(work, candidates))
-    weights, largest = row_weights(work, work.facts), work.facts.bounds()
+    weights, largest = row_weights(work.features, work.shape, work.facts), work.facts.bounds()
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     bounds = (*_largest_terms(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
@@ -149,7 +150,7 @@ def correlation_errors(work: Workspace, residuals: NDArray[np.float64]) -> NDArr
     return ExactSum(most.shape, most, _most_terms(len(residuals))).error
 
 
-def correlation_bytes(run: RunSize) -> PassBytes:
+def pricing_needs(run: RunSize) -> Needs:
     """Return what the pass needs beside the Gram that it prices with; then residuals are made of the kept columns.
 
     Each thread has both sides of a tile and a line of its values, each group of threads sums of all candidates; on disk
@@ -158,14 +159,14 @@ def correlation_bytes(run: RunSize) -> PassBytes:
     n, d, workers, n_columns = run.shape.n_train, run.shape.n_features, run.workers, run.n_columns
     side, line = min(TILE_ROWS, n), min(LINE_ROWS, n)
     tile = 2 * 4 * side * d + 12 * line * side
-    if run.value_bytes == 8:
+    if run.itemsize == 8:
         tile += 8 * (side + line) * d + 4 * line * side
     values = 8 * max(n, count_candidates(run.config, n)) * (run.shape.n_outputs + 1)
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    kept = (8 + run.value_bytes) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
+    kept = (8 + run.itemsize) * workers.threads * kept_blocks(n, n_columns).block_rows * n_columns
     memory = 8 * n_columns**2 + max(workers.threads * tile + (groups + 5) * values, kept + 2 * values)
-    return PassBytes(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
+    return Needs(tiles * (tiles + 1) // 2, memory, 2 * (workers.processes + 2) * values)
 
 
 def _largest_terms(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

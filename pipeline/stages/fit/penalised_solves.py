@@ -24,7 +24,7 @@ from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
-from pipeline.stages.training_rows import RowBlock, RowTask, RunSize, block_pass_bytes
+from pipeline.stages.row_blocks import RowBlock, RowTask
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
 from pipeline.work.runner import WHICH
@@ -244,12 +244,6 @@ def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[di
     if warning is not None:
         work.events.warn(f"`solver.penalty=auto`: {warning}")
     return points[best]["penalty"], tables[best], points
-
-
-def path_bytes(run: RunSize) -> int:
-    """Return the memory of the pass that scores a penalty on held-out rows; 0 where none is searched for."""
-    solver = run.config.solver
-    return block_pass_bytes(run, run.n_columns) if solver.penalty == "auto" and not solver.selects else 0
 
 
 def largest_penalty_of(work: Workspace, part: str) -> float:

@@ -22,14 +22,14 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
-from pipeline.stages.training_rows import (
-    PassBytes,
+from pipeline.stages.row_blocks import (
+    Needs,
     RowBlock,
     RowGrid,
     RowTask,
     RunSize,
     block_pass,
-    block_pass_bytes,
+    memory_of,
     row_grid,
     stream_blocks,
 )
@@ -223,12 +223,10 @@ def add_columns(
     n_columns, n_stay = len(columns.members), len(stay)
     task = block_pass(
         files.rows,
-        files.blocks,
+        replace(files.blocks, n_columns=n_columns, sums_bytes=8 * n_columns * (n_columns - n_stay)),
         partial(_open_columns, files, given),
         partial(no_sums, (ALL,), n_columns, largest, files.blocks, n_stay),
-        (n_columns, n_stay, largest, COLUMNS_TILE, GRAM_TILE),
-        sums_bytes=8 * n_columns * (n_columns - n_stay),
-        threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
+        (n_stay, largest, COLUMNS_TILE, GRAM_TILE),
     )
     return columns, statistics_by_part(work.runner.add_up(STATISTICS, task, name))[ALL]
 
@@ -277,8 +275,8 @@ def compute_residuals(
     def make() -> Arrays:
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
         opened = partial(_open_weights, files, work.store.put(f"passes/{name}/weights.npz", arrays))
-        key = (len(columns.members),)
-        task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features="none")
+        blocks = replace(files.blocks, n_columns=len(columns.members), sums_bytes=0)
+        task = block_pass(files.rows, blocks, opened, BlockValues, (), features="none")
         return {RESIDUALS: work.runner.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
     return np.asarray(work.store.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
@@ -297,7 +295,7 @@ def _open_weights(files: ColumnBlocks, given: Stored) -> AddPiece[BlockValues]:
     return add
 
 
-def growth_bytes(run: RunSize) -> PassBytes:
+def growth_needs(run: RunSize) -> Needs:
     """Return what a larger working set needs: Gram rows of what comes in, in each group, or the old Gram and the new.
 
     At most half of the working set comes in at once (`choose_columns`), on demand all of it. Each thread has a block of
@@ -307,8 +305,8 @@ def growth_bytes(run: RunSize) -> PassBytes:
     n_columns, workers = run.n_columns, run.workers
     gram, blocks = 8 * n_columns**2, kept_blocks(run.shape.n_train, n_columns)
     rows = gram if run.config.centers.on_demand else gram // 2
-    kept = run.value_bytes * workers.threads * blocks.block_rows * n_columns
-    streaming = gram // 4 + block_pass_bytes(run, n_columns, rows, blocks=blocks) + kept
+    kept = run.itemsize * workers.threads * blocks.block_rows * n_columns
+    streaming = gram // 4 + memory_of(replace(blocks, sums_bytes=rows), run) + kept
     joining = gram + gram // 4 + rows
     disk = (2 + workers.processes) * gram + (gram if run.config.solver.intercept else 0)
-    return PassBytes(run.pieces(blocks, n_columns), max(streaming, joining), disk)
+    return Needs(run.pieces(blocks), max(streaming, joining), disk)

@@ -18,7 +18,8 @@ from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.training_rows import RowGrid, RowTask, TargetFacts, stream_blocks
+from pipeline.stages.row_blocks import RowGrid, RowTask, stream_blocks
+from pipeline.stages.target_facts import TargetFacts
 from pipeline.stages.workspace import Workspace
 from runs import files_of, model_bytes, train
 from sources import write_zarr

@@ -11,7 +11,7 @@ from pipeline.config.names import PARAMETERS
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import candidate_budget
-from pipeline.stages import training_rows
+from pipeline.stages import target_facts
 from pipeline.stages.fit import column_generation
 from runs import train
 
@@ -77,7 +77,7 @@ def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monke
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
     monkeypatch.setattr(column_generation, "LEAST_BLOCK", 32)
-    monkeypatch.setattr(training_rows, "FOLDED_ROWS", 600)
+    monkeypatch.setattr(target_facts, "FOLDED_ROWS", 600)
     kind, asked = CASES[case]
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))
     X, n, draw = X if X.ndim > 2 else X.astype(np.float32), len(X), np.random.default_rng(3)

@@ -79,7 +79,7 @@ def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
     shape = replace(shape_of(9000, 64), digest="features")
     _, plan = planned(shape, centers__working_set=2000)
     store, run = FeatureLayout(tmp_path / "features", shape.store), tmp_path / "run"
-    planned_bytes = sum(stage.disk_bytes for stage in plan.stages)  # of the run and of the store
+    planned_bytes = sum(of_stage.disk for _, of_stage in plan.stages)  # of the run and of the store
 
     def needs(n_bytes: int) -> None:
         for free in (n_bytes, n_bytes - 1):

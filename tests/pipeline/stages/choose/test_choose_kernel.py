@@ -17,9 +17,9 @@ from pipeline.report import write
 from pipeline.reporting.result_table import table
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
-from pipeline.stages import training_rows
+from pipeline.stages import target_facts
 from pipeline.stages.choose import choose_kernel
-from pipeline.stages.training_rows import TargetFacts
+from pipeline.stages.target_facts import Labels, TargetFacts
 from pipeline.stages.workspace import Workspace
 from runs import TrainedRuns, choice_of, report_of, save_once, train
 from storage.arrays import read_arrays
@@ -143,8 +143,8 @@ def sample_of(
     samples = list[Arrays]()
     read = choose_kernel.read_sample
 
-    def kept(work: Workspace, points: np.ndarray, facts: TargetFacts, n_rows: int) -> Arrays:
-        samples.append(read(work, points, facts, n_rows))
+    def kept(work: Workspace, points: np.ndarray, labels: Labels, facts: TargetFacts, n_rows: int) -> Arrays:
+        samples.append(read(work, points, labels, facts, n_rows))
         return samples[-1]
 
     monkeypatch.setattr(choose_kernel, "read_sample", kept)
@@ -157,7 +157,7 @@ def sample_of(
 
 def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(tmp_path, monkeypatch):
     """With rows equal to them; of few rows more than these are."""
-    monkeypatch.setattr(training_rows, "FOLDED_ROWS", 0)
+    monkeypatch.setattr(target_facts, "FOLDED_ROWS", 0)
     X = np.random.default_rng(0).random((500, 3)).astype(np.float32)
     X = np.concatenate([X, X[:120], X[:60]])
     sample, _ = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))

@@ -13,7 +13,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.runtime.stored_arrays import as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
-from pipeline.stages import training_rows
+from pipeline.stages import row_blocks
 from pipeline.stages.choose import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, model_bytes, report_of, train, train_beside
@@ -140,7 +140,7 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(finalists, monkeypatch
         monkeypatch.setattr(greedy, most, 60)
     line = (*FINALISTS, *(("--set", asked) if asked else ()))
     whole = train_beside(finalists, f"{asked} whole", finalists / "data.npz", *line)
-    monkeypatch.setattr(training_rows, "read_rows", lambda shape: 7)
+    monkeypatch.setattr(row_blocks, "read_rows", lambda shape: 7)
     pieces = train_beside(finalists, f"{asked} pieces", finalists / "data.npz", *line)
     assert model_bytes(pieces) == model_bytes(whole)
     assert report_of(pieces)["rounds"] == report_of(whole)["rounds"]

@@ -9,7 +9,7 @@ import pytest
 
 from cases import SERIAL
 from pipeline.solvers import candidate_budget
-from pipeline.stages import training_rows
+from pipeline.stages import row_blocks, target_facts
 from runs import choice_of, keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
 from storage.arrays import read_arrays
@@ -29,8 +29,8 @@ STEPS = [40, 80, 160, 320]  # and what the budget pays for
 def few_at_first() -> Iterator[None]:
     """The first step has 40 candidates, so that 675 rows are enough for five steps, and are not few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_rows, "FOLDED_ROWS", 600)
-        patch.setattr(training_rows, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
+        patch.setattr(target_facts, "FOLDED_ROWS", 600)
+        patch.setattr(row_blocks, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
         patch.setattr(candidate_budget, "LEAST_CENTERS", 40)
         yield
 
