@@ -281,7 +281,9 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.
-    opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if features.disk else 0)
+    opening = (
+        ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if resources.stores_features else 0)
+    )
     in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
     stages = {
         "features": (computing + opening, features),

@@ -127,7 +127,7 @@ def row_weights(features: FeatureAccess, shape: FeatureShape, facts: TargetFacts
 
 
 def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_different: int) -> TargetFacts:
-    """Return the facts of rows, `n_different` of whose rows differ. Raises InvalidDataError for what cannot be fitted.
+    """Return the facts of training rows, `n_different` of which differ. Raises InvalidDataError for unfit targets.
 
     The mean of a regression is weighted and exact, 0 without an intercept: centred targets would be another problem.
     """
