@@ -14,8 +14,7 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.image_arrays import BYTE_SCALE, rescaled, scale_of_parts
-from features.input_files import open_plain
-from features.picture_folders import KNOWN_PICTURES
+from features.input_files import KNOWN_PICTURES, open_plain
 from features.row_draws import row_keys
 from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec

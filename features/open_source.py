@@ -10,10 +10,8 @@ from threading import Lock
 from features import images, paper_tables
 from features.array_sources import ArrayDigests, open_arrays, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.input_files import stamp, walk
-from features.picture_folders import KNOWN_PICTURES
+from features.input_files import KNOWN_PICTURES, KNOWN_TABLES, is_picture_folder, is_table, stamp, table_files, walk
 from features.source import NAMED, Keeper, RowArray, Source, SourceSpec
-from features.tables.table_paths import KNOWN, is_picture_folder, is_table, table_files
 
 _OPENERS = {
     "mnist": images.open_mnist,
@@ -90,7 +88,7 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        known = f".npz, {KNOWN}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
+        known = f".npz, {KNOWN_TABLES}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
         raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")

@@ -8,20 +8,13 @@ takes them for unsigned), and one transparent grey of other than 8 bits (it comp
 from typing import TYPE_CHECKING, NamedTuple
 
 from features.errors import DataError
+from features.input_files import OTHER_PICTURES as OTHER_SUFFIXES
+from features.input_files import PICTURE_FORMATS as SUFFIXES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = {
-    "PNG": (".png",),
-    "JPEG": (".jpg", ".jpeg", ".jfif"),
-    "BMP": (".bmp",),
-    "TIFF": (".tif", ".tiff"),
-    "PPM": (".pgm", ".ppm", ".pbm", ".pnm"),
-    "WEBP": (".webp",),
-    "GIF": (".gif",),
-}
-OTHER_SUFFIXES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # are not read
+__all__ = ["OTHER_SUFFIXES", "SUFFIXES"]
 
 
 class Mode(NamedTuple):

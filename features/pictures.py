@@ -27,8 +27,7 @@ from PIL import Image, ImageOps
 from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
 from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
-from features.input_files import open_plain
-from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
+from features.input_files import PictureList, check_classes, class_of, open_plain, part_folders, pictures_below
 from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
 from features.row_draws import RowKeys, row_keys
 from features.row_source import LabelledRows, source_of

@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 
 from features.cell_text import drop_setting, looks_like_cell, normal_name, setting, shown
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
+from features.input_files import KNOWN_TABLES, existing_files, is_table, table_name
 from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, Keeper, LearnedRows, RowArray, Source, SourceSpec, Tick
 from features.tables.cells import distinct, labels_of, texts_of
 from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.decimals import PointsOfThree, check_commas
 from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, unknown_words
-from features.tables.learning import CellReader, Learner
+from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
 from features.tables.readers import Batch, CsvFile, Table
 from features.tables.row_numbers import RowOrder
-from features.tables.table_paths import KNOWN, existing_files, is_table, table_name
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
@@ -214,7 +213,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     table = Table.in_files(path, header=spec.header, decimal=spec.decimal)
     test = None if spec.test is None else Path(spec.test)
     if test is not None and not is_table(test):
-        raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
+        raise UsageError(f"test file {test}: file type not known; give {KNOWN_TABLES}")
     if test is not None and not test.exists():
         raise MissingInputError(f"test file {test}: no such file")
     layout, columns = training_layout(spec, table)

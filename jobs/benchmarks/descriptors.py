@@ -27,7 +27,7 @@ import numpy as np
 from mnist_runs import least_squares
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import FeatureSpec, extract
+from features.descriptors import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import outputs

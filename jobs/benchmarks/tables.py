@@ -77,7 +77,7 @@ def stored(path: str) -> None:
 
 
 def _to(path: str, *, features: bool) -> None:
-    from features.descriptors.extraction import FeatureSpec
+    from features.descriptors import FeatureSpec
     from features.source import SourceSpec
     from pipeline.datasets import build_feature_store as building
     from pipeline.datasets.feature_request import FeatureRequest, describe

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from features.descriptors.extraction import FeatureSpec, feature_length, parameters
+from features.descriptors import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, given_folder
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig

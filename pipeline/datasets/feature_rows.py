@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import extract, feature_length
+from features.descriptors import extract, feature_length
 from features.row_draws import RowKeys, row_keys
 from features.source import Part
 from features.standardisation import RunningMoments, Standardisation

@@ -8,9 +8,9 @@ from threading import Lock
 from typing import Any
 
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
+from features.input_files import is_picture_folder, is_table
 from features.open_source import changed, close_files, open_source, stamp_of
 from features.source import Source, SourceSpec
-from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.datasets.table_records import Reading, TableRecords
 from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.arrays import write_arrays

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.array_sources import unmasked
 from features.deformed_copies import Copies
-from features.descriptors.extraction import FeatureSpec, extract
+from features.descriptors import FeatureSpec, extract
 from features.errors import DataError
 from features.row_draws import RowKeys, group_keys, keys_apart, row_keys
 from features.source import Part

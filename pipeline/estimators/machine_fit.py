@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from features.array_sources import given_labels, numeric
 from features.cell_text import shown
 from features.deformed_copies import Copies
-from features.descriptors.extraction import feature_length
+from features.descriptors import feature_length
 from features.image_arrays import image_scale, input_shape, to_bytes
 from features.source import Columns
 from features.tables.row_numbers import array_warnings

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.cell_text import counted
+from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
-from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec

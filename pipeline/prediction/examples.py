@@ -15,10 +15,17 @@ from features.cell_text import normal_name
 from features.errors import DataError, MissingInputError, UsageError
 from features.image_arrays import input_shape
 from features.images import IDX_FILES, idx_files, read_idx
-from features.picture_folders import class_of, is_picture, part_folders, pictures_below
+from features.input_files import (
+    KNOWN_TABLES,
+    class_of,
+    is_picture,
+    is_picture_folder,
+    is_table,
+    part_folders,
+    pictures_below,
+)
 from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
-from features.tables.table_paths import KNOWN, is_picture_folder, is_table
 from features.targets import class_array
 from pipeline.config.settings import parse_value
 from pipeline.errors import ConfigError
@@ -102,7 +109,9 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, pictures")
+        raise UsageError(
+            f"{path}: file type not known; give .npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
+        )
     if path.suffix == ".npz":
         with array_sources.npz_archive(path) as archive:
             wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.descriptors.extraction import feature_length
+from features.descriptors import feature_length
 from features.errors import DataError, UsageError
+from features.input_files import PICTURE_SUFFIXES, is_picture
 from features.open_source import changed, stamp_of
-from features.picture_folders import SUFFIXES, is_picture
 from features.row_source import check_finite, input_dtype
 from features.source import NAMED, Source, SourceSpec
 from features.tables.encoding import unknown_words
@@ -96,7 +96,7 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
     if asked.more and others:
-        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(SUFFIXES)})")
+        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(PICTURE_SUFFIXES)})")
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import shown
-from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
+from features.descriptors import FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.image_arrays import check_scale, to_bytes
 from features.source import Columns

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from features.deformed_copies import Copies
-from features.descriptors.extraction import extract
+from features.descriptors import extract
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from commands import flip
-from features.descriptors.extraction import FeatureSpec
+from features.descriptors import FeatureSpec
 from features.source import SourceSpec
 from pipeline import session
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
