@@ -82,7 +82,7 @@ def numbers(text: str) -> list[float]:
 def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
     source = open_source(SourceSpec(dataset))
-    images, labels = source.read("train", 0, min(asked.rows, source.n_train))
+    images, labels = source.train.X[: asked.rows], source.train.y[: asked.rows]
     return images, labels.astype(np.int64)
 
 

@@ -20,7 +20,7 @@ from features.source import SourceSpec
 
 @pytest.fixture(scope="module")
 def images():
-    return open_source(SourceSpec("digits", n_train=31)).read("train", 0, 31)[0]
+    return open_source(SourceSpec("digits", n_train=31)).train.X[:31]
 
 
 @pytest.mark.parametrize(
