@@ -88,7 +88,7 @@ class KernelMachine(BaseEstimator):
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.prediction.model_folder import save_model  # slow to import
+        from pipeline.prediction.trained_model import save_model  # slow to import
 
         save_model(Path(folder), self.to_model())
 

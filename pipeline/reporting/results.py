@@ -6,8 +6,7 @@ import numpy as np
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.scaled_rows import lengths
-from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import value_dtype

@@ -11,10 +11,9 @@ import runs
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.onnx_graph import input_name, to_onnx
 from pipeline.prediction.scores import Calibration
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from storage.folder_layouts import RunLayout
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")

@@ -13,9 +13,8 @@ from pipeline.config.train_config import SolverConfig
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data, planned
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model, save_model
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Stored, as_json, from_json
 from pipeline.solvers.held_out_losses import clipped

@@ -13,9 +13,9 @@ from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, export, predict, report
 from pipeline import train as training
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.onnx_graph import input_name
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import load_model, save_model
 from runs import TrainedRuns, report_of, train_beside
 
 N = 120
