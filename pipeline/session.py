@@ -26,7 +26,7 @@ from pipeline.errors import ExitCode, StoppedError
 from pipeline.planning import plan as planning
 from pipeline.planning.plan import Prepared
 from pipeline.prediction.predictor import Predictor, load_predictor
-from pipeline.reporting import result_table, results
+from pipeline.reporting import results, run_facts
 from pipeline.runtime import answers, run_folder, stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.executors import Executor
@@ -236,8 +236,8 @@ def _fitted_and_scored(run: Run) -> dict[str, Any]:
 
 def _tell(run: TrainedRun, quiet: bool) -> None:
     if quiet:
-        for line in result_table.remarks(run.report):
+        for line in run_facts.remarks(run.report):
             print(line, file=Console(sys.stderr))
         return
-    told = ["", *result_table.table(run.report), f"model and report: {run.folder}"]
-    print("\n".join([*told, *result_table.next_steps(run.folder)]), file=Console(sys.stdout), flush=True)
+    told = ["", *run_facts.table(run.report), f"model and report: {run.folder}"]
+    print("\n".join([*told, *run_facts.next_steps(run.folder)]), file=Console(sys.stdout), flush=True)

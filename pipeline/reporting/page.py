@@ -26,8 +26,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.examples import ExamplePart, ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.reporting import result_table
-from pipeline.reporting.run_facts import lines, status, tail, tried
+from pipeline.reporting import run_facts
+from pipeline.reporting.run_facts import status, tail, tried
 from pipeline.runtime.run_folder import read_environment
 from pipeline.work.events import in_order
 from storage.files import read_plain
@@ -90,9 +90,9 @@ def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
-        "status": lines({**facts, "damaged": [], "report": None}),
+        "status": run_facts.lines({**facts, "damaged": [], "report": None}),
         "report": report,
-        "words": result_table,
+        "words": run_facts,
         "palettes": (LIGHT, DARK),
         "plots": plots_of(report, last_solves, predictor.model.output_labels if predictor else ()),
         "solve_records": solves,

@@ -1,4 +1,4 @@
-"""What a run has come to: the content of report.json; `result_table` makes a table of it."""
+"""What a run has come to: the content of report.json; `run_facts` makes a table of it."""
 
 from typing import Any
 

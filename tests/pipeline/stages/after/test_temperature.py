@@ -12,7 +12,7 @@ import runs
 from cases import SERIAL
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
-from pipeline.reporting.result_table import table
+from pipeline.reporting.run_facts import table
 from pipeline.stages import fit_model
 from pipeline.stages.after import temperature
 from storage.arrays import read_arrays
