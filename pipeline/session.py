@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.command_line import Arguments
-from pipeline.config.names import worded
-from pipeline.config.parsers import learns_scales
-from pipeline.config.settings import Loaded, lines, resumed
+from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures, live
@@ -216,7 +214,7 @@ def _run_of(prepared: Prepared, layout: RunLayout, events: Events, executor: Exe
     is_stored = config.resources.stores_features
     features = prepared.store if is_stored else live(prepared.request, prepared.shape, layout.data_chunks)
     scales = StoredFile(layout.feature_scales)
-    seen = ScaledFeatures(features, scales) if learns_scales(config.kernel.scale) else features
+    seen = ScaledFeatures(features, scales) if config.kernel.learns_scales else features
     work = Workspace(config, prepared.shape, seen, store, runner, events)
     return Run(layout, prepared.request, prepared.store, work, runner, events)
 

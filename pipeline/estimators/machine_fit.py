@@ -28,7 +28,6 @@ from features.image_arrays import image_scale, input_shape, to_bytes
 from features.source import Columns
 from features.tables.row_numbers import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
-from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
@@ -141,7 +140,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     compile_told(warming_steps(config, shape), log)
     room = limit_bytes(config.resources) - _memory_of_fit(config, shape)
     store = MemoryStore(listeners, column_bytes=max(room, 0))
-    scaled = ScaledFeatures(features, store.stored(SCALES)) if learns_scales(config.kernel.scale) else features
+    scaled = ScaledFeatures(features, store.stored(SCALES)) if config.kernel.learns_scales else features
     work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
     _store(machine, work, features, fit(work))
 

@@ -11,8 +11,7 @@ from typing import Any
 from scipy.linalg import LinAlgError
 
 from features.errors import DataError, UsageError
-from pipeline.config.names import PARAMETERS, worded
-from pipeline.config.settings import parse_value, with_values
+from pipeline.config.settings import PARAMETERS, parse_value, with_values, worded
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, InvalidDataError
 

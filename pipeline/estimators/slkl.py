@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
 class KernelMachine(BaseEstimator):
-    """What the two estimators share. `config.names.PARAMETERS` says which setting each parameter is."""
+    """What the two estimators share. `config.settings.PARAMETERS` says which setting each parameter is."""
 
     n_centers: int | str | None = None
     _: KW_ONLY

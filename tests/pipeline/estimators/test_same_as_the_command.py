@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.config.names import PARAMETERS
+from pipeline.config.settings import PARAMETERS
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.trained_model import load_model
 from pipeline.solvers import candidate_budget
