@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline import plan as planning
 from pipeline.config.command_line import Arguments
 from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
@@ -21,8 +22,6 @@ from pipeline.datasets.feature_rows import ScaledFeatures, live
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import ExitCode, StoppedError
-from pipeline.planning import plan as planning
-from pipeline.planning.plan import Prepared
 from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.reporting import results, run_facts
 from pipeline.runtime import answers, run_folder, stopping
@@ -118,7 +117,7 @@ def _finished(session: Session) -> TrainedRun | None:
     return TrainedRun(layout.root, report)
 
 
-def _prepared(session: Session) -> Prepared:
+def _prepared(session: Session) -> planning.Prepared:
     """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
     config, is_frozen = session.config, session.stored is not None
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
@@ -129,7 +128,7 @@ def _prepared(session: Session) -> Prepared:
     return prepared
 
 
-def _print_plan(prepared: Prepared) -> None:
+def _print_plan(prepared: planning.Prepared) -> None:
     told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
     print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
 
@@ -155,7 +154,7 @@ def _trained(session: Session) -> TrainedRun:
         return TrainedRun(layout.root, read_record(layout.report))
 
 
-def _compute(session: Session, prepared: Prepared, layout: RunLayout, executor: Executor) -> None:
+def _compute(session: Session, prepared: planning.Prepared, layout: RunLayout, executor: Executor) -> None:
     asked, (costs, peak_bytes) = session.asked, _costs_so_far(layout, session.reading)
     with (
         MemoryMeter(peak_bytes) as meter,
@@ -198,7 +197,7 @@ def _recording_errors(events: Events, layout: RunLayout) -> Iterator[None]:
         raise
 
 
-def _tell_the_start(events: Events, session: Session, prepared: Prepared, layout: RunLayout) -> None:
+def _tell_the_start(events: Events, session: Session, prepared: planning.Prepared, layout: RunLayout) -> None:
     started = run_folder.read_environment(layout)["environment"]
     changes = run_folder.environment_warnings(started, run_folder.environment())
     for note in (f"run folder {layout.root}", *session.reading.notes, *prepared.notes):
@@ -207,7 +206,7 @@ def _tell_the_start(events: Events, session: Session, prepared: Prepared, layout
         events.warn(warning)
 
 
-def _run_of(prepared: Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
+def _run_of(prepared: planning.Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
     config, every = prepared.config, prepared.config.resources.checkpoint_every
     store = FolderStore(layout, every, events.warn)
     runner = OnExecutor(executor, store, events, every, prepared.plan.workers.together)

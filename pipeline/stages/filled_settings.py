@@ -1,7 +1,7 @@
 """Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
 `fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
-candidates have their Gram in memory at once (`planning.plan`). A run keeps what was filled in; nothing is filled in
+candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps what was filled in; nothing is filled in
 when it is resumed.
 """
 
