@@ -41,16 +41,12 @@ MOST_SCANNED_ROWS = 20_000  # of a part, so that a report of any run takes secon
 MOST_MISTAKES = 40
 MOST_CENTERS = 40
 COMPARED_TOGETHER = 500  # rows of the training part, with moved centers
-MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
 MOST_POINTS = 400  # of one line; more would only make the file larger
 FEW_POINTS = 30  # which are marked, each
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE = 64  # pixels of a picture
-# Of lines, --c0 to --c9 in the page's style: on white, and on black.
-LIGHT = ("#1f77b4", "#e06c00", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#d557b0", "#7f7f7f", "#a3a414", "#11a3b3")
-DARK = ("#6cb2eb", "#ff9d45", "#5fd35f", "#ff7b72", "#c3a3e6", "#cf9d8f", "#f29bd4", "#b0b0b0", "#d7d84b", "#45d6e4")
 SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
@@ -62,38 +58,34 @@ Figure = dict[str, Any]  # a plot in pixels
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
 
 
-def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
-    """Return the whole page; add to `damaged` what it leaves out for that."""
-    return environment().get_template("page.html.j2").render(gather(layout, [] if damaged is None else damaged))
-
-
 def environment() -> jinja2.Environment:
     """Return what reads the templates, `page.html.j2` and `drawing.html.j2`, which escape every text."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     return jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
-def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
-    """Return what the page shows; what does not apply or is not there yet is None or empty.
+def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
+    """Return the whole page; what does not apply or is not there yet is left out.
 
     What is damaged comes into `damaged`. Memory: 64 MiB of log and metrics each, and a block of predictions.
     """
-    facts = status(layout.root)
+    facts, notes = status(layout.root), list[str]()
+    damaged = [] if damaged is None else damaged
     damaged += facts["damaged"]
-    notes = list[str]()
     report = facts["report"]
     predictor = tried(notes, "model", lambda: load_predictor(layout.root), damaged) if layout.model.is_dir() else None
     solves = [record for record in _records(layout, damaged) if record.keys() >= SOLVE_KEYS]
     last = {key: solves[-1][key] for key in ("statistics", "penalty")} if solves else {}
     last_solves = [record for record in solves if record.items() >= last.items()]
-    return {
+    pictures = _pictures(predictor, notes, damaged)
+    stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
+    shown = {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
         "status": run_facts.lines({**facts, "damaged": [], "report": None}),
         "report": report,
         "words": run_facts,
-        "palettes": (LIGHT, DARK),
         "plots": plots_of(report, last_solves, predictor.model.output_labels if predictor else ()),
         "solve_records": solves,
         "last_solves": last_solves,
@@ -101,13 +93,15 @@ def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
         "most_compared": MOST_SCANNED_ROWS,
-        **_pictures(predictor, notes, damaged),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
-        **_settings(layout, notes, damaged),
+        "settings": tried(notes, "settings", lambda: IMAGE_SETTINGS.sub(r"\1", read_plain(layout.config).decode())),
+        "command": stored.get("command"),
+        "versions": stored.get("environment") or {},
         "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES, [])[-MOST_LOG_LINES:]],
         "notes": damaged + notes,
     }
+    return environment().get_template("page.html.j2").render(shown | pictures)
 
 
 def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
@@ -176,11 +170,9 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
 
 
 def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
-    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DRAWN)).round().astype(int))
-    dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
     log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
-    lines = {"test rows": dots, "equal": [(end, end) for end in ends]}
+    lines = {"test rows": list(zip(y.tolist(), f.tolist(), strict=True)), "equal": [(end, end) for end in ends]}
     return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
@@ -237,18 +229,6 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
         "rows": list(zip(labels, matrix, strict=True)) if len(labels) <= MOST_SHOWN_CLASSES else [],
         "most": commonest[0][0] if commonest else 1,
         "commonest": [(labels[j], labels[k], count) for count, j, k in commonest],
-    }
-
-
-def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
-    settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
-    if settings is not None:
-        settings = IMAGE_SETTINGS.sub(r"\1", settings)
-    return {
-        "settings": settings,
-        "command": stored.get("command"),
-        "versions": stored.get("environment") or {},
     }
 
 
@@ -333,9 +313,7 @@ def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | No
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    if len(points) <= MOST_POINTS:
-        return points
-    return [points[round(k * (len(points) - 1) / (MOST_POINTS - 1))] for k in range(MOST_POINTS)]
+    return [points[k] for k in np.unique(np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int))]
 
 
 def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
