@@ -79,27 +79,25 @@ class Session:
 
 def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     """Train, go on with a run, or find it finished; return it. None where only settings or the plan are printed."""
-    session = _open(asked, loaded)
-    config = session.config
+    stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
+    config = loaded.config if stored is None else resumed(stored, loaded)
     if asked.print_config:
-        print("\n".join(lines(config, dict.fromkeys(loaded.origins, "the run") if session.stored else loaded.origins)))
+        print("\n".join(lines(config, dict.fromkeys(loaded.origins, "the run") if stored else loaded.origins)))
         return None
+    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
+    reading = Reading(tells=not asked.quiet, writes=not asked.dry_run)
+    session = Session(asked, loaded, root, stored, config, reading)
     run = None if asked.dry_run else _finished(session)
     if run is None and config.resources.stores_features:
-        run_folder.check_apart(session.root, Path(config.resources.features_dir))
+        run_folder.check_apart(root, Path(config.resources.features_dir))
     if asked.dry_run:
-        _print_plan(_prepared(session))
+        prepared = _prepared(session)
+        told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
+        print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
         return None
     run = run or _trained(session)
     _tell(run, asked.quiet)
     return run
-
-
-def _open(asked: Arguments, loaded: Loaded) -> Session:
-    stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
-    config = loaded.config if stored is None else resumed(stored, loaded)
-    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
-    return Session(asked, loaded, root, stored, config, Reading(tells=not asked.quiet, writes=not asked.dry_run))
 
 
 def _finished(session: Session) -> TrainedRun | None:
@@ -126,11 +124,6 @@ def _prepared(session: Session) -> planning.Prepared:
     is_stored = config.resources.stores_features
     planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
     return prepared
-
-
-def _print_plan(prepared: planning.Prepared) -> None:
-    told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-    print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
 
 
 def _trained(session: Session) -> TrainedRun:

@@ -356,9 +356,7 @@ class CentersConfig:
         "--budget",
     )
     working_set: int | None = optional(
-        whole(2),
-        "auto",
-        "number of candidates whose Gram matrix may be in memory (auto: all, if memory allows)",
+        whole(2), "auto", "number of candidates whose Gram matrix may be in memory (auto: all, if memory allows)"
     )
     columns: str | None = optional(
         OneOf(("at-once", "on-demand")),
