@@ -1,6 +1,7 @@
 """The tables of the page of pictures, made from the lists in the code: `python docs/picture_lists.py` prints them."""
 
-from features.picture_forms import MODES, PICTURES, SUFFIXES
+from features.input_files import PICTURE_FORMATS
+from features.pictures import MODES, PICTURES
 
 _DEEP = "1023, 4095, 16383, 65535"
 # Images that are read alike: their values, dtypes, what white is, and what a value becomes.
@@ -20,7 +21,7 @@ def table_of_pictures() -> str:
     for (kind, mode), stored in PICTURES.items():
         names = ", ".join(f"`{name}`" for name in stored if name)
         told = f"`{mode}`" + (f", stored as {names}" if names else "")
-        rows.append((f"{kind} ({', '.join(SUFFIXES[kind])})", MODES[mode].pixels, told, MODES[mode].becomes))
+        rows.append((f"{kind} ({', '.join(PICTURE_FORMATS[kind])})", MODES[mode].pixels, told, MODES[mode].becomes))
     return _table(("format", "pixels", "in Pillow", "becomes"), rows)
 
 

@@ -1,4 +1,4 @@
-"""Sources from npz files and from opened array-likes, read without pickle."""
+"""Sources from arrays: opened array-likes, npz files, read without pickle, and IDX files."""
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from numpy.lib.npyio import NpzFile
 
 from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
 from features.errors import DataError, UnavailableError
-from features.image_arrays import BYTE_SCALE, scale_of_parts
+from features.images import BYTE_SCALE, IDX_FILES, idx_files, read_idx, rescaled, scale_of_parts
 from features.input_files import open_plain
-from features.row_draws import RowKeys, group_keys
-from features.row_source import LabelledRows, check_lengths, check_whole, digest_rows, source_of
-from features.source import PARTS, RowArray, Source, SourceSpec
+from features.row_draws import RowKeys, group_keys, row_keys
+from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
+from features.source import PARTS, Source, SourceSpec, source_of
 from features.tables.row_numbers import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
@@ -69,7 +69,9 @@ def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[Names]) -> ArrayD
         check_lengths(arrays[inputs], arrays[target], inputs, target)
     labels = {target: label_array(np.asarray(arrays[target][:]), target) for _, target, *_ in keys}
     rows = {inputs: np.empty(arrays[inputs].shape[0], np.uint64) for inputs, *_ in keys}
-    scale = scale_of_parts([(inputs, arrays[inputs]) for inputs, *_ in keys])
+    scale = None
+    if len(arrays[keys[0][0]].shape) > 2:
+        scale = scale_of_parts([(inputs, pieces_of(arrays[inputs])) for inputs, *_ in keys])
     every = dict.fromkeys(filter(None, chain(*keys)))
     sha256 = {key: digest_rows(labels.get(key, arrays[key]), rows.get(key), scale) for key in every}
     return ArrayDigests(sha256, rows, scale)
@@ -113,25 +115,27 @@ def _source_of(
         weights, groups = (
             None if name is None else np.asarray(arrays[name][:]) for name in (weights_name, groups_name)
         )
-        groups = None if groups is None else _group_keys(groups, len(labels), f"{spec.groups}{of}")
-        given.append(LabelledRows(arrays[inputs], labels, weights, groups, digests.keys.get(inputs), digests.scale))
-    is_table = len(given[0].inputs.shape) == 2
-    source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
-    first = given[0].inputs
+        groups = None if groups is None else keys_of_groups(groups, len(labels), f"groups {spec.groups}{of}")
+        given.append(Rows(arrays[inputs], labels, weights, digests.keys.get(inputs), groups))
+    first = given[0].X
+    is_table = len(first.shape) == 2
+    source = source_of(spec, Path(spec.dataset).stem, given, is_table, identity, digests.scale)
     if not is_table or not digests.keys or not isinstance(first, np.ndarray):  # Stored arrays are not read for this.
         return source
     return replace(source, warnings=array_warnings(first, [*map(str, range(first.shape[1]))]))
 
 
-def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:
+def keys_of_groups(groups: Any, n_rows: int, name: str = "groups") -> RowKeys:
     """Return the keys (n,) u8 of groups (n,) or (n, 1). Raises DataError where they are none, or one is missing."""
-    if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
-        found = f"{groups.dtype} values of shape {groups.shape}"
-        raise DataError(f"groups {name} hold {found}; a number or a word for each of {n_rows} rows is needed")
+    names = np.asarray(groups)
+    names = names.astype(str) if names.dtype.kind == "O" else names
+    if names.shape not in ((n_rows,), (n_rows, 1)) or names.dtype.kind not in "biufUS":
+        found = f"has the shape {names.shape} and {names.dtype} values"
+        raise DataError(f"{name} {found}; ({n_rows},) is needed, a number or a word for each row")
     try:
-        return group_keys(groups.reshape(n_rows))
+        return group_keys(names.reshape(n_rows))
     except DataError as error:
-        raise DataError(f"groups {name}: {error}") from None
+        raise DataError(f"{name}: {error}") from None
 
 
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
@@ -148,6 +152,26 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
             loaded[key] = read(archive, key)
     digests = outline_digests(loaded, loaded[keys[0][0]]) if outline else _digests_of(loaded, keys)
     return _source_of(spec, loaded, keys, digests, "npz")
+
+
+def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
+    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels. Raises as `read_idx`."""
+    arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
+    return source_of_idx(spec, folder.resolve().name, arrays)
+
+
+def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
+    """Return the source of what `IDX_FILES` hold. Row keys of published images are found when they are asked for."""
+    digests = {key: digest_rows(array) for key, array in arrays.items()}
+    scale = scale_of_parts([(key, [arrays[key]]) for key in IDX_FILES if IDX_FILES[key] > 1])
+    given = []
+    for part in ("train", "t10k"):
+        images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
+        if len(images) != len(labels):
+            raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
+        keys = None if are_published else row_keys(rescaled(images, scale))
+        given.append(Rows(images, labels.astype(np.int64), keys=keys))
+    return source_of(spec, name, given, False, {"source": "idx", "sha256": digests}, scale)
 
 
 def unmasked(values: Any) -> Any:

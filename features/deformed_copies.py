@@ -12,18 +12,18 @@ shares of the sides: images of any size deform alike. What is drawn is a hash of
 that of the copy: nothing is kept, and a copy does not depend on how many there are.
 """
 
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from features.errors import UsageError
-from features.row_draws import RowKeys, draw_numbers, pair_keys, row_keys
-from features.source import Part, Source, SourceSpec
+from features.row_draws import RowKeys, draw_numbers, pair_keys
+from features.rows import Mapped, Repeated, Rows, keys_of_inputs
+from features.source import Source, SourceSpec
 
 ALGORITHM_VERSION = 1
 MOST = {"rotation": 180.0, "scale": 0.9, "shear": 1.0, "shift": 1.0, "smooth": 1.0, "flip": 1.0}
@@ -66,25 +66,48 @@ class Copies:
             raise UsageError("`data.deform` is how copies are deformed, and there are none: give `data.copies`")
         return cls(spec.copies, spec.seed, **({} if spec.deform is None else strengths(spec.deform)))
 
-    def rows(self, read: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
-        """Return rows (stop - start, *image) of images (H, W) or (H, W, channels); bytes stay bytes, floats floats.
+    def deformed(self, images: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
+        """Return rows (m, H, W) or (m, H, W, channels) of those numbers, from their images; bytes stay bytes.
 
-        read: returns the images from a first one to before another. 6 µs a row of 28 x 28, in one thread. Memory: the
-        images, the rows, and 128 of them as float64.
+        6 µs a row of 28 x 28, in one thread. Memory: the rows, and 128 of them as float64.
         """
-        of_rows, numbers = np.divmod(np.arange(start, stop), self.count)
-        first = start // self.count
-        out = read(first, -(-stop // self.count))[of_rows - first]
-        deformed = np.flatnonzero(numbers)
+        of_images, numbers = np.divmod(rows, self.count)
+        out, deformed = np.array(images), np.flatnonzero(numbers)
         height, width = out.shape[1:3]
         for begin in range(0, len(deformed), _TOGETHER):
-            rows = deformed[begin : begin + _TOGETHER]
-            images = out[rows].astype(np.float64, order="C").reshape(len(rows), height, width, -1)
-            drawn, made = draw_numbers(self.seed, pair_keys(of_rows[rows], numbers[rows]), DRAWN), np.empty_like(images)
+            some = deformed[begin : begin + _TOGETHER]
+            block = out[some].astype(np.float64, order="C").reshape(len(some), height, width, -1)
+            drawn, made = (
+                draw_numbers(self.seed, pair_keys(of_images[some], numbers[some]), DRAWN),
+                np.empty_like(block),
+            )
             maps, nodes = self._maps(drawn, height, width)
-            deform_rows(images, maps, nodes, eased(height), eased(width), made)
-            out[rows] = (np.rint(made) if out.dtype == np.uint8 else made).reshape(-1, *out.shape[1:])
+            deform_rows(block, maps, nodes, eased(height), eased(width), made)
+            out[some] = (np.rint(made) if out.dtype == np.uint8 else made).reshape(-1, *out.shape[1:])
         return out
+
+    def keys(self, of_images: RowKeys, rows: NDArray[np.int64]) -> RowKeys:
+        """Return the keys (m,) u8 of rows of those numbers, from the keys of their images."""
+        of_rows, numbers = np.divmod(rows, self.count)
+        return np.where(numbers, of_images ^ pair_keys(of_rows, numbers), of_images)
+
+    def of_images(self, images: Rows) -> Rows:
+        """Return the rows that images become: copies are in the group of their image, or are one."""
+        X, known, numbers = images.X, images.keys, images.numbers
+        known = keys_of_inputs(X) if known is None else known
+
+        def again(values: Any) -> Any:
+            return None if values is None else Repeated(values, self.count)
+
+        return Rows(
+            Mapped(again(X), self.deformed, X.shape[1:], X.dtype),
+            again(images.y),
+            again(images.weights),
+            Mapped(again(known), self.keys, (), np.uint64),
+            again(known if images.groups is None else images.groups),
+            again(np.arange(len(images)) if numbers is None else numbers),
+            again(images.names),
+        )
 
     def _maps(self, drawn: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Return maps (n, 6), A row by row and t, and nodes (n, 2, …) of numbers (n, DRAWN) in [0, 1); y before x."""
@@ -97,62 +120,20 @@ class Copies:
         nodes = self.smooth * sides[:, None, None] * even[:, 7:].reshape(-1, 2, NODES, NODES)
         return np.column_stack([*of_y, *of_x, shift]), nodes
 
-    def keys(self, of_images: RowKeys, start: int, stop: int) -> RowKeys:
-        """Return the keys (stop - start,) u8 of rows, from those of all images: equal ones have copies of their own."""
-        of_rows, numbers = np.divmod(np.arange(start, stop), self.count)
-        keys = of_images[of_rows]
-        return np.where(numbers, keys ^ pair_keys(of_rows, numbers), keys)
 
-
-class Repeated:
-    """Values (n,), each `count` times in turn, as an array (n · count,) that holds n, found when first asked for."""
-
-    def __init__(self, values: Callable[[], np.ndarray], n: int, count: int) -> None:
-        self._values, self._n, self._count = values, n, count
-
-    def __getitem__(self, rows: Any) -> Any:
-        if not isinstance(rows, slice):
-            return self._values()[rows // self._count]
-        start, stop, _ = rows.indices(self._n * self._count)
-        first = start // self._count
-        values = np.repeat(self._values()[first : -(-stop // self._count)], self._count)
-        return values[start - first * self._count : stop - first * self._count]
-
-
-def with_copies(source: Source, spec: SourceSpec) -> Source:
+def copied(source: Source, spec: SourceSpec) -> Source:
     """Return a source whose training rows are those of `source` and their deformed copies; tests stay as they are.
 
     Each row counts as its image does: as with more images a penalty then weighs less, and weights of 1/K would make
-    every sum one of weighted rows. Copies are in the group of their image, or are one. Raises as `Copies.of`.
+    every sum one of weighted rows. Raises as `Copies.of`.
     """
     n, copies = source.n_train, Copies.of(spec, source.input_shape)
-    images, file_rows = partial(source.read_rows, "train"), source.file_rows["train"]
-    known = source.row_keys or (lambda start, stop: row_keys(images(start, stop)))
-
-    @cache
-    def keys() -> RowKeys:  # to know how many rows there are no image is read
-        return np.concatenate([known(at, min(at + _TOGETHER, n)) for at in range(0, n, _TOGETHER)])
-
-    def repeated(values: Mapping[Part, Any], made: Callable[[], np.ndarray] | None = None) -> dict[Part, Any]:
-        found = made if values["train"] is None else lambda: values["train"]
-        return {**values, "train": None if found is None else Repeated(found, n, copies.count)}
-
-    def read(part: Part, start: int, stop: int) -> np.ndarray:
-        return copies.rows(images, start, stop) if part == "train" else source.read_rows(part, start, stop)
-
     told = f"{copies.count - 1} deformed {'copy' if copies.count == 2 else 'copies'}"
     return replace(
         source,
-        n_train=n * copies.count,
-        read_rows=read,
-        targets=repeated(source.targets),
-        weights=repeated(source.weights),
-        file_rows=repeated({**source.file_rows, "train": np.arange(n) if file_rows is None else file_rows}),
-        groups=repeated({"train": source.groups}, keys)["train"],
-        row_keys=lambda start, stop: copies.keys(keys(), start, stop),
+        train=copies.of_images(source.train),
         identity={**source.identity, "copies": {"version": ALGORITHM_VERSION, **asdict(copies)}},
         notes=(*source.notes, f"each of {n} training images with {told}: {n * copies.count} rows"),
-        memory=replace(source.memory, held=source.memory.held + 24 * n),
     )
 
 

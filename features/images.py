@@ -1,25 +1,27 @@
-"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a reader of IDX files."""
+"""Arrays of images: which are read, and the one scale on which all become bytes; others are refused. And IDX files.
+
+The largest value of the training images decides what white is: 2^k - 1, whatever the dtype. So the same images give the
+same bytes as uint8, int64 or float32, from 0 to 255 or from 0 to 1.
+"""
 
 import gzip
-import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Iterable
-from importlib.metadata import distribution
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from features import published
 from features.errors import DataError, MissingInputError
-from features.image_arrays import BYTE_SCALE, rescaled, scale_of_parts
-from features.input_files import open_plain
-from features.picture_folders import KNOWN_PICTURES
-from features.row_draws import row_keys
-from features.row_source import LabelledRows, digest_rows, source_of
-from features.source import Source, SourceSpec
+from features.input_files import KNOWN_PICTURES, open_plain
 
+SCALES = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)  # 2^k - 1 for the bits of images: cameras have 8 and more
+BYTE_SCALE = 255.0
+MOST_BITS = 16
+LEAST_FRACTION = 1 / 16  # Images whose largest fraction is smaller are on another scale.
+LEAST_FRACTION_OF_BYTES = 127  # So are those whose largest is above 1, and not above this.
+N_COLOURS = 3  # red, green and blue
 # The four files of MNIST's layout, without ".gz", and their dimensions.
 IDX_FILES = {
     "train-images-idx3-ubyte": 3,
@@ -27,20 +29,126 @@ IDX_FILES = {
     "t10k-images-idx3-ubyte": 3,
     "t10k-labels-idx1-ubyte": 1,
 }
-DIGITS_SIDE = 28
 
 
-def open_mnist(spec: SourceSpec) -> Source:
-    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `features.published`."""
-    contents = published.read_files("mnist", published.find("mnist", spec.data_dir))
-    arrays = {name: _parse_idx(contents[f"{name}.gz"], n, name) for name, n in IDX_FILES.items()}
-    return _source_of(spec, "mnist", arrays, are_published=True)
+def input_shape(shape: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return the shape of one input: (d,), (H, W) of images, with or without one channel, or (H, W, 3) of colour.
+
+    Raises DataError for other shapes, with the numpy that makes images, or columns, of them.
+    """
+    sizes = tuple(map(int, shape[1:]))
+    if len(sizes) == 3 and 1 in (sizes[0], sizes[2]):
+        return sizes[1:] if sizes[0] == 1 else sizes[:2]
+    if len(sizes) in (1, 2) or (len(sizes) == 3 and sizes[2] == N_COLOURS):
+        return sizes
+    remedy = f"{name}.reshape(len({name}), -1) for columns" if sizes else f"{name}.reshape(-1, 1) for one column"
+    if len(sizes) == 3 and sizes[0] == N_COLOURS:
+        remedy = f"{name}.transpose(0, 2, 3, 1) for colour images, {remedy}"
+    if len(sizes) == 3 and sizes[2] == N_COLOURS + 1:
+        remedy = f"colours on white (a = {name}[..., 3:] / 255; {name}[..., :3] * a + 255 * (1 - a)), {remedy}"
+    raise DataError(f"{name} has shape {tuple(shape)}; give (n, d), (n, H, W) or (n, H, W, 3): {remedy}")
 
 
-def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
-    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels. Raises as `read_idx`."""
-    arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
-    return _source_of(spec, folder.resolve().name, arrays)
+def image_scale(name: str, pieces: Iterable[np.ndarray]) -> float:
+    """Return the value that is white in images, read piece by piece; NaN and infinity are passed over.
+
+    Raises DataError for images on a scale that is not known: below 0, above 16 bits, so dark that they would be black.
+    """
+    largest, counts, are_whole = 0.0, np.zeros(MOST_BITS + 1, np.int64), True
+    for piece in pieces:
+        values = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
+        if (least := values.min(initial=0)) < 0:
+            raise DataError(f"{name} holds {least:g}, and black is 0; shift and divide images, so that white is 1")
+        largest = max(largest, float(values.max(initial=0)))
+        if piece.dtype == np.uint8 and largest > 1:
+            return BYTE_SCALE
+        are_whole = are_whole and (piece.dtype.kind != "f" or not (values % 1).any())
+        counts += bit_counts(values)
+    return scale_of(name, largest, counts, are_whole=are_whole)
+
+
+def bit_counts(values: np.ndarray) -> np.ndarray:
+    """Return how many values above 0 have each number of bits before the point, (17,) i8."""
+    bits = np.frexp(values[values > 0].astype(np.float32))[1]
+    return np.bincount(np.clip(bits, 0, MOST_BITS), minlength=MOST_BITS + 1)
+
+
+def scale_of(name: str, largest: float, counts: np.ndarray, *, are_whole: bool = True) -> float:
+    """Return what is white where pixels have a largest value and `bit_counts`. Raises DataError as `image_scale`.
+
+    More than 8 bits are too dark where most pixels that are not black would have fewer than two bits of a byte.
+    """
+    scale = next((scale for scale in SCALES if largest <= scale), math.inf)
+    told, most = f"{name} has pixels up to {largest:g}", 2 ** int(np.searchsorted(counts.cumsum(), counts.sum() / 2))
+    if scale == math.inf:
+        raise DataError(f"{told}, more than 16 bits; divide them, so that white is 1 or 255")
+    if not are_whole and (0 < largest < LEAST_FRACTION or 1 < largest <= LEAST_FRACTION_OF_BYTES):
+        raise DataError(f"{told}, and fractions of them; divide them, so that white is 1")
+    if scale > BYTE_SCALE and most * 256 <= 4 * scale:
+        told += f", but most are below {most}, which is black beside them"
+        raise DataError(f"{told}; make the few that are so bright darker")
+    return scale
+
+
+def scale_of_parts(parts: Sequence[tuple[str, Iterable[np.ndarray]]]) -> float:
+    """Return what is white in the images of parts, by name and in pieces; DataError where they have two scales."""
+    scale, *others = (image_scale(name, pieces) for name, pieces in parts)
+    for (name, _), other in zip(parts[1:], others, strict=True):
+        if other != scale and not BYTE_SCALE < other < scale:
+            told = f"{parts[0][0]} has images from 0 to {scale:g}, {name} from 0 to {other:g}"
+            raise DataError(f"{told}; {_one_scale(name, other, scale)}")
+    return scale
+
+
+def _one_scale(name: str, own: float, scale: float) -> str:
+    """Return how images in which a value is white come to another scale."""
+    factor = (scale + 1) / (own + 1)
+    change = f"* {factor:.1f}" if factor > 1 else f"// {1 / factor:g}"
+    if 1 in (own, scale):
+        change = f"* {scale:.1f}" if own == 1 else f"/ {own:g}"
+    return f"give both on one scale: where {own:g} is white, {name} {change}"
+
+
+def scale_note(scale: float | None) -> list[str]:
+    """Return what a run says of images that are on another scale than that of bytes."""
+    return [] if scale in (None, BYTE_SCALE) else [f"images are read as bytes: {scale:g} is white, and becomes 255"]
+
+
+def to_bytes(images: np.ndarray, scale: float, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return images (n, …) as bytes, where `scale` is white: fractions rounded, the upper 8 of more bits.
+
+    Raises DataError naming the row, one of `rows` (n,), and the pixel of a value that is not from 0 to `scale`.
+    """
+    if images.dtype == np.uint8 and scale == BYTE_SCALE:
+        return images
+    flat = images.reshape(len(images), -1)
+    if (bad := np.argwhere(~((flat >= 0) & (flat <= scale)))).size:
+        row, pixel = bad[0]
+        told = f"row {rows[row]}, pixel {pixel} is {flat[row, pixel]:g}"
+        if not np.isfinite(flat[row, pixel]):
+            raise DataError(f"{told}; fill it in, or leave the image out")
+        own = next((white for white in SCALES if flat[row].max() <= white), SCALES[-1])
+        remedy = _one_scale("X", own, scale) if own > scale else "shift and divide images as those were"
+        raise DataError(f"{told}, and the images trained on are from 0 to {scale:g}; {remedy}")
+    return rescaled(images, scale)
+
+
+def rescaled(images: np.ndarray, scale: float) -> np.ndarray:
+    """Return images as `to_bytes`, unchecked: what is not finite becomes any byte."""
+    with np.errstate(invalid="ignore"):
+        if scale > BYTE_SCALE:
+            return np.floor(images * (256 / (scale + 1))).astype(np.uint8)  # by a power of two: exact
+        return np.rint(images * (BYTE_SCALE / scale)).astype(np.uint8)
+
+
+def check_scale(images: np.ndarray, scale: float) -> None:
+    """Raise DataError for images to predict that are on a scale far below that of the training."""
+    largest, are_bytes = float(images.max(initial=0)), images.dtype == np.uint8 and scale > BYTE_SCALE
+    if are_bytes or 0 < largest <= scale / BYTE_SCALE:
+        told = "are bytes" if are_bytes else f"have pixels up to {largest:g}"
+        own = BYTE_SCALE if are_bytes else next(white for white in SCALES if largest <= white)
+        told = f"images {told}, and those trained on are from 0 to {scale:g}"
+        raise DataError(f"{told}; {_one_scale('X', own, scale)}")
 
 
 def idx_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:
@@ -57,38 +165,6 @@ def idx_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def open_digits(spec: SourceSpec) -> Source:
-    """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
-    from scipy.ndimage import zoom  # slow to import
-
-    # The file of sklearn.datasets.load_digits: to import that takes a second.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    rows = np.loadtxt(str(file), np.uint8, delimiter=",")
-    small, labels = rows[:, :-1].reshape(-1, 8, 8) / 16.0, rows[:, -1].astype(np.int64)
-    # Cubic splines are linear in the pixels: a matrix (28, 8) for the lines, and the same for the columns.
-    resize = zoom(np.eye(8), (DIGITS_SIDE / 8, 1), order=3, mode="grid-constant", grid_mode=True)
-    large = resize @ small @ resize.T
-    images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
-    # The digest of the pixels, not of a version: a library that resizes differently makes other data.
-    identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    given = LabelledRows(images, labels, keys=row_keys(images), scale=BYTE_SCALE)
-    return source_of(spec, "digits", [given], False, identity)
-
-
-def _source_of(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
-    digests = {key: digest_rows(array) for key, array in arrays.items()}
-    scale = scale_of_parts([(key, arrays[key]) for key in IDX_FILES if IDX_FILES[key] > 1])
-    assert scale is not None
-    given = []
-    for part in ("train", "t10k"):
-        images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
-        if len(images) != len(labels):
-            raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        keys = None if are_published else row_keys(rescaled(images, scale))
-        given.append(LabelledRows(images, labels.astype(np.int64), keys=keys, scale=scale))
-    return source_of(spec, name, given, False, {"source": "idx", "sha256": digests})
-
-
 def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
 
@@ -99,12 +175,13 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     """
     try:
         with open_plain(path) as stream:
-            return _parse_idx(stream.read(), n_dimensions, str(path))
+            return parse_idx(stream.read(), n_dimensions, str(path))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
 
 
-def _parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
+def parse_idx(content: bytes, n_dimensions: int, name: str) -> np.ndarray:
+    """Return what the content of an IDX file holds. Raises as `read_idx`."""
     try:
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -1,18 +1,46 @@
-"""Opening the files of the user, plain ones only: a device has no end, and a pipe waits for a writer."""
+"""The files of the user: which are tables or pictures, by their names, and how they are opened.
+
+Plain files only are opened: a device has no end, and a pipe waits for a writer. A table is a file, or a folder of
+parts; pictures are in DIR/CLASS, or in DIR/train/CLASS and DIR/test/CLASS.
+"""
 
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import BufferedReader, FileIO, RawIOBase
+from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from features.errors import DataError, UnavailableError
+from features.cell_text import composed, shown
+from features.errors import DataError, MissingInputError, UnavailableError
 
 _PIECE_BYTES = 1 << 20
 PACKED_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}  # and what Arrow calls them
+_PARTS = {"train", "test"}
 _SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
+CSV_SUFFIXES = (".csv", ".tsv")
+TABLE_SUFFIXES = (*CSV_SUFFIXES, ".parquet")
+KNOWN_TABLES = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
+PICTURE_FORMATS = {
+    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg", ".jfif"),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".pgm", ".ppm", ".pbm", ".pnm"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+}
+OTHER_PICTURES = (".avif", ".dcm", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".tga")  # are not read
+PICTURE_SUFFIXES = tuple(chain(*PICTURE_FORMATS.values()))
+# Names of parts, or with such a word.
+PART_NAMES = re.compile(
+    r"(.*[\W\d_])?(train(ing)?|tests?|testing|val(id(ation)?)?|dev|eval(uation)?|pred(ict(ions?)?)?|folds?)([\W\d_].*)?",
+    re.IGNORECASE,
+)
+KNOWN_PICTURES = f"a folder of pictures ({', '.join(PICTURE_SUFFIXES)}) for each class"
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -121,3 +149,204 @@ class _Unpacked(RawIOBase):
     def close(self) -> None:
         self._packed.close()
         super().close()
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that tells what a file holds: that before .gz or .zst, if it is packed."""
+    name = path.name.lower()
+    for packed in PACKED_SUFFIXES:
+        name = name.removesuffix(packed)
+    return Path(name).suffix
+
+
+def is_csv(path: Path) -> bool:
+    """Return whether a file is lines of text, by its name."""
+    return suffix_of(path) in CSV_SUFFIXES
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is parquet, by its name."""
+    return path.suffix.lower() == ".parquet"
+
+
+def is_table_file(name: str) -> bool:
+    """Return whether a file is a table, by its name."""
+    return is_csv(Path(name)) or is_parquet(Path(name))
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a path names a table: a file by its name, or a folder with parts."""
+    if is_table_file(path.name):
+        return True
+    if path.suffix.lower() in (".zarr", ".npz") or not path.is_dir() or _has_idx_files(path) or is_picture_folder(path):
+        return False
+    return next(_parts_below(path), None) is not None
+
+
+def table_name(path: Path) -> str:
+    """Return the name of a table without what tells its type."""
+    name = path.name
+    for suffix in (*PACKED_SUFFIXES, *TABLE_SUFFIXES):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def table_files(path: Path) -> list[Path]:
+    """Return the files of a table in the order of their names.
+
+    Nothing that may be a part of it is passed over. Raises DataError where they are of several types, MissingInputError
+    for a link to nothing, PermissionError for a folder that cannot be listed.
+    """
+    if not path.is_dir():
+        return [path] if path.exists() else []
+    files = sorted(_parts_below(path))
+    if len({is_parquet(file) for file in files}) > 1:
+        raise DataError(f"{path}: has .csv and .parquet files; give each kind a folder")
+    check_text(path, map(str, files))
+    known = dict[tuple[int, int], Path]()
+    for file in files:
+        status = file.stat()
+        other = known.setdefault((status.st_dev, status.st_ino), file)
+        if other is not file and other.resolve() == file.resolve():
+            raise read_twice(file, other)
+    return files
+
+
+def existing_files(path: Path) -> list[Path]:
+    """Return the files of a table. Raises MissingInputError where there are none."""
+    files = table_files(path)
+    if not files:
+        raise MissingInputError(f"{path}: no such file")
+    return files
+
+
+def is_picture_folder(path: Path) -> bool:
+    """Return whether a path names a folder of pictures. Tables beside a single folder of pictures are meant instead."""
+    if path.suffix == ".zarr" or is_table_file(path.name) or not path.is_dir() or _has_idx_files(path):
+        return False
+    return n_picture_folders(path) > any(is_table_file(entry.name) for entry in path.iterdir())
+
+
+def _has_idx_files(folder: Path) -> bool:
+    """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
+    return next(folder.glob("*-idx?-ubyte*"), None) is not None
+
+
+def _parts_below(folder: Path) -> Iterator[Path]:
+    """Yield what a folder has under the names of tables; names that begin with . or _ are of other programs."""
+    for path, folders, names in walk(folder):
+        files = [one for one in names if not one.startswith((".", "_"))]
+        if columns := [one for one in folders if "=" in one]:
+            raise DataError(f"{path}: has folders that stand for columns, as {columns[0]}; give its files that column")
+        is_bare = not folders and not any(map(is_table_file, files))
+        if is_bare and is_table_file(path.name) and path != folder:
+            raise DataError(f"{path}: is a folder without tables under the name of one; restore the file, or remove it")
+        for file in map(path.joinpath, files):
+            if file.is_symlink() and not file.exists():
+                raise MissingInputError(f"{file}: is a link to what is not there; restore that, or remove the link")
+            if is_table_file(file.name):
+                yield file
+
+
+def class_of(name: str) -> str:
+    """Return the name of the folder that a path in a folder begins with, in one form of Unicode."""
+    return composed(name.partition("/")[0])
+
+
+class PictureList(NamedTuple):
+    """What is below a folder: pictures, the folders in it that have none, and other files; sorted paths in it."""
+
+    names: list[str]
+    empty: list[str]
+    others: list[str]
+
+    def told_of_empty(self) -> str:
+        """Return what the folders without pictures have, and what to do about it."""
+        told = list[str]()
+        for folder in self.empty:
+            kinds = Counter(Path(name).suffix or "files" for name in self.others if name.startswith(f"{folder}/"))
+            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+            told.append(f"{folder} ({counts or 'nothing'})")
+        return f"{shown(told)}; convert pictures to .png, and take folders that are no class elsewhere"
+
+
+def is_picture(name: str, suffixes: tuple[str, ...] = PICTURE_SUFFIXES) -> bool:
+    """Return whether a file is a picture, by its name; "._" begins what macOS keeps beside one."""
+    return name.lower().endswith(suffixes) and not name.startswith(".")
+
+
+def n_picture_folders(folder: Path, most: int = 2) -> int:
+    """Return how many folders have pictures: itself, and those at most three deep in it; at most `most`."""
+    n_found, level = 0, [folder]
+    for _ in range(4):
+        for path in level:
+            with os.scandir(path) as entries:
+                n_found += any(is_picture(entry.name, PICTURE_SUFFIXES + OTHER_PICTURES) for entry in entries)
+            if n_found >= most:
+                return n_found
+        level = [inner for path in level for inner in _folders_in(path)]
+    return n_found
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_")))
+    yield from (folder / name for name in names)
+
+
+def part_folders(folder: Path) -> dict[str, Path]:
+    """Return the folders of the parts by name, {} where it has none; DataError where it has others beside them."""
+    inner = {path.name: path for path in _folders_in(folder)}
+    if "train" not in inner or not any(_folders_in(inner["train"])):
+        return {}
+    if more := sorted(inner.keys() - _PARTS):
+        told = f"has the folder {more[0]} beside {' and '.join(sorted(_PARTS & inner.keys(), reverse=True))}"
+        test = "test" if "test" in inner else more[0]
+        remedy = f"name the folders of the two parts, such as {folder}/train `data.test={folder}/{test}`"
+        raise DataError(f"{folder}: {told}; {remedy}")
+    return inner
+
+
+def check_classes(folder: Path) -> None:
+    """Raise DataError where folders that would be classes are parts: by their names, or with several folders alike."""
+    inner = sorted(_folders_in(folder), key=lambda path: ("train" not in path.name.lower(), path.name))
+    if len(inner) == 1 and n_picture_folders(inner[0]) > 1:
+        raise DataError(f"{folder}: has one folder, {inner[0].name}; name {inner[0]}, if its folders are the classes")
+    for first, second in combinations(inner, 2):
+        alike = sorted(_picture_folders(first) & _picture_folders(second))
+        are_parts = all(PART_NAMES.fullmatch(path.name) for path in (first, second))
+        if len(alike) > 1 or (are_parts and _picture_folders(first)):
+            told = f"{first.name} and {second.name} have the same folders of pictures ({shown(alike, 3)})"
+            if len(alike) < 2:
+                told = f"{first.name} has folders of pictures, and {second.name} is beside it"
+            remedy = "put the pictures of each class into one folder"
+            if are_parts or not any(PART_NAMES.fullmatch(name) or name.isdecimal() for name in alike):
+                remedy = f"if they are parts, train on {first} with `data.test={second}`; if classes, {remedy}"
+            raise DataError(f"{folder}: {told}; {remedy}")
+
+
+def _picture_folders(folder: Path) -> set[str]:
+    """Return the names of the folders with pictures in a folder, or in the only one that it has, alone."""
+    inner = [*_folders_in(folder)]
+    if len(inner) == 1 and any(_folders_in(inner[0])):
+        return _picture_folders(inner[0])
+    return {one.name for one in inner if n_picture_folders(one, 1)}
+
+
+def pictures_below(folder: Path) -> PictureList:
+    """Return what is below a folder; folders that begin with . or _ and files that begin with . are left out.
+
+    Raises MissingInputError where there is no such folder, DataError for a name that is no UTF-8 text, and a link to a
+    folder that is read anyhow.
+    """
+    if not folder.is_dir():
+        raise MissingInputError(f"{folder}: no such folder")
+    every, inner = list[str](), list[str]()
+    for path, folders, files in walk(folder):
+        inner = folders if path == folder else inner
+        place = "" if path == folder else f"{path.relative_to(folder).as_posix()}/"
+        every += [place + name for name in files if not name.startswith(".")]
+    check_text(folder, every)
+    names = sorted(filter(is_picture, every))
+    with_pictures = {name.partition("/")[0] for name in names}
+    return PictureList(names, sorted(set(inner) - with_pictures), sorted(set(every) - set(names)))

@@ -7,21 +7,21 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
-from features import images, paper_tables
-from features.array_sources import ArrayDigests, open_arrays, open_npz
+from features import published
+from features.array_sources import ArrayDigests, open_arrays, open_idx_folder, open_npz
 from features.errors import CHANGED, DataError, MissingInputError, UsageError
-from features.input_files import stamp, walk
-from features.picture_folders import KNOWN_PICTURES
-from features.source import NAMED, Keeper, RowArray, Source, SourceSpec
-from features.tables.table_paths import KNOWN, is_picture_folder, is_table, table_files
+from features.images import IDX_FILES, idx_file
+from features.input_files import KNOWN_PICTURES, KNOWN_TABLES, is_picture_folder, is_table, stamp, table_files, walk
+from features.rows import RowArray
+from features.source import NAMED, Keeper, Source, SourceSpec
 
 _OPENERS = {
-    "mnist": images.open_mnist,
-    "digits": images.open_digits,
-    "usps": paper_tables.open_usps,
-    "boston": paper_tables.open_boston,
-    "abalone": paper_tables.open_abalone,
-    "sinc": paper_tables.open_sinc,
+    "mnist": published.open_mnist,
+    "digits": published.open_digits,
+    "usps": published.open_usps,
+    "boston": published.open_boston,
+    "abalone": published.open_abalone,
+    "sinc": published.open_sinc,
 }
 _opening = Lock()
 
@@ -43,14 +43,23 @@ def open_source(
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
     """
     if arrays is not None:
-        return open_arrays(spec, arrays, digests)
+        return with_copies(open_arrays(spec, arrays, digests), spec)
     with _opening:  # threads that start together must not each read the same 55 MB
         return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec), keeper)
 
 
+def with_copies(source: Source, spec: SourceSpec) -> Source:
+    """Return a source with the deformed copies of its training images that `spec` asks for. Raises UsageError."""
+    if spec.copies == 1 and spec.deform is None:
+        return source
+    from features.deformed_copies import copied  # with numba, which data without copies do without
+
+    return copied(source, spec)
+
+
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
 def _opened(spec: SourceSpec, data_dir: str | None, stamps: tuple, keeper: Keeper | None) -> Source:
-    source = _open(spec, keeper)
+    source = with_copies(_open(spec, keeper), spec)
     if spec.dataset not in NAMED and stamp_of(spec) != stamps:  # each file of those has its sha256
         raise changed(spec)
     return source
@@ -77,7 +86,7 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
 
         return open_pictures(spec, path, keeper)
     if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
-        return images.open_idx_folder(spec, path)
+        return open_idx_folder(spec, path)
     if path.suffix == ".npz" or is_table(path):
         if not path.exists():
             raise MissingInputError(f"dataset {spec.dataset}: no such file")
@@ -90,7 +99,7 @@ def _open(spec: SourceSpec, keeper: Keeper | None) -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        known = f".npz, {KNOWN}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
+        known = f".npz, {KNOWN_TABLES}, .zarr, an IDX folder, or {KNOWN_PICTURES}"
         raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
@@ -114,7 +123,7 @@ def stamp_of(spec: SourceSpec) -> tuple:
         tops = [path, *([Path(spec.test)] if spec.test and Path(spec.test).is_dir() else [])]
         files = [folder for top in tops for folder, _, _ in walk(top)]
     elif path.is_dir() and not is_table(path):
-        files = [file for file in (images.idx_file(path, name) for name in images.IDX_FILES) if file is not None]
+        files = [file for file in (idx_file(path, name) for name in IDX_FILES) if file is not None]
     else:
         tables = [path, *([Path(spec.test)] if spec.test else [])]
         files = [file for table in tables for file in (table_files(table) if is_table(table) else [table])]

@@ -3,6 +3,11 @@
 Pillow decodes, which scikit-image and imageio read these formats with. It is called directly: that takes a sixth of the
 time for small pictures and a twentieth to resize large ones, lets other threads go on, and decodes the very bytes that
 were hashed.
+
+Only formats on a list are read, in forms on a list (`PICTURES`): what Pillow calls the format, the mode of the decoded
+pixels, and the way in which the file stores them. What Pillow decodes by halves is not on it: colour of 16 bits (it
+keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and one transparent grey of other than 8 bits
+(it compares that with other values).
 """
 
 import hashlib
@@ -26,13 +31,20 @@ from PIL import Image, ImageOps
 
 from features.cell_text import counted, shown
 from features.errors import CHANGED, DataError, UnavailableError
-from features.image_arrays import BYTE_SCALE, bit_counts, rescaled, scale_of
-from features.input_files import open_plain
-from features.picture_folders import PictureList, check_classes, class_of, part_folders, pictures_below
-from features.picture_forms import DEEP_MODES, GREY_MODES, OTHER_SUFFIXES, SUFFIXES, Mode, check_form
+from features.images import BYTE_SCALE, bit_counts, rescaled, scale_of
+from features.input_files import (
+    OTHER_PICTURES,
+    PICTURE_FORMATS,
+    PictureList,
+    check_classes,
+    class_of,
+    open_plain,
+    part_folders,
+    pictures_below,
+)
 from features.row_draws import RowKeys, row_keys
-from features.row_source import LabelledRows, source_of
-from features.source import PARTS, Keeper, Part, Source, SourceSpec, Tick
+from features.rows import Rows, Some
+from features.source import PARTS, Keeper, Source, SourceSpec, Tick, source_of
 from features.targets import check_spellings
 
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of Rec. 709, as scikit-image's rgb2gray
@@ -50,6 +62,68 @@ JPEGS = ("JPEG", "MPO")
 LOSSY = (*JPEGS, "WEBP")  # Formats whose grey pixels may come out with a little colour.
 LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of such formats and of others
 _alone = Lock()
+
+
+class Mode(NamedTuple):
+    """What pixels of a mode are, what becomes of them, and the bytes that one takes while it is decoded."""
+
+    pixels: str
+    becomes: str
+    pixel_bytes: int
+
+
+MODES = {
+    "1": Mode("black and white", "0 or 255", 3),
+    "L": Mode("grey of at most 8 bits", "itself; what is transparent, white", 2),
+    "I;16": Mode("grey of 16 bits", "the upper 8 of its bits", 10),
+    "I;16B": Mode("grey of 16 bits, most significant byte first", "the upper 8 of its bits", 10),
+    "I": Mode("grey of more than 8 bits", "the upper 8 of its bits", 14),
+    "LA": Mode("grey and alpha", "grey on white", 14),
+    "P": Mode("a palette", "its colours; what is transparent, white", 14),
+    "RGB": Mode("colour", "itself; what is transparent, white", 12),
+    "RGBA": Mode("colour and alpha", "colour on white", 16),
+}
+PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
+    ("PNG", "1"): ("1",),
+    ("PNG", "L"): ("L;2", "L;4", "L"),
+    ("PNG", "I;16"): ("I;16B",),
+    ("PNG", "LA"): ("LA",),
+    ("PNG", "P"): ("P;1", "P;2", "P;4", "P"),
+    ("PNG", "RGB"): ("RGB",),
+    ("PNG", "RGBA"): ("RGBA",),
+    ("JPEG", "L"): ("L",),
+    ("JPEG", "RGB"): ("RGB",),
+    ("BMP", "1"): ("1",),
+    ("BMP", "L"): ("L",),
+    ("BMP", "P"): ("P;4", "P"),
+    ("BMP", "RGB"): ("BGR", "BGRX"),
+    ("TIFF", "1"): ("1", "1;I"),
+    ("TIFF", "L"): ("L", "L;I"),
+    ("TIFF", "I;16"): ("I;16", "I;16N"),
+    ("TIFF", "I;16B"): ("I;16B",),
+    ("TIFF", "LA"): ("LA",),
+    ("TIFF", "P"): ("P",),
+    ("TIFF", "RGB"): ("RGB", "R"),
+    ("TIFF", "RGBA"): ("RGBA", "RGBa"),
+    ("PPM", "1"): ("1;I",),
+    ("PPM", "L"): ("L",),
+    ("PPM", "I"): ("I;16B", "L;16"),
+    ("PPM", "RGB"): ("RGB",),
+    ("WEBP", "RGB"): ("",),
+    ("WEBP", "RGBA"): ("",),
+    ("GIF", "L"): ("",),
+    ("GIF", "P"): ("",),
+}
+GREY_MODES, DEEP_MODES = ("1", "L", "I;16", "I;16B", "I"), ("I;16", "I;16B", "I")
+_NOT_READ = {
+    "I": "whole numbers of 32 bits",
+    "F": "fractions",
+    "CMYK": "inks (CMYK)",
+    "LAB": "colours as LAB",
+    "YCbCr": "colours as YCbCr",
+}
+_SAMPLE_FORMAT, _PHOTOMETRIC, _WHITE_IS_0 = 339, 262, 0  # tags of TIFF
+_REMEDY = "save it as PNG with pixels from 0 on: grey of 8 or 16 bits, or colour of 8"
 
 
 class Decoded(NamedTuple):
@@ -142,10 +216,41 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 def _opened(stream: Any) -> tuple[Image.Image, Mode]:
     """Return a picture of which only the head was read, and what it is."""
-    picture = Image.open(stream, formats=tuple(SUFFIXES))
+    picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
     return picture, check_form(picture)
+
+
+def check_form(picture: Image.Image) -> Mode:
+    """Return what an opened picture is. Raises DataError where it is not on the list, or one of several in a file."""
+    if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
+        raise DataError("has several pictures or pages; save each as a picture of its own")
+    kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
+    fault = None if stored in PICTURES.get((kind, picture.mode), ()) else _NOT_READ.get(picture.mode, "other pixels")
+    if fault and "16" in stored:
+        fault = "colour or alpha of 16 bits" if picture.mode[0] in "RL" else "pixels of 16 bits"
+    if picture.mode in ("1", *DEEP_MODES) or stored in ("L;2", "L;4"):
+        fault = "one transparent grey" if "transparency" in picture.info else fault
+    if kind == "TIFF":
+        tags = picture.tag_v2  # type: ignore[attr-defined]
+        samples = set(tags.get(_SAMPLE_FORMAT, (1,)))
+        if tags.get(_PHOTOMETRIC) == _WHITE_IS_0 and not stored.endswith(";I"):
+            fault = "0 as white, at more than 8 bits"
+        if samples != {1}:
+            fault = {2: "signed pixels", 3: "fractions"}.get(min(samples), "other pixels")
+    if fault:
+        raise DataError(f"has {fault} ({kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
+    return MODES[picture.mode]
+
+
+def _stored(picture: Image.Image) -> str:
+    """Return Pillow's name of how the pixels are stored, "" where it has none; of PPM with more than 8 bits ;16."""
+    tiles = getattr(picture, "tile", None)
+    given = tiles[0][3] if tiles else ""
+    name, *more = given if isinstance(given, tuple) else (given,)
+    is_deep_ppm = picture.format == "PPM" and bool(more) and isinstance(more[0], int) and more[0] > 255
+    return f"{name};16" if is_deep_ppm else name if isinstance(name, str) else ""
 
 
 def _each(work: Callable[[Path], Any], paths: Sequence[Path]) -> Iterator[Any]:
@@ -225,11 +330,8 @@ class Pictures:
         largest = 0 if found is None else found.decoding_bytes  # of which each thread has one, unless it is alone
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        return self.take_rows(np.arange(len(self._names))[rows])
-
-    def take_rows(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the pictures (len(rows), ...) of some files."""
+    def __getitem__(self, rows: Some) -> NDArray[np.uint8]:
+        rows = np.arange(len(self._names))[rows]
         pixels = np.empty((len(rows), *self._decoder.shape), np.uint8)
         paths = [self._folder / str(self._names[row]) for row in rows.tolist()]
         for k, found in enumerate(_each(self._decoder.read, paths)):
@@ -257,34 +359,32 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     folders = [parts.get("train", folder), *(parts[part] for part in parts if part == "test")]
     folders[1:] = folders[1:] if spec.test is None else [Path(spec.test)]
     size = None if spec.size is None else tuple(map(int, spec.size.split("x")))
-    read, given = list[ReadPictures](), list[LabelledRows]()
+    read, given = list[ReadPictures](), list[Rows]()
     for path in folders:
         asked = Decoder.of(read[0].shape, read[0].scale) if read else size
         found = _found(path, asked, keeper, skip_bad=spec.skip_bad)
         labels = np.array(list(map(class_of, found.names.tolist())))
         pictures = Pictures(path, found.names, Decoder.of(found.shape, found.scale), found)
-        given.append(LabelledRows(pictures, labels, keys=found.keys, scale=BYTE_SCALE))
+        given.append(Rows(pictures, labels, keys=found.keys, names=found.names))
         read.append(found)
-    classes = np.unique(given[0].labels)
-    if unknown := np.setdiff1d(given[-1].labels, classes).tolist():
+    classes = np.unique(given[0].y)
+    if unknown := np.setdiff1d(given[-1].y, classes).tolist():
         remedy = f"correct its name, or, where it is no class, train on {folders[0]} and predict {folders[-1]}"
         raise DataError(f"{folders[-1]}: has the class {unknown[0]}, which {folders[0]} lacks; {remedy}")
     if len(classes) == 1:
         raise DataError(f"{folders[0]}: has one class only ({classes[0]}); nothing can be learned from it")
     check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
-        given = [rows._replace(labels=rows.labels.astype(np.int64)) for rows in given]
+        given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
     sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
     identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
-    source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity)
+    source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
     notes = [note for one in read for note in one.notes]
     if "test" in parts and spec.test is not None and Path(spec.test).resolve() != parts["test"].resolve():
         notes.append(f"{parts['test']} is not read: the test part is {spec.test} (`data.test`)")
-    names: dict[Part, NDArray[Any]] = {"train": read[0].names, "test": read[-1].names}
     warnings = tuple(warning for one in read for warning in one.warnings)
-    source = replace(source, notes=(*notes, *source.notes), warnings=warnings)
-    return replace(source, file_names=names, image_scale=read[0].scale)
+    return replace(source, image_scale=read[0].scale, notes=(*notes, *source.notes), warnings=warnings)
 
 
 def _found(
@@ -302,7 +402,7 @@ def _found(
         if is_test:
             remedy += ", or, where nobody knows it, train on the folder of the other part alone, and predict this one"
         raise DataError(f"{folder}: {told}; {remedy}")
-    others = [name for name in listed.others if name.lower().endswith(OTHER_SUFFIXES)]
+    others = [name for name in listed.others if name.lower().endswith(OTHER_PICTURES)]
     if others and not skip_bad:
         remedy = "convert them to .png, or leave them out with `data.skip_bad=true`"
         raise DataError(f"{folder}: has pictures of formats that are not read: {shown(others, MOST_NAMED)}; {remedy}")

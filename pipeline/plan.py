@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.cell_text import counted
+from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
-from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
@@ -279,7 +279,9 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
     features, tests = _features_needs(run, data), test_needs(run)
     # Features are computed before any columns, while what opening the data took may not be given back.
-    opening = ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if features.disk else 0)
+    opening = (
+        ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if resources.stores_features else 0)
+    )
     in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
     stages = {
         "features": (computing + opening, features),

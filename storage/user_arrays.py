@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
 from storage.files import cannot_read, read_errors
+from storage.zarr_arrays import gather_rows
 
+_TOGETHER_BYTES = 8 << 20
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
 
 
 class UserArray:
-    """A read-only array, sliced by rows: `array[start:stop]`.
+    """A read-only array, read by rows: `array[start:stop]`, `array[numbers]`.
 
     Each thread caches the last run of chunks that it decoded; threads that read the same chunks share them.
 
@@ -64,12 +66,20 @@ class UserArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Return the rows of a slice (step 1) as a new array.
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return the rows of a slice (step 1), or those of some numbers, as a new array.
+
+        Of rows that are far apart no chunks between them are decoded; near ones are read together, 8 MiB at once.
 
         Raises CorruptDataError naming array, rows and chunk file where a chunk is missing, cannot be decoded, or does
         not hold what it held when it was read first, UnavailableStoreError where the disk fails.
         """
+        if not isinstance(rows, slice):
+            out, block_rows = np.empty((len(rows), *self.shape[1:]), self.dtype), self.chunk_rows
+            if len(rows) and 2 * len(rows) > np.ptp(rows):
+                block_rows *= max(1, _TOGETHER_BYTES // max(1, self.kept_bytes))
+            gather_rows(rows, block_rows, lambda low, high: self[low:high], out)
+            return out
         assert rows.step in (None, 1)
         start, stop, _ = rows.indices(self.shape[0])
         stop, size = max(start, stop), self.chunk_rows

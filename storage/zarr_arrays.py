@@ -30,23 +30,9 @@ _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4
 
 
-@dataclass(frozen=True, order=True)
-class Block:
-    """A half-open range of rows, `start <= row < stop`, and its number in the grid it came from."""
-
-    index: int
-    start: int
-    stop: int
-
-    @property
-    def n_rows(self) -> int:
-        return self.stop - self.start
-
-
-def row_blocks(n_rows: int, block_rows: int) -> tuple[Block, ...]:
+def row_blocks(n_rows: int, block_rows: int) -> list[slice]:
     """Cut rows 0..n_rows into blocks of `block_rows` rows; the last one may be shorter."""
-    starts = range(0, n_rows, block_rows)
-    return tuple(Block(index, start, min(start + block_rows, n_rows)) for index, start in enumerate(starts))
+    return [slice(start, min(start + block_rows, n_rows)) for start in range(0, n_rows, block_rows)]
 
 
 def gather_rows(
@@ -103,6 +89,7 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_rows: int
+    digests: Mapping[str, str] | None = field(default=None, compare=False, repr=False)  # as `write` returned them
     # By name of a chunk file, sha256 and crc32c when it was last read: sha256, which takes as long as reading, is not
     # computed again while the crc32c stays.
     matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
@@ -155,41 +142,36 @@ class StoredArray:
             stream.write(crc)
         return digest.hexdigest()
 
-    def read(self, start: int, stop: int, digests: Mapping[str, str] | None = None) -> NDArray[Any]:
-        """Read rows start..stop, every touched chunk verified; a missing chunk is an error, never zeros.
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+        """Return the rows from a first one to before another, or those of some numbers, in their order, with repeats.
 
-        `digests` is what `write` returned: then the sha256 of every touched chunk file is verified too (1.5 GB/s).
-        Memory: the result and, where a chunk is touched in part, one chunk.
+        Every touched chunk is read once and verified; a missing one is an error, never zeros. Where `digests` are
+        known, the sha256 of its file is verified too (1.5 GB/s). Memory: the result and, where a chunk is touched in
+        part, one chunk.
 
         Raises CorruptDataError naming array, rows and file where a chunk is missing, truncated or altered,
         UnavailableStoreError where the file system refuses.
         """
-        assert 0 <= start <= stop <= self.n_rows
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        if not isinstance(rows, slice):
+            assert not rows.size or (rows.min() >= 0 and rows.max() < self.n_rows)
+            out = np.empty((rows.size, *self.shape[1:]), self.dtype)
+            gather_rows(rows, self.chunk_rows, lambda low, high: self._rows_of(low // self.chunk_rows, low, high), out)
+            return out
+        start, stop, _ = rows.indices(self.n_rows)
+        out = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
         for chunk in self._chunks(start, stop):
             first = chunk * self.chunk_rows
             low, high = max(start, first), min(stop, first + self.chunk_rows)
             target = out[low - start : high - start]
             if len(target) == self.chunk_rows:
-                self._read_chunk(chunk, target, digests)
+                self._read_chunk(chunk, target)
             else:
-                target[...] = self._rows_of(chunk, low, high, digests)
+                target[...] = self._rows_of(chunk, low, high)
         return out
 
-    def take(self, rows: NDArray[np.int64], digests: Mapping[str, str] | None = None) -> NDArray[Any]:
-        """Gather rows in the order given, repeats allowed; each touched chunk is read once. Raises as `read`."""
-        assert not rows.size or (rows.min() >= 0 and rows.max() < self.n_rows)
-        out = np.empty((rows.size, *self.shape[1:]), self.dtype)
-
-        def read_chunk(start: int, stop: int) -> NDArray[Any]:
-            return self._rows_of(start // self.chunk_rows, start, stop, digests)  # `read` would hold it twice
-
-        gather_rows(rows, self.chunk_rows, read_chunk, out)
-        return out
-
-    def _rows_of(self, chunk: int, start: int, stop: int, digests: Mapping[str, str] | None) -> NDArray[Any]:
+    def _rows_of(self, chunk: int, start: int, stop: int) -> NDArray[Any]:
         held, first = np.empty((self.chunk_rows, *self.shape[1:]), self.dtype), chunk * self.chunk_rows
-        self._read_chunk(chunk, held, digests)
+        self._read_chunk(chunk, held)
         return held[start - first : stop - first]
 
     def _name(self, chunk: int) -> str:
@@ -198,7 +180,7 @@ class StoredArray:
     def _chunks(self, start: int, stop: int) -> range:
         return range(start // self.chunk_rows, -(-stop // self.chunk_rows)) if stop > start else range(0)
 
-    def _read_chunk(self, chunk: int, rows: NDArray[Any], digests: Mapping[str, str] | None) -> None:
+    def _read_chunk(self, chunk: int, rows: NDArray[Any]) -> None:
         """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c, and its sha256 if known."""
         name, out = self._name(chunk), rows.reshape(-1).view(np.uint8)
         with self._file_errors(chunk):
@@ -210,6 +192,7 @@ class StoredArray:
                 trailer = stream.read(_CRC_BYTES)
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(chunk, "its content does not match its crc32c")
+        digests = self.digests
         if digests is None or self.matched.get(name) == (digests.get(name), trailer):
             return
         if name not in digests:

@@ -24,14 +24,14 @@ def opened(path: Path, keeper: Any = None, **options: Any) -> Source:
 
 def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and targets of the training rows and then of the test rows."""
-    train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
-    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
+    inputs, targets = ([getattr(rows, name)[:] for rows in source.parts.values()] for name in "Xy")
+    return np.concatenate(inputs), np.concatenate(targets)
 
 
 def all_of(source: Source) -> list[np.ndarray]:
     """Return inputs, targets, weights of both parts, and groups; arrays of nothing where there are none."""
-    weights = [source.weights[part] for part in ("train", "test")]
-    return [*everything(source), *(np.ones(1) if of is None else of for of in weights), np.asarray(source.groups)]
+    weights = [source.parts[part].weights for part in ("train", "test")]
+    return [*everything(source), *(np.ones(1) if of is None else of for of in weights), np.asarray(source.train.groups)]
 
 
 def same(one: Source, other: Source) -> None:

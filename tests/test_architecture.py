@@ -34,7 +34,7 @@ OWN_PLACE = {  # an outside library: the only files that may import it
     "dask": ("pipeline/runtime/dask_executor.py",),
     "pyarrow": (
         "features/input_files.py",
-        *(f"features/tables/{name}.py" for name in ("readers", "cells", "decimals", "learning", "table_source")),
+        *(f"features/tables/{name}.py" for name in ("readers", "cells", "learning", "table_source")),
         "storage/output_files.py",
     ),
     "distributed": ("pipeline/runtime/dask_executor.py",),

@@ -88,7 +88,7 @@ def place(finished_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("documentation")
     shutil.copytree(finished_run(*IMAGES), folder / "work" / "runs" / "name")
     (folder / "work" / "jobs").symlink_to(ROOT / "jobs")  # commands are typed in the checkout
-    images, digits = open_source(SourceSpec("digits", seed=0)).read("train", 0, 20)
+    images, digits = (getattr(open_source(SourceSpec("digits", seed=0)).train, name)[:20] for name in "Xy")
     np.savez(folder / "images.npz", X=images)
     np.savez(folder / "new.npz", X=images, y=digits)
     (folder / "more.toml").write_text("seed = 1\n")

@@ -58,7 +58,7 @@ def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -
     """Float64 features, columns and Gram, and scikit-learn's path of the lasso, on the same centers."""
     digest = json.loads((run / "env.json").read_text())["features"]
     arrays, n = open_arrays(features / digest / "arrays.zarr"), runs.report_of(run)["n_train"]
-    X, labels = (arrays[f"train/{name}"].read(0, n) for name in "Xy")
+    X, labels = (arrays[f"train/{name}"][:n] for name in "Xy")
     Z = X[read_arrays(RunLayout(run).candidates)["index"]].astype(np.float64)
     gram, kty = np.zeros((len(Z), len(Z))), np.zeros((len(Z), 10))
     for start in range(0, n, 4096):

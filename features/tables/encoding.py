@@ -19,6 +19,7 @@ from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in,
 from features.errors import DataError
 
 ONE_HOT = "onehot"
+Places = list[NDArray[np.float64] | None]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class TableEncoding:
     def inputs(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.inputs)
 
+    def places(self, words: "Words") -> Places:
+        """Return, of each column, the places among its words that codes of some words stand for; None for numbers."""
+        return [column.places(known) for column, known in zip(self.columns, words, strict=True)]
+
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, d) f8 of codes (n, columns)."""
         return np.hstack([column.apply(codes[:, k]) for k, column in enumerate(self.columns)])
@@ -117,6 +122,16 @@ class TableEncoding:
 
 
 Words = Sequence[Collection[str] | None]  # that the codes of each column stand for, in their order; None for numbers
+
+
+def placed(codes: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
+    """Return codes (n, columns) with the places that their words have in an encoding; numbers are as they are."""
+    codes = np.array(codes)
+    for k, table in enumerate(places):
+        if table is not None:
+            filled = ~np.isnan(codes[:, k])
+            codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+    return codes
 
 
 def learn_encoding(

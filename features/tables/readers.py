@@ -24,8 +24,7 @@ from pyarrow import compute, types
 
 from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, setting, shown, title_of
 from features.errors import DataError
-from features.input_files import open_plain, open_unpacked
-from features.tables.table_paths import existing_files, is_parquet, suffix_of
+from features.input_files import existing_files, is_parquet, open_plain, open_unpacked, suffix_of
 
 SEPARATORS = ",;\t"
 # What columns of parquet may hold, by the names of Arrow; also as values of a dictionary.

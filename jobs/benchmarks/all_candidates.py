@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from mnist_runs import feature_store_of, run_mnist
+from mnist_runs import rows_of, run_mnist
 from threadpoolctl import threadpool_limits
 
 from pipeline.stages.fit.correlations import LINE_ROWS, TILE_ROWS
@@ -66,7 +66,7 @@ def main() -> None:
     asked = options()
     common = ["--sigma2", asked.sigma2, "--penalty", asked.penalty, "--refit", "ridge"]
     layout, few = run_mnist(asked.out, f"random-1000-{asked.penalty}", *common)
-    X = feature_store_of(layout).read("train", 0, few["n_train"])
+    X = rows_of(layout).X[:]
     bare = [bare_pass(X, asked.workers)]
     arguments = [*common, "--centers", asked.centers, "--memory-limit", asked.memory_limit]
     arguments += ["--workers", str(asked.workers)]

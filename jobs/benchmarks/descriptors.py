@@ -27,7 +27,7 @@ import numpy as np
 from mnist_runs import least_squares
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import FeatureSpec, extract
+from features.descriptors import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import outputs
@@ -82,7 +82,7 @@ def numbers(text: str) -> list[float]:
 def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
     source = open_source(SourceSpec(dataset))
-    images, labels = source.read("train", 0, min(asked.rows, source.n_train))
+    images, labels = source.train.X[: asked.rows], source.train.y[: asked.rows]
     return images, labels.astype(np.int64)
 
 

@@ -93,7 +93,7 @@ def table(name: str, draw: int) -> tuple[Table, Table]:
     """Return the rows to train on and those to test on."""
     if name not in GENERATED:
         source = open_source(SourceSpec(name, seed=draw))
-        return source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
+        return (source.train.X[:], source.train.y[:]), (source.test.X[:], source.test.y[:])
     make, deviation = GENERATED[name]
     rng = np.random.default_rng([draw, 0])
     X, f = make(rng, N_TRAIN + N_TEST)

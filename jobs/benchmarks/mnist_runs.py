@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from features.row_draws import draw_held_out, row_keys
+from features.rows import Rows
 from features.source import Part
 from features.targets import outputs
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import FeatureRows, open_store
+from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -57,17 +58,18 @@ def report_of(layout: RunLayout) -> dict[str, Any]:
     return report
 
 
-def feature_store_of(layout: RunLayout) -> FeatureRows:
-    """Return the feature store that a run used."""
+def rows_of(layout: RunLayout, part: Part = "train") -> Rows:
+    """Return the rows of a part in the feature store that a run used."""
     config = from_toml(layout.config)
     spec = source_spec(config)
-    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request_of(config, spec)).store))
+    store = FeatureLayout(Path(config.resources.features_dir), describe(request_of(config, spec)).store)
+    return open_features(store, part)
 
 
 def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return all features (rows, d) f4 and class indices (rows,) i8 of one part that a finished run used."""
-    store, n_rows = feature_store_of(layout), report_of(layout)[f"n_{part}"]
-    return store.read(part, 0, n_rows), store.targets(part, 0, n_rows)
+    rows = rows_of(layout, part)
+    return rows.X[:], rows.y[:]
 
 
 def least_squares(

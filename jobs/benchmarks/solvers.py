@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from child_process import facts_of
-from mnist_runs import PAPER, feature_store_of, report_of
+from mnist_runs import PAPER, report_of, rows_of
 
 from features.targets import outputs
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
@@ -89,9 +89,8 @@ def training_rows(asked: argparse.Namespace, name: str) -> tuple[np.ndarray, np.
     code = train(words)
     assert code == 0, f"the run ended with exit code {code}"
     layout = RunLayout(folder)
-    store, report = feature_store_of(layout), report_of(layout)
-    rows = "train", 0, report["n_train"]
-    return store.read(*rows), outputs(store.targets(*rows), report["task"], 10)[:, :1]
+    rows = rows_of(layout)
+    return rows.X[:], outputs(rows.y[:], report_of(layout)["task"], 10)[:, :1]
 
 
 def prepare(folder: Path, name: str, X: np.ndarray, Y: np.ndarray, n_centers: int) -> None:

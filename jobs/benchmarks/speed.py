@@ -95,7 +95,7 @@ def turns(asked: argparse.Namespace, way: str) -> Iterator[Turn]:
     run(asked, way, "threads", max(asked.workers))  # builds features and compiles
     (store,) = (asked.out / way).glob("*/arrays.zarr")
     X = open_arrays(store)["train/X"]
-    rows = X.read(0, X.n_rows)
+    rows = X[:]
     for repeat in range(asked.repeats):
         for workers in asked.workers:
             same = {"way": way, "repeat": repeat, "workers": workers}

@@ -31,7 +31,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import log_loss
 from threadpoolctl import threadpool_limits
 
-from features.paper_tables import open_abalone, open_boston
+from features.published import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
@@ -50,7 +50,7 @@ def table_of(name: str, seed: int) -> Table:
         order = np.random.default_rng(seed).permutation(len(y))
         return X[order[:1200]], y[order[:1200]], X[order[1200:]], y[order[1200:]]
     source = {"abalone": open_abalone, "boston": open_boston}[name](SourceSpec(name, seed=seed))
-    parts = [source.read(part, 0, n) for part, n in (("train", source.n_train), ("test", source.n_test))]
+    parts = [(rows.X[:], rows.y[:]) for rows in source.parts.values()]
     X, y, X_test, y_test = (np.asarray(one) for part in parts for one in part)
     return X.astype(float), y.astype(float), X_test.astype(float), y_test.astype(float)
 

@@ -77,9 +77,9 @@ def stored(path: str) -> None:
 
 
 def _to(path: str, *, features: bool) -> None:
-    from features.descriptors.extraction import FeatureSpec
+    from features.descriptors import FeatureSpec
     from features.source import SourceSpec
-    from pipeline.datasets import build_feature_store as building
+    from pipeline.datasets import feature_rows as building
     from pipeline.datasets.feature_request import FeatureRequest, describe
     from pipeline.datasets.open_data import open_data
     from storage.folder_layouts import FeatureLayout
@@ -96,7 +96,7 @@ def _to(path: str, *, features: bool) -> None:
             return
         layout = FeatureLayout(Path(folder), shape.store)
         task, items = building.prepare(layout, shape, request)
-        if source.in_order is None:
+        if not source.is_in_order:
             for item in items:
                 building.build_item(task, item)
         else:

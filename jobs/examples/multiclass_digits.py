@@ -45,7 +45,7 @@ assert report(["runs/digits"]) == 0
 # %% Predict a file of one's own: images (n, 28, 28) of bytes, as the model was trained on. Here they are the test part.
 
 source = open_source(SourceSpec("digits", seed=0))
-images, truth = source.read("test", 0, source.n_test)
+images, truth = source.test.X[:], source.test.y[:]
 np.savez("images.npz", X=images)
 assert predict(["runs/digits", "images.npz", "--out", "labels.csv"]) == 0
 print("".join(Path("labels.csv").read_text().splitlines(keepends=True)[:4]))

@@ -18,6 +18,7 @@ import numpy as np
 import paper
 from numpy.typing import NDArray
 
+from features.source import PARTS
 from pipeline.config.command_line import parse
 from pipeline.config.settings import load
 from pipeline.datasets.feature_request import describe, request_of, source_spec
@@ -140,9 +141,8 @@ def split_of(dataset: str, *arguments: str) -> Split:
     spec = source_spec(config)
     request = request_of(fill_in_features(config, open_data(spec)), spec)
     shape = describe(request)
-    store = open_features(live(request, shape))
-    X, y = store.read("train", 0, shape.n_train), store.targets("train", 0, shape.n_train)
-    return Split(X, y, store.read("test", 0, shape.n_test), store.targets("test", 0, shape.n_test))
+    train, test = (open_features(live(request, shape), part) for part in PARTS)
+    return Split(train.X[:], train.y[:], test.X[:], test.y[:])
 
 
 def one_against_others(asked: argparse.Namespace, dataset: str, label: int) -> list[str]:

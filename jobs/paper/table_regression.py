@@ -18,7 +18,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from features.open_source import open_source
-from features.paper_tables import SINC_NOISE
+from features.published import SINC_NOISE
 from features.source import SourceSpec
 
 TABLE = "table_regression"
@@ -36,7 +36,7 @@ def data_of(asked: argparse.Namespace, label: str, seed: int) -> str:
     source, path = open_source(SourceSpec("sinc", seed=seed)), asked.out / f"sinc-weaker-noise-{seed}.npz"
     arrays = dict[str, np.ndarray]()
     for part, n in (("train", source.n_train), ("test", source.n_test)):
-        X, y = source.read(part, 0, n)
+        X, y = source.parts[part].X[:n], source.parts[part].y[:n]
         signal = np.sinc(np.linalg.norm(X, axis=1) / np.pi)
         arrays |= {f"X_{part}": X, f"y_{part}": signal + (y - signal) * np.sqrt(SIGNAL_POWER / 10 / SINC_NOISE)}
     asked.out.mkdir(parents=True, exist_ok=True)

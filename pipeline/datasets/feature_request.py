@@ -2,11 +2,11 @@
 
 import math
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from features.descriptors.extraction import FeatureSpec, feature_length, parameters
+from features.descriptors import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, given_folder
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig
@@ -34,15 +34,15 @@ class FeatureRequest:
 class FeatureShape:
     """What a store holds, known before any feature is computed."""
 
-    digest: str
-    dataset: str
     task: str
     classes: tuple[Any, ...]
     n_train: int
-    n_test: int
     n_features: int
     chunk_rows: int
-    description: dict[str, Any]
+    n_test: int = 0
+    dataset: str = "X"
+    digest: str = ""
+    description: dict[str, Any] = field(default_factory=dict)
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
     dtype: str = "float32"  # of the rows
 
@@ -119,5 +119,5 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         n_features=n_features,
         chunk_rows=chunk_rows_for(max(4 * n_features, read_bytes), source.n_train),
         description=description,
-        weighted=tuple(part for part in PARTS if source.weights[part] is not None),
+        weighted=tuple(part for part in PARTS if source.parts[part].weights is not None),
     )

@@ -1,41 +1,40 @@
-"""Features as the stages read them: from the store, or computed on the fly, times learned scales where there are any.
+"""Rows of features as the stages read them: from the store, computed on the fly, or given; times learned scales.
 
-The store of a data set is zarr, built once (`build_feature_store`), named by the digest of its source and feature
-parameters, and built only when its manifest is there; every read checks the digests of that.
+The store of a data set is zarr, built once, block by block (a half-built one is completed), and named by the digest of
+its source and feature parameters. It is built when its manifest is there; every read checks the digests of that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import extract, feature_length
-from features.row_draws import RowKeys, row_keys
-from features.source import Part
+from features.descriptors import FeatureSpec, extract, feature_length
+from features.row_draws import row_keys
+from features.rows import Mapped, Rows, keys_of_inputs, some_of
+from features.source import PARTS, Part, Source
 from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.jit import read_only
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Stored
-from storage.errors import CorruptDataError
+from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
+from storage.errors import CorruptDataError, MissingDataError
+from storage.files import make_folder, remove_file
 from storage.folder_layouts import FeatureLayout
-from storage.folders import compare, read_manifest
+from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
 from storage.folders import verify as verify_manifest
-from storage.zarr_arrays import gather_rows, open_arrays, row_blocks
+from storage.records import read_markers, write_marker
+from storage.zarr_arrays import ArraySpec, StoredArray, create_arrays, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
-
-TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
-TAKE_SLOW_ROWS = 16  # the same of rows that are made when they are read: deformed copies, pictures
-TAKE_BYTES = 2**20  # of the inputs and features of scattered rows that are computed at once: of one row at least
 
 
 @dataclass(frozen=True)
@@ -47,42 +46,21 @@ class LiveFeatures:
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
 
+    @property
+    def standardisation(self) -> Standardisation | None:
+        return Standardisation(np.array(self.mean), np.array(self.scale)) if self.request.standardise else None
+
 
 @dataclass(frozen=True)
 class ScaledFeatures:
     """What a worker needs to read features times learned scales: the features, and what has the scales."""
 
-    features: "FeatureLayout | LiveFeatures | FeatureRows"
+    features: "FeatureLayout | LiveFeatures | Rows"
     scales: Stored
 
 
-class FeatureRows(Protocol):
-    """Features and what goes with them, read by rows; those of a source are float32."""
-
-    dtype: type  # of the features
-
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
-        """Return features (stop - start, n_features)."""
-
-    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,): int64 class indices, or float64 values."""
-
-    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
-
-    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
-        """Return the keys of training rows and of their groups, each (stop - start,) u8; a row may be its own group."""
-
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return the features of some training rows, (len(rows), n_features)."""
-
-    def standardisation(self) -> Standardisation:
-        """Return the z-scoring of the inputs."""
-
-
-# Returns inputs and targets of the rows from a first one to before another.
-RowReader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
-FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | FeatureRows
+# Where features are: in a store, in what computes them, in memory, or as arrays by the names of the fields of `Rows`.
+FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | Rows | Stored
 
 
 def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
@@ -90,56 +68,88 @@ def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
     return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
 
 
-class _Store:
-    """A built store, opened for reading; every byte read is checked against the manifest."""
+def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
+    """Return the rows of a part with their features (n, d), kept open for the tasks of this process.
 
-    dtype: type = np.float32
+    Those of a source are float32. Reading raises InvalidDataError naming a row whose features are not finite,
+    CorruptDataError where the store is damaged.
+    """
+    if isinstance(access, Rows):
+        return access
+    if isinstance(access, ScaledFeatures):
+        rows = open_features(access.features, part)
 
-    def __init__(self, layout: FeatureLayout, _version: tuple[int, ...]) -> None:
-        files = read_manifest(layout.folder).files
-        self._digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
-        metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
-        problems = compare(layout.folder, metadata, contents=True)
-        if problems:
-            raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
-        self._arrays = open_arrays(layout.arrays)
+        def scale(X: NDArray[np.floating], numbers: NDArray[np.int64]) -> NDArray[np.floating]:
+            # The scales are read with the first features: targets can be read before there are any.
+            return seen(X, numbers, rows.name, scales=access.scales.read()["scales"], dtype=rows.X.dtype.type)
 
-    def _stored(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        return self._arrays[name].read(start, stop, self._digests)
-
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        return self._stored(f"{part}/X", start, stop)
-
-    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        return self._stored(f"{part}/y", start, stop)
-
-    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        name = f"{part}/weights"
-        return self._stored(name, start, stop) if name in self._arrays else None
-
-    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
-        keys = self._stored("train/keys", start, stop)
-        return keys, self._stored("train/groups", start, stop) if "train/groups" in self._arrays else keys
-
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._arrays["train/X"].take(rows, self._digests)
-
-    def standardisation(self) -> Standardisation:
-        n_inputs = self._arrays["standardisation/mean"].n_rows
-        return Standardisation(*(self._stored(f"standardisation/{name}", 0, n_inputs) for name in ("mean", "scale")))
+        return replace(rows, X=Mapped(rows.X, scale, rows.X.shape[1:], rows.X.dtype))
+    if isinstance(access, StoredFile | StoredInMemory):
+        stored: dict[str, Any] = access.read(mapped=True)
+        return Rows(**stored)
+    return _opened(access)[part]
 
 
-_opened_store = lru_cache(maxsize=4)(_Store)
+@lru_cache(maxsize=2)
+def _opened(access: FeatureLayout | LiveFeatures) -> dict[Part, Rows]:
+    if isinstance(access, LiveFeatures):
+        return {part: _with_features(access, part, rows) for part, rows in _data_of(access).items()}
+    arrays = open_store(access)
+    fitted = Standardisation(*(arrays[f"standardisation/{name}"][:] for name in ("mean", "scale")))
+    fields = ("y", "weights", "keys", "groups")
+    stored: dict[Part, Any] = {part: {name: arrays.get(f"{part}/{name}") for name in fields} for part in PARTS}
+    return {part: Rows(arrays[f"{part}/X"], **stored[part], standardisation=fitted) for part in PARTS}
 
 
-def open_store(layout: FeatureLayout) -> FeatureRows:
-    """Return an opened store, kept open for the tasks of this process until its manifest is another file."""
-    try:
-        status = layout.manifest.stat()
-        version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    except OSError:
-        version = ()  # opening it says what is wrong
-    return _opened_store(layout, version)
+def _data_of(access: LiveFeatures) -> dict[Part, Rows]:
+    return open_data(access.request.source, access.data).parts
+
+
+def _with_features(access: LiveFeatures, part: Part, rows: Rows) -> Rows:
+    """Return rows with features, which are computed whenever they are read."""
+    shape = (feature_length(access.request.features, rows.X.shape[1:]),)
+    keys = keys_of_inputs(rows.X) if rows.keys is None else rows.keys
+    X = Mapped(rows.X, _computed(access, part), shape, np.float32)
+    return replace(rows, X=X, keys=keys, standardisation=access.standardisation)
+
+
+def _computed(access: LiveFeatures, part: Part) -> Callable[[NDArray[Any], NDArray[np.int64]], NDArray[np.floating]]:
+    """Return what makes features of inputs (n, …) with numbers (n,)."""
+    standardisation, features = access.standardisation, access.request.features
+    return partial(seen, name=f"{part} part", standardisation=standardisation, features=features)
+
+
+def seen(
+    inputs: NDArray[Any],
+    numbers: NDArray[np.int64] | range,
+    name: str,
+    standardisation: Standardisation | None = None,
+    features: FeatureSpec | None = None,
+    scales: NDArray[np.float32] | None = None,
+    dtype: type = np.float32,
+) -> NDArray[np.floating]:
+    """Return inputs (n, …) as the kernel sees them, (n, d): z-scored, turned into features, times learned scales.
+
+    This is where is asked whether what a kernel sees is finite, of stores when they are built. Raises InvalidDataError
+    naming the row, one of `numbers` (n,), that is not: inputs are, so that it is too large.
+    """
+    X = inputs if standardisation is None else standardisation.apply(inputs, dtype)
+    with np.errstate(over="ignore"):
+        X = np.ascontiguousarray(X, dtype) if features is None else extract(features, X)
+        X = scaled(X, scales)
+    if (bad := first_non_finite_row(X)) is not None:
+        raise InvalidDataError(f"{name}: row {numbers[bad]} is too large for {X.dtype} features; rescale or remove it")
+    return X
+
+
+def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
+    """Return the arrays of a built store by name ("train/X"): every byte read is checked against the manifest."""
+    files = read_manifest(layout.folder).files
+    metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
+    if problems := compare(layout.folder, metadata, contents=True):
+        raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
+    digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
+    return {name: replace(array, digests=digests) for name, array in open_arrays(layout.arrays).items()}
 
 
 def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, contents: bool = False) -> bool:
@@ -157,143 +167,165 @@ def _fault(layout: FeatureLayout, problems: list[str]) -> str:
     return f"feature store {layout.folder} is damaged: {problems[0].partition(';')[0]}{more}"
 
 
-class _LiveRows:
-    dtype: type = np.float32
-
-    def __init__(self, access: LiveFeatures) -> None:
-        self._access, self._request = access, access.request
-        self.source = open_data(access.request.source, access.data)
-        self._last_keys: tuple[tuple[int, int], RowKeys] | None = None  # several steps ask for those of all rows
-
-    def features(self, part: Part, rows: Sequence[int], inputs: NDArray[np.generic]) -> NDArray[np.float32]:
-        if self._request.standardise:
-            inputs = self.standardisation().apply(inputs)
-        X = extract(self._request.features, inputs)
-        bad = first_non_finite_row(X)
-        if bad is not None:
-            raise InvalidDataError(f"{part} features: row {rows[bad]} is not finite; check the input data")
-        return X
-
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        return self.features(part, range(start, stop), self.source.read(part, start, stop)[0])
-
-    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        return self.source.targets[part][start:stop].copy()
-
-    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        weights = self.source.weights[part]
-        return None if weights is None else weights[start:stop]
-
-    def keys(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
-        groups, found = self.source.groups, self._last_keys
-        if self.source.row_keys is not None:
-            found = (start, stop), self.source.row_keys(start, stop)
-        elif found is None or found[0] != (start, stop):
-            self._last_keys = found = (start, stop), read_only(row_keys(self.source.read("train", start, stop)[0]))
-        return found[1], found[1] if groups is None else groups[start:stop]
-
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        source, order = self.source, np.argsort(rows, kind="stable")
-        out = np.empty((len(rows), feature_length(self._request.features, source.input_shape)), np.float32)
-        block_rows = TAKE_ROWS if source.row_keys is None else TAKE_SLOW_ROWS
-        step = max(1, TAKE_BYTES // (4 * out.shape[1] + np.empty(source.input_shape, source.input_dtype).nbytes))
-        for some in (order[start : start + step] for start in range(0, len(rows), step)):
-            inputs = np.empty((len(some), *source.input_shape), source.input_dtype)
-            gather_rows(rows[some], block_rows, partial(source.read_rows, "train"), inputs)
-            out[some] = self.features("train", rows[some].tolist(), inputs)
-        return out
-
-    def standardisation(self) -> Standardisation:
-        return Standardisation(np.array(self._access.mean), np.array(self._access.scale))
-
-
-_live_rows = lru_cache(maxsize=2)(_LiveRows)
-
-
-def computed_block(
-    access: LiveFeatures, part: Part, start: int, stop: int, inputs: NDArray[np.generic] | None = None
-) -> dict[str, NDArray[Any]]:
-    """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups."""
-    rows = _LiveRows(access)
-    inputs = rows.source.read(part, start, stop)[0] if inputs is None else inputs
-    targets = rows.source.targets[part][start:stop]
-    arrays = {"X": rows.features(part, range(start, stop), inputs), "y": targets}
-    weights, groups = rows.weights(part, start, stop), rows.source.groups
-    if weights is not None:
-        arrays["weights"] = weights
-    if part == "train":
-        known = rows.source.row_keys
-        arrays["keys"] = row_keys(inputs) if known is None else known(start, stop)
-        arrays |= {} if groups is None else {"groups": groups[start:stop]}
-    return arrays
-
-
-class _ScaledRows:
-    """Rows times scales, which are read with the first features: targets can be read before there are scales."""
-
-    def __init__(self, rows: FeatureRows, scales: Stored) -> None:
-        self._rows, self._scales, self.dtype = rows, scales, rows.dtype
-        self.targets, self.weights, self.keys = rows.targets, rows.weights, rows.keys
-        self.standardisation = rows.standardisation
-
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
-        return scaled(self._rows.read(part, start, stop), self._scales.read()["scales"])
-
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        return scaled(self._rows.take(rows), self._scales.read()["scales"])
-
-
 def live(request: FeatureRequest, shape: FeatureShape, place: Path | None = None) -> LiveFeatures:
     """Return the access to features that are computed on the fly; `place`: see `open_data.planned`."""
     data = planned(request.source, shape.description["source"], place)
     if not request.standardise:
         return LiveFeatures(request, data)
-    source = open_data(request.source, data)
+    learned = open_data(request.source, data).learned()
     release_data()  # the chunks that are read here go with this source
-    read: RowReader = partial(source.read, "train")
-    weights, n_rows = source.weights["train"], source.n_train
-    if source.learned is not None:
-        inputs, rows = source.learned()
-        targets = source.targets["train"][rows]
-        read, n_rows = (lambda start, stop: (inputs[start:stop], targets[start:stop])), len(rows)
-        weights = None if weights is None else weights[rows]
-    fitted = fit_moments(read, replace(shape, n_train=n_rows), weights, balanced=request.balanced)
+    fitted = fit_moments(learned, shape, balanced=request.balanced)
     return LiveFeatures(request, data, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()))
 
 
-def open_features(access: FeatureAccess) -> FeatureRows:
-    """Return the features to read, kept open for the tasks of this process."""
-    if isinstance(access, ScaledFeatures):
-        return _ScaledRows(open_features(access.features), access.scales)
-    if isinstance(access, LiveFeatures):
-        return _live_rows(access)
-    return open_store(access) if isinstance(access, FeatureLayout) else access
-
-
-def fit_moments(
-    read: RowReader,
-    shape: FeatureShape,
-    weights: NDArray[np.float64] | None,
-    *,
-    balanced: bool,
-) -> Standardisation:
-    """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
-
-    read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others.
-    """
+def fit_moments(rows: Rows, shape: FeatureShape, *, balanced: bool) -> Standardisation:
+    """Return the z-scoring of the inputs of rows; one pass over them. balanced: all classes count alike."""
     moments: list[RunningMoments] = []
-    item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_train)
-    for block in row_blocks(shape.n_train, item_rows):
+    for some in row_blocks(len(rows), ITEM_CHUNKS * min(shape.chunk_rows, len(rows))):
         stopping.check()
-        X, y = read(block.start, block.stop)
+        X, y = rows.X[some], rows.y[some]
+        weights = some_of(rows.weights, some)
         if not moments:
             moments = [RunningMoments.begin(X)] * (len(shape.classes) if balanced else 1)
-        of_rows = None if weights is None else weights[block.start : block.stop]
         for k, of_class in enumerate(moments):
-            rows = y == k if balanced else slice(None)
-            moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
+            counted = y == k if balanced else slice(None)
+            moments[k] = of_class.update(X[counted], some_of(weights, counted))
     if balanced:
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
         weighted = zip(moments, factors.tolist(), strict=True)
         moments = [replace(one, count=f * one.count, squares=f * one.squares) for one, f in weighted]
     return reduce(RunningMoments.merge, moments).standardisation()
+
+
+@dataclass(frozen=True)
+class FeatureItem:
+    """The unit of building: one row block of one part."""
+
+    part: Part
+    number: int
+    rows: slice
+
+    @property
+    def name(self) -> str:
+        return f"{self.part}-{self.number:06d}"
+
+    @property
+    def n_rows(self) -> int:
+        return self.rows.stop - self.rows.start
+
+
+BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build any item of a store
+
+
+def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None = None) -> int:
+    """Compute and store the features of one row block; return its number of rows."""
+    (layout, access), part, some = task, item.part, item.rows
+    rows = _data_of(access)[part]
+    inputs = rows.X[some] if inputs is None else inputs
+    made = {"X": _computed(access, part)(inputs, np.arange(some.start, some.stop)), "y": rows.y[some]}
+    if rows.weights is not None:
+        made["weights"] = rows.weights[some]
+    if part == "train":
+        made["keys"] = row_keys(inputs) if rows.keys is None else rows.keys[some]
+        made |= {} if rows.groups is None else {"groups": rows.groups[some]}
+    arrays, files = open_arrays(layout.arrays), dict[str, str]()
+    for name, values in made.items():
+        files |= arrays[f"{part}/{name}"].write(some.start, values)
+    write_marker(layout.markers, item.name, {"rows": item.n_rows, "files": files})
+    return item.n_rows
+
+
+def build_in_order(task: BlockTask, items: list[FeatureItem], source: Source, item_rows: int) -> Iterator[int]:
+    """Store the features of all items from a source that is read front to back; yield the rows of each as it is done.
+
+    Both parts are written as their rows come. The last item is done when the source was read to its end, where it is
+    known whether these are the rows that were planned.
+    """
+    waiting = {(item.part, item.rows.start): item for item in items}
+    held: dict[Part, list[NDArray[Any]]] = {part: [] for part in PARTS}
+    begun, done = dict.fromkeys(PARTS, 0), list[int]()
+    for part, start, inputs in source.in_order():
+        stopping.check()
+        held[part].append(inputs)
+        n_rows = len(source.parts[part])
+        while begun[part] < n_rows and start + len(inputs) >= (stop := min(begun[part] + item_rows, n_rows)):
+            rows = held[part][0] if len(held[part]) == 1 else np.concatenate(held[part])
+            yield from done
+            done = [build_item(task, waiting[part, begun[part]], rows[: stop - begun[part]])]
+            held[part], begun[part] = [rows[stop - begun[part] :]], stop
+    yield from done
+
+
+def prepare(
+    layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest, place: Path | None = None
+) -> tuple[BlockTask, list[FeatureItem]]:
+    """Create the arrays of a store, or take up a half-built or damaged one, and return what is left to build.
+
+    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs. `place`: see
+    `open_data.planned`. Of a table all is left: an earlier run that did not read it to its end may have met another.
+    """
+    features = live(request, shape, place)
+    source = open_data(request.source, features.data)
+    if source.columns is not None:
+        remove_folder(layout.markers)
+    arrays = _begun_arrays(layout, _array_specs(shape, source), shape)
+    n_inputs = arrays["standardisation/mean"].n_rows
+    arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
+    arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
+    items = [
+        FeatureItem(part, number, rows)
+        for part in PARTS
+        for number, rows in enumerate(row_blocks(shape.n_rows(part), shape.item_rows))
+    ]
+    done = {
+        name
+        for name, marker in read_markers(layout.markers).items()
+        if not compare(layout.arrays, _digests(arrays, [marker]), contents=True)
+    }
+    return (layout, features), [item for item in items if item.name not in done]
+
+
+def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
+    """Write the manifest of a store whose items are all done; from here on the store counts as built."""
+    metadata: dict[str, Any] = {"dataset": shape.dataset, "task": shape.task, "classes": list(shape.classes)}
+    metadata |= {"n_train": shape.n_train, "n_test": shape.n_test, "n_features": shape.n_features}
+    digests = _digests(open_arrays(layout.arrays), read_markers(layout.markers).values())
+    known = {f"{layout.arrays.name}/{name}": digest for name, digest in digests.items()}
+    seal(layout.folder, kind="features", metadata=metadata, known=known)
+
+
+def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
+    """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
+    with suppress(MissingDataError, CorruptDataError):
+        arrays = open_arrays(layout.arrays)
+        forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
+        if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
+            create_arrays(layout.arrays, specs, {"description": shape.description})  # what is damaged but has a form
+            return arrays
+    make_folder(layout.folder)
+    remove_file(layout.manifest)  # of a store that is damaged
+    remove_folder(layout.markers)  # first: they describe the arrays
+    remove_folder(layout.arrays)
+    remove_stale(layout.folder)
+    create_arrays(layout.arrays, specs, {"description": shape.description})
+    return open_arrays(layout.arrays)
+
+
+def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
+    files = (file for marker in markers for file in marker["files"].items())
+    return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
+
+
+def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
+    target_dtype = "float64" if shape.task == "regression" else "int64"
+    n_inputs = int(np.prod(source.input_shape))
+    specs = [ArraySpec(f"standardisation/{name}", (n_inputs,), "float64", n_inputs) for name in ("mean", "scale")]
+    for name in ("keys",) if source.train.groups is None else ("keys", "groups"):
+        specs.append(ArraySpec(f"train/{name}", (shape.n_train,), "uint64", shape.item_rows))
+    for part in PARTS:
+        n_rows = shape.n_rows(part)
+        specs.append(ArraySpec(f"{part}/X", (n_rows, shape.n_features), "float32", shape.chunk_rows))
+        specs.append(ArraySpec(f"{part}/y", (n_rows,), target_dtype, shape.item_rows))
+        if part in shape.weighted:
+            specs.append(ArraySpec(f"{part}/weights", (n_rows,), "float64", shape.item_rows))
+    return specs

@@ -8,9 +8,9 @@ from threading import Lock
 from typing import Any
 
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
-from features.open_source import changed, close_files, open_source, stamp_of
+from features.input_files import is_picture_folder, is_table
+from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec
-from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.datasets.table_records import Reading, TableRecords
 from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.arrays import write_arrays
@@ -71,7 +71,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
     path = Path(spec.dataset)
     if not _is_zarr(spec):
         is_npz = path.suffix == ".npz" and path.is_file()
-        return open_npz(spec, path, outline=True) if is_npz else None
+        return with_copies(open_npz(spec, path, outline=True), spec) if is_npz else None
     arrays = _arrays_of(spec)
     return open_source(spec, arrays, outline_digests(arrays, arrays.get("X") or arrays["train/X"]))
 

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from features.errors import CHANGED, DataError
-from features.input_files import stamp
-from features.picture_folders import pictures_below
+from features.input_files import is_picture_folder, pictures_below, stamp, table_files
 from features.source import Tick
-from features.tables.table_paths import is_picture_folder, table_files
 from pipeline.runtime import stopping
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stage_line import StageLine

@@ -11,6 +11,7 @@ from bisect import bisect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -25,21 +26,23 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features.array_sources import given_labels, numeric
+from features.array_sources import given_labels, keys_of_groups, numeric, unmasked
 from features.cell_text import shown
 from features.deformed_copies import Copies
-from features.descriptors.extraction import feature_length
+from features.descriptors import FeatureSpec, extract, feature_length
 from features.errors import DataError, UsageError
-from features.image_arrays import image_scale, input_shape, to_bytes
+from features.images import image_scale, input_shape, to_bytes
+from features.row_draws import keys_apart, row_keys
+from features.rows import Chosen, Mapped, Rows, some_of
 from features.source import Columns
+from features.standardisation import Standardisation
 from features.tables.row_numbers import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
-from pipeline.datasets.feature_rows import ScaledFeatures
+from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.estimators.array_features import ArrayFeatures, Rows
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
@@ -69,7 +72,10 @@ from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import StepEvents
 from pipeline.work.runner import WHICH, Here, note_of
 from pipeline.work.store import MemoryStore, TaskCheckpoints
+from storage.zarr_arrays import chunk_rows_for
 
+BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
+MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")  # Else None is left to the data.
@@ -160,33 +166,54 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     if images is not None:
         scale = image_scale("X", [images])
         images = to_bytes(images, scale, range(len(images)))
-    rows, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
+    X, y = _validated(machine, X if images is None else images.reshape(len(images), math.prod(images.shape[1:])), y)
     task, classes, targets, weights, factors = _targets_and_weights(machine, y, sample_weight)
-    features = ArrayFeatures(rows, targets, weights, groups)
-    inputs: Any = rows if images is None else images
-    copies = Copies.of(source_spec(config), inputs.shape[1:])
+    rows = _counted(X, targets, weights, groups)
+    shape_of_input = X.shape[1:] if images is None else images.shape[1:]
+    copies = Copies.of(source_spec(config), shape_of_input)
     config = config if images is None else with_value(config, "data.standardise", None)
-    config = features_of(config, inputs.shape[1:], scale, standardise=images is None)
+    config = features_of(config, shape_of_input, scale, standardise=images is None)
     spec = feature_spec(config)
-    feature_length(spec, inputs.shape[1:])  # which refuses what makes none
+    feature_length(spec, shape_of_input)  # which refuses what makes none
     listeners = Listeners(machine)
     log = listeners.log if machine.verbose else None
     if images is not None:
         compile_told(feature_steps(config), log)
-        features.take_images(images, spec, copies)
-        features.image_scale = scale
-    del rows, images, inputs  # which take memory
-    shape = features.shape(task, classes)
+        rows = _rows_of_images(rows, images, spec, copies)
+    del X, images  # which take memory
+    shape = FeatureShape(
+        task,
+        classes,
+        n_train=len(rows),
+        n_features=rows.X.shape[1],
+        chunk_rows=chunk_rows_for(4 * rows.X.shape[1], max(len(rows), 1)),
+        weighted=() if rows.weights is None else ("train",),
+        dtype=rows.X.dtype.name,
+    )
     config = with_value(config, "data.groups", None if groups is None else "groups")
-    config = _filled_in(machine, config, explicit, features, shape)
+    config = _filled_in(machine, config, explicit, rows, shape)
+    given, fitted = rows.X, None
     if config.data.standardise:
-        features.standardise(shape, balanced=config.data.class_weight is not None)
+        plain = replace(rows, X=_seen(given))
+        fitted = fit_moments(plain, shape, balanced=config.data.class_weight is not None)
+    rows = replace(rows, X=_seen(given, fitted), standardisation=fitted)
     compile_told(warming_steps(config, shape), log)
     room = limit_bytes(config.resources) - _memory_of_fit(config, shape)
     store = MemoryStore(listeners, column_bytes=max(room, 0))
-    scaled = ScaledFeatures(features, store.stored(SCALES)) if config.kernel.learns_scales else features
+    scaled = ScaledFeatures(rows, store.stored(SCALES)) if config.kernel.learns_scales else rows
     work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
-    _store(machine, work, features, fit(work))
+    final, names = fit(work), tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
+    model = assemble_model(
+        work,
+        final,
+        rows.numbers,
+        features=spec,
+        standardisation=rows.standardisation,
+        input_shape=shape_of_input,
+        image_scale=scale,
+        table_columns=Columns(names) if names else None,
+    )
+    _store(machine, work, model, given, final)
 
 
 def _images(X: Any) -> NDArray[Any] | None:
@@ -197,7 +224,7 @@ def _images(X: Any) -> NDArray[Any] | None:
     return images.reshape(len(images), *input_shape(images.shape, "X"))
 
 
-def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
+def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDArray[Any]]:
     X, y = _numbers(
         machine,
         X,
@@ -207,7 +234,35 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[Rows, NDArray[Any]]:
     names = getattr(machine, "feature_names_in_", range(X.shape[1]))
     for warning in array_warnings(X, [*map(str, names)]):  # as of what `pandas.to_csv` has written
         warn(warning)
-    return Rows(X), column_or_1d(y, warn=True)
+    return X, column_or_1d(y, warn=True)
+
+
+def _counted(
+    X: NDArray[np.floating], targets: NDArray[Any], weights: NDArray[np.float64] | None, groups: ArrayLike | None
+) -> Rows:
+    """Return the rows that have a weight above 0, of rows X (n, d); `numbers`: which of the rows these are."""
+    index = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    blocks = (X[start : start + MOST_BLOCK_ROWS] for start in range(0, len(X), MOST_BLOCK_ROWS))
+    keys = np.concatenate([np.empty(0, np.uint64), *map(row_keys, blocks)])[index]
+    of_groups = keys_apart(keys) if groups is None else keys_of_groups(unmasked(groups), len(X))[index]
+    counted = X if len(index) == len(X) else Chosen(X, index)
+    return Rows(counted, targets[index], some_of(weights, index), keys, of_groups, index)
+
+
+def _seen(X: Any, standardisation: Standardisation | None = None, scales: NDArray[np.float32] | None = None) -> Mapped:
+    """Return rows (n, d) as the kernel sees them, in their dtype: never in memory whole."""
+    dtype = X.dtype.type
+    make = partial(seen, name="Input X", standardisation=standardisation, scales=scales, dtype=dtype)
+    return Mapped(X, make, X.shape[1:], dtype)
+
+
+def _rows_of_images(rows: Rows, images: NDArray[Any], spec: FeatureSpec, copies: Copies) -> Rows:
+    """Return the features of those of images (n, ...) that have a weight, and of deformed copies of each."""
+    numbers = rows.numbers[:, None] * copies.count + np.arange(copies.count)
+    made = copies.of_images(replace(rows, X=Chosen(images, rows.numbers)))
+    starts = range(0, len(made), MOST_BLOCK_ROWS)
+    X = np.concatenate([extract(spec, made.X[start : start + MOST_BLOCK_ROWS]) for start in starts])
+    return Rows(X, made.y[:], some_of(made.weights, slice(None)), made.keys[:], made.groups[:], numbers.ravel())
 
 
 def _numbers(machine: Any, X: Any, **checks: Any) -> Any:
@@ -257,10 +312,10 @@ def _targets_and_weights(
 
 
 def _filled_in(
-    machine: Any, config: TrainConfig, explicit: frozenset[str], features: ArrayFeatures, shape: FeatureShape
+    machine: Any, config: TrainConfig, explicit: frozenset[str], rows: Rows, shape: FeatureShape
 ) -> TrainConfig:
     count, limit = config.centers.count, limit_bytes(config.resources)
-    n_different = len(np.unique(features.keys(0, shape.n_train)[0]))
+    n_different = len(np.unique(rows.keys))
     if isinstance(count, int) and count > n_different:
         warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
@@ -300,23 +355,13 @@ def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     return kept + max(needed.memory for needed in (candidates_needs(run), statistics, solving_needs(run)))
 
 
-def _store(machine: Any, work: Workspace, features: ArrayFeatures, final: FinalWeights) -> None:
+def _store(machine: Any, work: Workspace, model: SparseKernelModel, given: Any, final: FinalWeights) -> None:
+    """Set the attributes of a fitted machine; given: the rows (n, d) that candidates are, as they were given."""
     summary, shape, config = final.summary, work.shape, work.config
-    names = tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
-    model = assemble_model(
-        work,
-        final,
-        features.row_numbers,
-        features=feature_spec(config),
-        standardisation=features.standardisation() if config.data.standardise else None,
-        input_shape=features.input_shape,
-        image_scale=features.image_scale,
-        table_columns=Columns(names) if names else None,
-    )
     machine._model, machine._dtype = model, np.dtype(value_dtype(config, shape)).type  # of kernel values
     single, scales = model.task == "regression", model.feature_scales
     of_rows = final.points is None
-    machine.centers_ = features.take(work.candidates[final.active], as_given=True) if of_rows else model.centers.copy()
+    machine.centers_ = given[work.candidates[final.active]] if of_rows else model.centers.copy()
     machine.center_index_ = model.center_index.copy()
     machine.feature_scales_ = None if scales is None else scales.copy()
     machine.dual_coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
@@ -347,11 +392,15 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     with as_value_error():
         if (images := _images(X)) is not None or len(machine._model.input_shape) > 1:
             return Predictor(model_of(machine)).decision_function(X if images is None else images)
-        rows = Rows(_numbers(machine, X, reset=False))
+        X = _numbers(machine, X, reset=False)
         model = replace(machine._model)  # whose kernel goes when all is predicted, and not with a pickle of the machine
-        decision: NDArray[np.floating] = np.empty((len(rows), len(model.intercept)), rows.dtype)
-        for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-            decision[span] = model.decision_function(block.astype(machine._dtype, copy=False))
+        rows = _seen(X, model.standardisation, model.feature_scales)
+        decision: NDArray[np.floating] = np.empty((len(X), len(model.intercept)), X.dtype)
+        row_bytes = 24 * X.shape[1] + 20 * model.n_centers  # features as read, standardised and scaled; kernel values
+        block = int(np.clip(BLOCK_BYTES // row_bytes, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
+        for start in range(0, len(X), block):
+            part = rows[start : start + block].astype(machine._dtype, copy=False)
+            decision[start : start + block] = model.decision_function(part)
         return decision
 
 

@@ -10,15 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features import array_sources
+from features.array_sources import is_frame, label_array, npz_archive, numeric, read_array
 from features.cell_text import normal_name
 from features.errors import DataError, MissingInputError, UsageError
-from features.image_arrays import input_shape
-from features.images import IDX_FILES, idx_files, read_idx
-from features.picture_folders import class_of, is_picture, part_folders, pictures_below
-from features.row_source import check_lengths
-from features.source import NAMED, PARTS, Columns, Part, RowArray, Source
-from features.tables.table_paths import KNOWN, is_picture_folder, is_table
+from features.images import IDX_FILES, idx_files, input_shape, read_idx
+from features.input_files import (
+    KNOWN_TABLES,
+    class_of,
+    is_picture,
+    is_picture_folder,
+    is_table,
+    part_folders,
+    pictures_below,
+)
+from features.rows import InOrder, Mapped, RowArray, Rows, check_lengths
+from features.source import NAMED, PARTS, Columns, Part, Source
 from features.targets import class_array
 from pipeline.config.settings import parse_value
 from pipeline.errors import ConfigError
@@ -30,38 +36,24 @@ NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
 
 @dataclass(frozen=True, eq=False)
-class ExamplePart:
-    """Rows of one array, file or part."""
-
-    n_rows: int
-    input_shape: tuple[int, ...]
-    # read(start, stop) returns inputs as they are stored, and labels or None.
-    read: Callable[[int, int], tuple[NDArray[Any], NDArray[Any] | None]]
-    name: str
-    weights: NDArray[np.float64] | None = None  # (n,), as training had them; None: each row counts 1
-    file_rows: NDArray[np.int64] | None = None  # (n,): the numbers of its rows in the data as given; None: all
-    file_names: NDArray[Any] | None = None  # (n,): of the files that a row is each, or None
-    are_bytes: bool = False  # whether images became bytes when they were read
-
-
-@dataclass(frozen=True, eq=False)
 class Examples:
     """What to predict."""
 
     name: str  # for people
     part: str | None  # None: a whole file
-    pieces: tuple[ExamplePart, ...]
+    pieces: tuple[Rows, ...]  # of arrays, files or parts: inputs as they are stored, labels, or None for these
+    are_bytes: bool = False  # whether images became bytes when they were read
     unknown: Counter[str] = field(default_factory=Counter)  # cells read so far, by column, of an unknown category
     check: Callable[[], None] = lambda: None  # raises DataError where files are not as they were when opened
     notes: tuple[str, ...] = ()  # what was left out
 
     @property
     def n_rows(self) -> int:
-        return sum(piece.n_rows for piece in self.pieces)
+        return sum(map(len, self.pieces))
 
     @property
     def file_names(self) -> NDArray[Any] | None:
-        names = [piece.file_names for piece in self.pieces if piece.file_names is not None]
+        names = [piece.names[:] for piece in self.pieces if piece.names is not None]
         return np.concatenate(names) if names else None
 
 
@@ -102,11 +94,13 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr, IDX layout, pictures")
+        raise UsageError(
+            f"{path}: file type not known; give .npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
+        )
     if path.suffix == ".npz":
-        with array_sources.npz_archive(path) as archive:
+        with npz_archive(path) as archive:
             wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
-            read = {name: array_sources.read_array(archive, name) for name in wanted}
+            read = {name: read_array(archive, name) for name in wanted}
         return _open_arrays(path, asked, read, NPZ_NAME)
     _refuse_part(path, asked)
     return _open_table(path, asked, model)
@@ -137,18 +131,14 @@ def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArra
             if name not in arrays:
                 words = name if "X" in arrays or name != inputs else f"X or {name}"
                 raise DataError(f"{path}: has no array {words}")
-        y = array_sources.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
+        y = label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
 
 
-def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> ExamplePart:
+def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Rows:
     check_lengths(X, np.broadcast_to(0, X.shape[:1]) if y is None else y, name, "y")
-
-    def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        return np.asarray(X[start:stop]), None if y is None else y[start:stop]
-
-    return ExamplePart(X.shape[0], input_shape(X.shape, name), read, name)
+    return Rows(X, y, name=name)
 
 
 def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
@@ -183,10 +173,10 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
-        pieces.append(replace(piece, file_names=names, are_bytes=True))
+        pieces.append(replace(piece, names=names))
         notes += () if found is None else found.notes
     name = path.resolve().name if not asked.more else f"{1 + len(asked.more)} files"
-    return Examples(name, (asked.part or "test") if parts else None, tuple(pieces), notes=tuple(notes))
+    return Examples(name, (asked.part or "test") if parts else None, tuple(pieces), True, notes=tuple(notes))
 
 
 def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Examples:
@@ -195,7 +185,7 @@ def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> 
     from features.tables.columns import model_layout
     from features.tables.learning import CellReader
     from features.tables.readers import Table
-    from features.tables.table_source import RowsInOrder, cell_reader, rows_of
+    from features.tables.table_source import cell_reader, codes_of, labels_in
 
     known, n_inputs = model.table_columns, math.prod(model.input_shape)
     header, decimal = (None, ".") if known is None else (known.header, known.decimal)
@@ -205,29 +195,28 @@ def _open_table(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> 
     of_target = CellReader([table.names[layout.target or 0]], [None])
 
     def blocks() -> Iterator[tuple[NDArray[Any], ...]]:
-        for rows in rows_of(table, layout, reader, labelled=asked.labelled):
-            inputs = rows.codes if columns.encoding is None else columns.encoding.apply(rows.codes)
-            if rows.labels is None:
+        for batch, codes in codes_of(table, layout, reader, labelled=asked.labelled):
+            inputs = codes if columns.encoding is None else columns.encoding.apply(codes)
+            if not asked.labelled:
                 yield (inputs,)
                 continue
+            found = labels_in(batch, layout)
             if model.task == "regression":
-                yield inputs, of_target.codes(rows.batch, [layout.target or 0])[:, 0]
+                yield inputs, of_target.codes(batch, [layout.target or 0])[:, 0]
                 continue
-            texts, of_rows = distinct(rows.labels)
+            texts, of_rows = distinct(found)
             yield inputs, np.array(texts, dtype=str)[of_rows]
         raise DataError(f"{table.path}: became shorter while it was read; leave it alone meanwhile")
 
-    in_order, n_rows = RowsInOrder(blocks), table.count_rows()
+    n_rows = table.count_rows()
     if not n_rows:
         raise DataError(f"{table.path}: has no rows")
-
-    def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        inputs, *labels = in_order.read(start, stop)
-        return inputs, labels[0] if labels else None
-
-    piece = ExamplePart(n_rows, (n_inputs,), read, str(table.path))
+    in_order = InOrder(blocks, (n_rows, n_inputs))
+    labels = in_order.array(1, (), model.label_dtype()) if asked.labelled else None
+    piece = Rows(in_order.array(0, (n_inputs,)), labels, name=str(table.path))
     told = table.files_told()
-    return Examples(f"{table.path.name} ({told})" if told else table.path.name, None, (piece,), reader.unknown)
+    name = f"{table.path.name} ({told})" if told else table.path.name
+    return Examples(name, None, (piece,), unknown=reader.unknown)
 
 
 def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
@@ -236,14 +225,14 @@ def examples_in_memory(X: Any, model: SparseKernelModel) -> Examples:
     if columns is not None and columns.encoding is not None:
         remedy = "write the rows to a .parquet or .csv file and predict that"
         raise DataError(f"X: the model is of a table with words or missing cells; {remedy}")
-    if columns is not None and columns.inputs and array_sources.is_frame(X):
+    if columns is not None and columns.inputs and is_frame(X):
         known, names = {normal_name(name): name for name in X.columns}, list(map(normal_name, columns.inputs))
         lacking = [name for name in names if name not in known]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        X = np.column_stack([array_sources.numeric(np.asarray(X[known[name]]), "X") for name in names])
-    rows = np.asarray(array_sources.numeric(X, "X"))
-    piece = ExamplePart(len(rows), input_shape(rows.shape, "X"), lambda start, stop: (rows[start:stop], None), "X")
+        X = np.column_stack([numeric(np.asarray(X[known[name]]), "X") for name in names])
+    rows = np.asarray(numeric(X, "X"))
+    piece = Rows(rows, None)
     check_shape(piece, model)
     return Examples("X", None, (piece,))
 
@@ -252,24 +241,17 @@ def examples_of_source(source: Source, part: str) -> Examples:
     """Return the rows of parts of a source; labels are those of its classes."""
     classes = class_array(source.classes) if source.classes else None
 
-    def piece(one: Part) -> ExamplePart:
-        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
-            inputs, targets = source.read(one, start, stop)
-            return inputs, targets if classes is None else classes[targets]
+    def piece(part: Part) -> Rows:
+        rows = source.parts[part]
+        y = rows.y if classes is None else Mapped(rows.y, lambda y, _: classes[y], (), classes.dtype)
+        return replace(rows, y=y, name=f"{part} part")
 
-        n_rows = source.n_train if one == "train" else source.n_test
-        name, file_rows, names = f"{one} part", source.file_rows[one], None
-        if source.file_names is not None:
-            names = source.file_names[one] if file_rows is None else source.file_names[one][file_rows[:]]
-        are_bytes = source.image_scale is not None
-        return ExamplePart(n_rows, source.input_shape, read, name, source.weights[one], file_rows, names, are_bytes)
-
-    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
+    return Examples(source.name, part, tuple(map(piece, parts_asked(part))), source.image_scale is not None)
 
 
-def check_shape(piece: ExamplePart, model: SparseKernelModel) -> None:
+def check_shape(piece: Rows, model: SparseKernelModel) -> None:
     """Raise DataError unless inputs have the model's shape, or its size where one of the two is flat."""
-    shape, wanted = piece.input_shape, model.input_shape
+    shape, wanted = input_shape(piece.X.shape, piece.name), model.input_shape
     flat = 1 in (len(shape), len(wanted))
     if shape != wanted and not (flat and math.prod(shape) == math.prod(wanted)):
         raise DataError(f"{piece.name}: inputs have shape {shape} each, the model wants {wanted}")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.descriptors.extraction import feature_length
+from features.descriptors import feature_length
 from features.errors import DataError, UsageError
+from features.input_files import PICTURE_SUFFIXES, is_picture
 from features.open_source import changed, stamp_of
-from features.picture_folders import SUFFIXES, is_picture
-from features.row_source import check_finite, input_dtype
+from features.rows import check_finite, input_dtype, some_of
 from features.source import NAMED, Source, SourceSpec
 from features.tables.encoding import unknown_words
 from features.targets import encode
@@ -26,9 +26,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
-from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.prediction.examples import (
-    ExamplePart,
     ExampleRequest,
     Examples,
     check_shape,
@@ -95,7 +93,7 @@ def open_examples(asked: ExampleRequest, predictor: Predictor) -> Examples:
     config, data = predictor.config, asked.data
     others = [file for file in (data or "", *asked.more) if not is_picture(Path(file).name)]
     if asked.more and others:
-        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(SUFFIXES)})")
+        raise UsageError(f"{others[0]}: several files must all be pictures ({', '.join(PICTURE_SUFFIXES)})")
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED
@@ -168,32 +166,29 @@ def block_rows_for(model: SparseKernelModel) -> int:
 def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
     """Yield the predictions of all rows in order."""
     for piece in examples.pieces:
-        for block in row_blocks(piece.n_rows, block_rows_for(model)):
+        for rows in row_blocks(len(piece), block_rows_for(model)):
             stopping.check()
             try:
-                stored, labels = piece.read(block.start, block.stop)
+                stored = piece.X[rows]
+                labels, weights = some_of(piece.y, rows), some_of(piece.weights, rows)
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
-            decision, far = _decide(model, stored, piece, block.start)
-            weights = None if piece.weights is None else piece.weights[block.start : block.stop]
-            yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
+            decision, far = _decide(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
+            yield Predicted(decision, labels, piece.name, rows.start, int(np.count_nonzero(far)), weights)
     examples.check()
 
 
 def _decide(
-    model: SparseKernelModel, stored: NDArray[Any], piece: ExamplePart, start: int
+    model: SparseKernelModel, stored: NDArray[Any], name: str, start: int, *, are_bytes: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
-    name, inputs = piece.name, stored.reshape(len(stored), *model.input_shape)
+    inputs = stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
     check_finite(inputs, name, np.arange(start, start + len(inputs)))
     try:
-        X = model.features_of(inputs, start, are_bytes=piece.are_bytes)
+        X = model.features_of(inputs, start, are_bytes=are_bytes, name=name)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    row = first_non_finite_row(X)
-    if row is not None:
-        raise InvalidDataError(f"{name}: row {start + row} is too large for float32 features; rescale it")
     try:
         return model.decide(X)
     except InvalidDataError as error:

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.cell_text import shown
-from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
+from features.descriptors import FeatureSpec, feature_length, parameters
 from features.errors import DataError, UsageError
-from features.image_arrays import check_scale, to_bytes
+from features.images import check_scale, to_bytes
 from features.source import Columns
 from features.standardisation import Standardisation
 from features.targets import class_array, labels_from_decision
+from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.kernels.scaled_rows import scaled
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import read_arrays, write_arrays
@@ -109,18 +109,20 @@ class SparseKernelModel:
     def _double(self) -> Kernel:
         return self.kernel(self.centers, self.sigma2, np.float64)
 
-    def features_of(self, inputs: NDArray[Any], first_row: int = 0, *, are_bytes: bool = False) -> NDArray[np.float32]:
+    def features_of(
+        self, inputs: NDArray[Any], first_row: int = 0, *, are_bytes: bool = False, name: str = "X"
+    ) -> NDArray[np.floating]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
-        are_bytes: whether images became bytes before.
+        are_bytes: whether images became bytes before; name: what errors call the inputs. Raises as `feature_rows.seen`.
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
         if self.image_scale is not None and not are_bytes:
             check_scale(inputs, self.image_scale)
             inputs = to_bytes(inputs, self.image_scale, range(first_row, first_row + len(inputs)))
-        scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
-        return scaled(extract(self.features, scored), self.feature_scales)
+        numbers, how = range(first_row, first_row + len(inputs)), (self.standardisation, self.features)
+        return seen(inputs, numbers, name, *how, self.feature_scales)
 
     def columns(self, X: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8.

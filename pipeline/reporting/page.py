@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.published import PUBLISHED, cache_folder, given_folder, missing_files
+from features.rows import Rows
 from features.targets import encode, labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.examples import ExamplePart, ExampleRequest
+from pipeline.prediction.examples import ExampleRequest
 from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import run_facts
@@ -190,8 +191,7 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
         rows[is_moved] = _nearest_rows(model, largest[is_moved], piece)
     shown = []
     for m, row, moved in zip(largest.tolist(), rows.tolist(), is_moved.tolist(), strict=True):
-        weights, (_, label) = model.weights[m].tolist(), piece.read(row, row + 1)
-        assert label is not None  # they were asked for
+        weights, label = model.weights[m].tolist(), piece.y[row : row + 1]
         strongest = int(np.argmax(np.abs(model.weights[m])))
         center = _told(piece, row) | {"label": label[0].item(), "moved": moved, "norm": float(norms[m])}
         center["strongest"] = f"{names[strongest]}: {weights[strongest]:+.3g}"
@@ -199,24 +199,24 @@ def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
     return shown
 
 
-def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: ExamplePart) -> NDArray[np.int64]:
+def _nearest_rows(model: SparseKernelModel, some: NDArray[np.int64], piece: Rows) -> NDArray[np.int64]:
     """Return the row nearest to each of some centers, of MOST_SCANNED_ROWS at most: of blocks spread evenly."""
     probe = replace(model, centers=model.centers[some], weights=model.weights[some])
     rows, values = np.zeros(len(some), np.int64), np.full(len(some), -1.0)
-    step = -(-piece.n_rows // MOST_SCANNED_ROWS)
-    for block in row_blocks(piece.n_rows, COMPARED_TOGETHER)[::step]:
-        inputs = piece.read(block.start, block.stop)[0]
-        found = probe.columns(probe.features_of(inputs, are_bytes=piece.are_bytes))
+    step = -(-len(piece) // MOST_SCANNED_ROWS)
+    for block in row_blocks(len(piece), COMPARED_TOGETHER)[::step]:
+        inputs = piece.X[block]
+        found = probe.columns(probe.features_of(inputs, are_bytes=model.image_scale is not None))
         nearer = found.max(axis=0) > values
         rows[nearer], values[nearer] = block.start + found.argmax(axis=0)[nearer], found.max(axis=0)[nearer]
     return rows
 
 
-def _told(piece: ExamplePart, row: int) -> dict[str, Any]:
+def _told(piece: Rows, row: int) -> dict[str, Any]:
     """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
-    number = row if piece.file_rows is None else int(piece.file_rows[row])
-    name = f"row {number}" if piece.file_names is None else str(piece.file_names[row])
-    shown = picture(piece.read(row, row + 1)[0][0]) if len(piece.input_shape) > 1 else None
+    number = row if piece.numbers is None else int(piece.numbers[row])
+    name = f"row {number}" if piece.names is None else str(piece.names[row])
+    shown = picture(piece.X[row : row + 1][0]) if len(piece.X.shape) > 2 else None
     return {"row": number, "name": name, "picture": shown}
 
 

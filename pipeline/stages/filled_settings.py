@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from features.input_files import is_csv, is_picture_folder, is_table, table_files
 from features.source import NAMED, Source
-from features.tables.table_paths import is_csv, is_picture_folder, is_table, table_files
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, NO_PENALTY, KernelConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape

@@ -59,7 +59,7 @@ def _candidates(work: Workspace) -> Arrays:
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
-        arrays["X"] = open_features(work.features).take(index)
+        arrays["X"] = open_features(work.features).X[index]
     return arrays
 
 

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from features.deformed_copies import Copies
-from features.descriptors.extraction import extract
+from features.descriptors import extract
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets import build_feature_store, feature_rows
-from pipeline.datasets.build_feature_store import FeatureItem
+from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec
+from pipeline.datasets.feature_rows import FeatureItem
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ExactGram
@@ -76,7 +76,7 @@ def feature_steps(config: TrainConfig) -> Iterator[Callable[[], object]]:
     images = np.zeros((2, *IMAGE_SHAPE))
     yield partial(extract, feature_spec(config), images)
     if config.data.copies > 1:
-        yield lambda: Copies(2, 0).rows(lambda start, stop: images[start:stop], 0, 2)
+        yield lambda: Copies(2, 0).deformed(images, np.arange(2))
 
 
 def warming_steps(config: TrainConfig, shape: FeatureShape) -> Iterator[Callable[[], object]]:
@@ -126,22 +126,22 @@ def build_features(run: Run, *, contents: bool = False) -> bool:
         with lock:
             if not feature_rows.is_built(layout, contents=contents):
                 with run.events.status(FEATURES, "preparing the store"):
-                    task, items = build_feature_store.prepare(layout, shape, run.request, run.layout.data_chunks)
-                build: Callable[[FeatureItem], int] = partial(build_feature_store.build_item, task)
+                    task, items = feature_rows.prepare(layout, shape, run.request, run.layout.data_chunks)
+                build: Callable[[FeatureItem], int] = partial(feature_rows.build_item, task)
                 source, executor = open_data(run.request.source, task[1].data), run.runner.executor
-                if source.in_order is not None:
-                    built = build_feature_store.build_in_order(task, items, source, shape.item_rows)
+                if source.is_in_order:
+                    built = feature_rows.build_in_order(task, items, source, shape.item_rows)
                     build, executor = (lambda item: next(built)), Executor()
                 elif source.columns is not None:  # a small table: other processes do not have what this one has read
                     executor = Executor()
                 try:
                     run.runner.run_items(
-                        FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows, executor=executor
+                        FEATURES, build, items, unit="rows", size=lambda item: item.n_rows, executor=executor
                     )
                 except StoppedError as error:
                     anew = "; the features of a table are written in one reading, which begins anew"
                     raise StoppedError(f"{error}{anew if source.columns is not None else ''}") from None
                 with run.events.status(FEATURES, "sealing the store"):
-                    build_feature_store.finish(layout, shape)
+                    feature_rows.finish(layout, shape)
                 release_data()
     return True

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out, draw_sample
+from features.rows import some_of
 from features.source import Part
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
@@ -74,7 +75,7 @@ class RowTask:
         arrays = self.candidates.read(mapped=True)
         if "X" in arrays and np.isin(candidates, arrays["index"]).all():
             return self.kernel_at(np.asarray(arrays["X"][positions_of(arrays["index"], candidates)]))
-        return self.kernel_at(open_features(self.features).take(candidates))
+        return self.kernel_at(open_features(self.features).X[candidates])
 
     def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
         return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
@@ -136,7 +137,7 @@ def gather_sample(task: RowTask, share: float) -> Arrays:
     for start, labels in label_blocks(task.features, task.shape.n_train):
         drawn = np.flatnonzero(draw_sample(task.seed, share, labels["keys"]))
         of_rows = {name: values[drawn] for name, values in labels.items()}
-        found.append(of_rows | {"X": store.take(start + drawn)})
+        found.append(of_rows | {"X": store.X[start + drawn]})
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
@@ -244,41 +245,27 @@ def stream_blocks(
     """Yield the number and the rows of each block, in order; all are read at once.
 
     features : "all"; "held-out": those of other rows are zeros; "none": (rows, 0)
-    Raises CorruptDataError where the store is damaged, StoppedError on request, between two blocks.
+    Raises as `open_features` says of reading, StoppedError on request, between two blocks.
     """
-    rows = grid.rows(blocks)
-    found = _read(task, grid.part, rows, features)
-    y, weights, held_out = found["y"], found.get("weights"), np.zeros(len(found["y"]), bool)
+    store, rows = open_features(task.sample or task.features, grid.part), grid.rows(blocks)
+    X = store.X[rows] if features == "all" else None
+    y, weights = store.y[rows], some_of(store.weights, rows)
+    keys, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
     if grid.part == "train":
+        keys, groups = store.keys_of(rows.start, rows.stop)
         weights = task.facts.weights(y, weights)
-        held_out = draw_held_out(task.seed, task.facts.held_out_limit, found["groups"])
-    X = found.get("X")
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
     if X is None:
-        store = open_features(task.features)
-        X = np.zeros((len(y), task.shape.n_features if features == "held-out" else 0), store.dtype)
+        X = np.zeros((len(y), task.shape.n_features if features == "held-out" else 0), store.X.dtype)
         if features == "held-out":
-            X[held_out] = store.take(rows.start + np.flatnonzero(held_out))
-    targets, keys = task.facts.encoded(y, task.shape), found.get("keys", np.zeros(len(y), np.uint64))
+            X[held_out] = store.X[rows.start + np.flatnonzero(held_out)]
+    targets = task.facts.encoded(y, task.shape)
     whole = RowBlock(0, rows.start, X, y, targets, keys, held_out, weights)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))
         cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
         yield number, cut._replace(number=number, start=block.start)
-
-
-def _read(task: RowTask, part: Part, rows: slice, features: FeaturesOf) -> Arrays:
-    """Return what is stored of some rows: X where all are asked for, y, weights where there are any, keys, groups."""
-    if task.sample is not None:
-        return {name: values[rows] for name, values in task.sample.read(mapped=True).items()}
-    store, span = open_features(task.features), (rows.start, rows.stop)
-    found: Arrays = {"X": store.read(part, *span)} if features == "all" else {}
-    found["y"], weights = store.targets(part, *span), store.weights(part, *span)
-    if weights is not None:
-        found["weights"] = weights
-    if part == "train":
-        found["keys"], found["groups"] = store.keys(*span)
-    return found
 
 
 def stream_sample(task: RowTask, grid: RowGrid, share: float, blocks: range) -> Iterator[tuple[int, RowBlock]]:

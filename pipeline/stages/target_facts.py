@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.row_draws import RowKeys, draw_held_out, held_out_limit
+from features.rows import some_of
 from features.targets import balanced_factors, outputs
 from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
@@ -101,9 +102,9 @@ def label_blocks(features: FeatureAccess, n_rows: int) -> Iterator[tuple[int, Ar
     for start in range(0, n_rows, READ_TARGETS):
         stopping.check()
         stop = min(start + READ_TARGETS, n_rows)
-        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
-        labels = {"y": store.targets("train", start, stop), "keys": keys, "groups": groups}
-        yield start, labels if weights is None else labels | {"weights": weights}
+        keys, groups = store.keys_of(start, stop)
+        labels = {"y": store.y[start:stop], "keys": keys, "groups": groups}
+        yield start, labels if store.weights is None else labels | {"weights": store.weights[start:stop]}
 
 
 def read_labels(features: FeatureAccess, n_rows: int) -> Labels:
@@ -121,12 +122,12 @@ def row_weights(features: FeatureAccess, shape: FeatureShape, facts: TargetFacts
     """Return the weights (n,) f8 of all training rows, their classes' factors in them; None where each counts 1."""
     if not facts.class_factors and "train" not in shape.weighted:
         return None
-    store, n = open_features(features), shape.n_train
-    return facts.weights(store.targets("train", 0, n), store.weights("train", 0, n))
+    rows = open_features(features)
+    return facts.weights(rows.y[:], some_of(rows.weights, slice(None)))
 
 
 def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_different: int) -> TargetFacts:
-    """Return the facts of rows, `n_different` of whose rows differ. Raises InvalidDataError for what cannot be fitted.
+    """Return the facts of training rows, `n_different` of which differ. Raises InvalidDataError for unfit targets.
 
     The mean of a regression is weighted and exact, 0 without an intercept: centred targets would be another problem.
     """

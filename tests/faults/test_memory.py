@@ -99,7 +99,7 @@ def write_images(path: Path, n_train: int, n_test: int) -> None:
     """Write deformed copies of scikit-learn's digits, which are then read by chunks."""
     source, arrays = open_source(SourceSpec("digits", copies=7)), dict[str, np.ndarray]()
     for part, n in (("train", n_train), ("test", n_test)):
-        arrays[f"{part}/X"], arrays[f"{part}/y"] = source.read(part, 0, n)
+        arrays[f"{part}/X"], arrays[f"{part}/y"] = source.parts[part].X[:n], source.parts[part].y[:n]
     write_zarr(path, 1000, **arrays)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from hypothesis import strategies as st
 from skimage.util import img_as_ubyte
 from sklearn.utils.class_weight import compute_class_weight
 
-from features import image_arrays
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
 from features.source import SourceSpec
 from features.targets import balanced_factors
-from sources import everything, npy_bytes
+from sources import everything
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -42,7 +40,7 @@ def test_a_split_is_a_seeded_partition_with_the_share_of_each_class(labels, frac
     assert np.array_equal(np.sort(found[:, 0]), np.arange(len(y)))
     assert np.array_equal(found, everything(again)[0])
     counts = np.bincount(of_class)
-    tested = np.bincount(of_class[source.file_rows["test"]], minlength=len(counts))
+    tested = np.bincount(of_class[source.test.numbers], minlength=len(counts))
     n_test = min(max(1, round(fraction * len(y))), len(y) - 1)
     assert (abs(tested - n_test * counts / len(y)) < 1).all(), "up to rounding"
     assert (tested < counts)[counts > 0].all()
@@ -54,7 +52,7 @@ def test_a_split_has_no_row_in_both_parts(n_rows, n_copies, task, seed):
     draw = np.random.default_rng(seed)
     X, y = np.eye(n_rows)[draw.permutation(n_rows * n_copies) // n_copies], draw.permutation(n_rows * n_copies) % 2
     source = open_source(SourceSpec("x.zarr", seed=seed, task=task), {"X": X, "y": y})
-    train, test = (X[source.file_rows[part]].argmax(axis=1) for part in ("train", "test"))
+    train, test = (X[source.parts[part].numbers].argmax(axis=1) for part in ("train", "test"))
     assert not np.intersect1d(train, test).size
     assert abs(len(test) - len(X) / 4) <= 1 + n_copies
     alike = open_source(SourceSpec("x.zarr", task=task), {"X": np.ones((20, 2)), "y": y[:20]})
@@ -68,8 +66,8 @@ def test_rows_of_a_few_categories_are_tested_and_held_out_one_by_one(n_values):
     """Else categories would be seen by the test part alone."""
     rows = np.resize(np.arange(n_values), 600)
     source = open_source(SourceSpec("x.zarr"), {"X": rows[:, None], "y": np.random.default_rng(0).integers(0, 2, 600)})
-    held_out = draw_held_out(0, held_out_limit(0, 0.1, [source.groups]), source.groups)
-    assert (source.n_test, len(np.unique(rows[source.file_rows["train"][~held_out]]))) == (150, n_values)
+    held_out = draw_held_out(0, held_out_limit(0, 0.1, [source.train.groups]), source.train.groups)
+    assert (source.n_test, len(np.unique(rows[source.train.numbers[~held_out]]))) == (150, n_values)
     assert abs(held_out.sum() - 45) < 20
 
 
@@ -78,8 +76,8 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
     of_npz = open_source(npz(tmp_path, X_train=X, y_train=Y, X_test=X[:7], y_test=Y[:7]))
     for source in (of_npz, open_source(ZARR, parts)):
         assert (source.n_train, source.n_test) == (40, 7)
-        assert np.array_equal(source.read("train", 3, 9)[0], X[3:9])
-        assert np.array_equal(source.read("test", 0, 7)[1], Y[:7])
+        assert np.array_equal(source.train.X[3:9], X[3:9])
+        assert np.array_equal(source.test.y[:7], Y[:7])
         assert source.notes[-1].startswith("7 of 7 test rows equal a training row")
     assert (of_npz.name, of_npz.task, of_npz.classes, of_npz.standardise) == ("table", "multiclass", (0, 1, 2), True)
     assert str(tmp_path) not in json.dumps(of_npz.identity)
@@ -96,11 +94,9 @@ def test_images_are_not_standardised_and_standardise_target_and_task_may_be_give
     for one_channel in (images[:, None], images[..., None]):
         found = open_source(ZARR, {"X": one_channel, "y": Y})
         assert (found.input_shape, found.standardise) == ((8, 9), False)
-        np.testing.assert_array_equal(
-            found.read("test", 0, 7)[0], open_source(ZARR, {"X": images, "y": Y}).read("test", 0, 7)[0]
-        )
+        np.testing.assert_array_equal(found.test.X[:7], open_source(ZARR, {"X": images, "y": Y}).test.X[:7])
     assert (source.task, source.standardise, other.standardise, other.classes) == ("multiclass", False, True, ())
-    assert (source.read("train", 0, 4)[0].dtype, other.read("train", 0, 4)[1].dtype) == (np.uint8, np.float64)
+    assert (source.train.X[:4].dtype, other.train.y[:4].dtype) == (np.uint8, np.float64)
 
 
 def with_code_point(number):
@@ -142,7 +138,7 @@ def with_code_point(number):
 )
 def test_npz_refuses(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message):
-        open_source(npz(tmp_path, **arrays)).read("train", 0, 9)
+        open_source(npz(tmp_path, **arrays)).train.X[:9]
 
 
 @given(st.integers(0, 39), st.integers(0, 2), st.sampled_from([np.nan, np.inf, -np.inf]))
@@ -166,56 +162,9 @@ def test_npz_damage(tmp_path):
             open_source(spec)
 
 
-def header(text):
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-STORED_X, STORED_Y = npy_bytes("<f8", X.shape, X.tobytes()), npy_bytes("<i8", Y.shape, Y.astype("<i8").tobytes())
-MEMBERS = {
-    "rows of nothing": (npy_bytes("<f8", (10**9, 0)), STORED_Y),
-    "strings of no letters": (STORED_X, npy_bytes("|S0", (10**9,))),
-    "a length beyond 64 bits": (npy_bytes("<f8", (2**70, 3)), STORED_Y),
-    "more than is there": (npy_bytes("<f8", (1 << 40, 3), bytes(320)), STORED_Y),
-    "a header that is no dictionary": (header(b"{[]: 1}"), STORED_Y),
-    "no array": (b"text", STORED_Y),
-}
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_members_that_are_no_arrays(tmp_path, name):
-    with zipfile.ZipFile(tmp_path / "table.npz", "w") as archive:
-        for key, data in zip("Xy", MEMBERS[name], strict=True):
-            archive.writestr(f"{key}.npy", data)
-    with pytest.raises(DataError, match=r"table\.npz: cannot be read as an npz file: ") as caught:
-        open_source(SourceSpec(str(tmp_path / "table.npz")))
-    assert "\n" not in str(caught.value)
-
-
-class RecordingArray:
-    """An array-like that notes how many rows each slice asks for."""
-
-    def __init__(self, values):
-        self.values, self.shape, self.dtype, self.asked = values, values.shape, values.dtype, []
-
-    def __getitem__(self, rows):
-        assert isinstance(rows, slice)
-        self.asked.append(rows.stop - rows.start)
-        return self.values[rows]
-
-
-def test_arrays_are_read_by_rows_in_bounded_pieces(monkeypatch):
-    monkeypatch.setattr(image_arrays, "PIECE_BYTES", 10 * 3 * 8)
-    array = RecordingArray(np.arange(3000.0).reshape(1000, 3))
-    source = open_source(SourceSpec("big.zarr", n_train=100), {"X": array, "y": np.arange(1000) / 3})
-    inputs, targets = source.read("train", 0, 100)
-    assert max(array.asked) <= 10
-    assert np.array_equal(inputs[:, 0] / 3, np.round(targets * 3))
-    assert source.name == "big"
-
-
 def test_types_of_inputs_and_labels(tmp_path):
     for dtype, expected in ((np.float32, np.float32), (np.int16, np.float64), (bool, np.float64), (">f8", np.float64)):
-        found = open_source(ZARR, {"X": (X * 9).astype(dtype), "y": Y}).read("train", 0, 3)[0]
+        found = open_source(ZARR, {"X": (X * 9).astype(dtype), "y": Y}).train.X[:3]
         assert found.dtype == expected
     doubles = open_source(npz(tmp_path, X=X.astype(np.longdouble), y=np.resize([0.25, 0.5], 40).astype(np.longdouble)))
     assert json.dumps(doubles.classes) == "[0.25, 0.5]"
@@ -261,12 +210,12 @@ def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, whi
     keys = set()
     for dtype in (one for name in dtypes.split(", ") for one in of_form[name]):
         source = open_source(ZARR, {"X": given.astype(dtype), "y": Y})
-        images = np.concatenate([source.read("train", 0, 30)[0], source.read("test", 0, 10)[0]])
-        rows = np.concatenate([source.file_rows["train"], source.file_rows["test"]])
+        images = np.concatenate([source.train.X[:30], source.test.X[:10]])
+        rows = np.concatenate([source.train.numbers, source.test.numbers])
         np.testing.assert_array_equal(images, truth[rows])
         assert f"{source.image_scale:g}" in white.split(", ")
         assert source.image_scale == 255 or f"{source.image_scale:g} is white, and becomes 255" in source.notes[0]
-        keys.add(source.row_keys(0, 30).tobytes())
+        keys.add(source.train.keys_of(0, 30)[0].tobytes())
     assert len(keys) == 1
 
 
@@ -310,17 +259,17 @@ def test_weights_leave_rows_out_and_go_with_the_others():
     parts = {"train/X": X, "train/y": y, "train/w": w, "test/X": X, "test/y": y}
     of_parts = open_source(replace(spec, n_train=20), parts)
     assert split.n_train + split.n_test == len(counted)
-    assert of_parts.weights["test"] is None
+    assert of_parts.test.weights is None
     assert (of_parts.n_train, of_parts.n_test) == (20, 60)
     for part in ("train", "test"):
         for source in (split, cut, of_parts):
-            rows, targets = source.read(part, 0, source.n_train if part == "train" else source.n_test)
+            rows, targets = source.parts[part].X[:], source.parts[part].y[:]
             places = [int(np.flatnonzero((row == X).all(axis=1))[0]) for row in rows]
             np.testing.assert_array_equal(targets, y[places])
-            if source.weights[part] is not None:
-                np.testing.assert_array_equal(source.weights[part], w[places])
-                assert source.weights[part].min() > 0
-        np.testing.assert_array_equal(split.read(part, 0, 5)[0], cut.read(part, 0, 5)[0])
+            if source.parts[part].weights is not None:
+                np.testing.assert_array_equal(source.parts[part].weights, w[places])
+                assert source.parts[part].weights.min() > 0
+        np.testing.assert_array_equal(split.parts[part].X[:5], cut.parts[part].X[:5])
     assert split.identity != open_source(spec, {"X": X, "y": y, "w": w + 1}).identity
     assert any("weights of the rows: w, " in note for note in split.notes)
 

@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates, zoom
 
+from features import rows as rows_module
 from features.deformed_copies import DRAWN, NODES, Copies
 from features.open_source import open_source
 from features.row_draws import draw_held_out, draw_numbers, held_out_limit, pair_keys
+from features.rows import Rows
 from features.source import SourceSpec
 from pipeline.config.settings import from_toml
-from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import FeatureRows, live, open_features, store_of
+from pipeline.datasets.feature_rows import live, open_features, store_of
 from pipeline.prediction.predictor import load_predictor
 from pipeline.reporting import page
 from runs import model_bytes, train
 
 STRONG = Copies(4, 3, rotation=30.0, scale=0.2, shear=0.3, shift=0.1, smooth=0.05, flip=True)
-N, OF_ROWS = 7, ("targets", "weights", "file_rows")
+N, OF_ROWS = 7, ("y", "weights", "numbers")
 
 
 def copies_of(images: np.ndarray, copies: Copies, start: int = 0, stop: int | None = None) -> np.ndarray:
-    last = len(images) * copies.count if stop is None else stop
-    return copies.rows(lambda first, after: images[first:after], start, last)
+    return copies.of_images(Rows(images, np.arange(len(images)))).X[start:stop]
 
 
 def twin(image: np.ndarray, drawn: np.ndarray, of: Copies) -> np.ndarray:
@@ -90,15 +90,14 @@ def test_training_rows_are_copied_and_test_rows_are_not(data):
     plain, copied = open_source(spec), open_source(replace(spec, copies=4, deform="rotation:20"))
     assert (copied.n_train, copied.n_test) == (4 * 59, 9)
     assert copied.notes[-1] == "each of 59 training images with 3 deformed copies: 236 rows"
-    expected = copies_of(plain.read("train", 0, 59)[0], Copies(4, 0, rotation=20.0))
-    np.testing.assert_array_equal(copied.read("train", 10, 230)[0], expected[10:230])
-    for found, given in ((getattr(of, name)["train"] for of in (copied, plain)) for name in OF_ROWS):
+    expected = copies_of(plain.train.X[:59], Copies(4, 0, rotation=20.0))
+    np.testing.assert_array_equal(copied.train.X[10:230], expected[10:230])
+    for found, given in ((getattr(of.train, name) for of in (copied, plain)) for name in OF_ROWS):
         np.testing.assert_array_equal(found[10:230], np.repeat(given, 4)[10:230])
-    for found, given in zip(copied.read("test", 0, 9), plain.read("test", 0, 9), strict=True):
-        np.testing.assert_array_equal(found, given)
-    assert copied.row_keys is not None
-    assert len(np.unique(copied.row_keys(0, 236))) == 236 - 1, "of equal images; their copies differ"
-    np.testing.assert_array_equal(copied.row_keys(50, 90), copied.row_keys(0, 236)[50:90])
+    for name in "Xy":
+        np.testing.assert_array_equal(getattr(copied.test, name)[:], getattr(plain.test, name)[:])
+    assert len(np.unique(copied.train.keys_of(0, 236)[0])) == 236 - 1, "of equal images; their copies differ"
+    np.testing.assert_array_equal(copied.train.keys_of(50, 90)[0], copied.train.keys_of(0, 236)[0][50:90])
     asked = [{}, {"copies": 4}, {"copies": 4, "deform": "rotation:20"}, {"copies": 4, "seed": 1}]
     identities = [open_source(replace(spec, **one)).identity for one in asked]
     assert all(one != other for k, one in enumerate(identities) for other in identities[:k])
@@ -106,7 +105,7 @@ def test_training_rows_are_copied_and_test_rows_are_not(data):
 
 def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(data, tmp_path, monkeypatch):
     """Stored or computed on the fly: the same rows, keys and model."""
-    found: list[FeatureRows] = []
+    found: list[Rows] = []
     for store in ("none", "zarr"):
         line = ["--copies", "4", "--centers", "80", "--select", "greedy:40"]
         line += ["--features-dir", "none"] if store == "none" else []
@@ -116,13 +115,12 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
         shape = describe(request)
         found.append(open_features(live(request, shape) if store == "none" else store_of(config, shape)))
     assert model_bytes(tmp_path / "none") == model_bytes(tmp_path / "zarr")
-    some, X, (keys, groups) = np.r_[235:-1:-1, 7, 7], found[0].read("train", 0, 236), found[0].keys(0, 236)
-    monkeypatch.setattr(feature_rows, "TAKE_BYTES", 10_000)
+    some, X, (keys, groups) = np.r_[235:-1:-1, 7, 7], found[0].X[:236], found[0].keys_of(0, 236)
+    monkeypatch.setattr(rows_module, "TAKE_BYTES", 10_000)
     for rows in found:
-        np.testing.assert_array_equal(rows.read("train", 0, 236), X)
-        for taken in (some, some[::9], some[:0]):
-            np.testing.assert_array_equal(rows.take(taken), X[taken])
-        np.testing.assert_array_equal(rows.keys(0, 236), (keys, groups))
+        for taken in (slice(0, 236), some, some[::9], some[:0]):
+            np.testing.assert_array_equal(rows.X[taken], X[taken])
+        np.testing.assert_array_equal(rows.keys_of(0, 236), (keys, groups))
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [groups]), groups).reshape(59, 4)
     assert (held_out == held_out[:, :1]).all()
     assert 0 < held_out[:, 0].sum() < 30
@@ -133,6 +131,6 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
     assert 0 < (model.center_index % 4 != 0).sum() <= 22, "of 58 images that differ all are candidates, then copies"
     for center, m in zip(shown, np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable"), strict=False):
         row = int(model.center_index[m])
-        image, _ = source.read("train", row, row + 1)
-        assert (center["row"], center["picture"]) == (source.file_rows["train"][row], page.picture(image[0]))
+        image = source.train.X[row : row + 1]
+        assert (center["row"], center["picture"]) == (source.train.numbers[row], page.picture(image[0]))
         np.testing.assert_array_equal(model.features_of(image)[0], model.centers[m])

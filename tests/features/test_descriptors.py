@@ -11,18 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 
-from features.descriptors.deskew import deskew
-from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
-from features.descriptors.soft_hog import SoftHog, soft_hog
-from features.descriptors.sphog import sphog, sphog_length
+from features.descriptors import FeatureSpec, deskewed, extract, feature_length, parameters
 from features.errors import UsageError
+from features.histograms import SoftHog, soft_hog, sphog, sphog_length
 from features.open_source import open_source
 from features.source import SourceSpec
 
 
 @pytest.fixture(scope="module")
 def images():
-    return open_source(SourceSpec("digits", n_train=31)).read("train", 0, 31)[0]
+    return open_source(SourceSpec("digits", n_train=31)).train.X[:31]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,9 @@ def upright_twin(image: np.ndarray, strength: float) -> np.ndarray:
 def test_sheared_images_of_any_size_and_values_equal_the_twin(height, width, seed, strength, filled):
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((2, height, width)) * (rng.random((2, height, width)) < filled)
-    np.testing.assert_allclose(deskew(images, strength), [upright_twin(image, strength) for image in images], atol=1e-5)
+    np.testing.assert_allclose(
+        deskewed(images, strength), [upright_twin(image, strength) for image in images], atol=1e-5
+    )
 
 
 def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_ground():
@@ -219,26 +219,26 @@ def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_
     images[1] = 0.3
     images[2, 3, 2:7] = [0.1, 0.7, 0.3, 0.9, 0.2]
     images[3, 4, 4] = 1.0
-    np.testing.assert_array_equal(deskew(images, 1.0), images)
+    np.testing.assert_array_equal(deskewed(images, 1.0), images)
     assert not extract(FeatureSpec("sphog", deskew=1.0), images)[0].any()
     line = np.zeros((1, 20, 40))  # all but level: its slant is that of many pixels a row
     line[0, 10, 2:20] = line[0, 11, 20:38] = 1.0
-    found = deskew(line, 1.0)
+    found = deskewed(line, 1.0)
     np.testing.assert_allclose(found[0], upright_twin(line[0], 1.0), atol=1e-9)
     assert found.min() == 0.0
 
 
 def test_scale_and_polarity_do_not_matter_to_the_shear(images):
-    upright = deskew(images.astype(np.float64), 0.5)
+    upright = deskewed(images.astype(np.float64), 0.5)
     assert np.abs(upright - images).max() > 50, "nothing was slanted"
-    np.testing.assert_allclose(deskew(255.0 - images, 0.5), 255.0 - upright, atol=1e-9)
-    np.testing.assert_allclose(deskew(images * 1e-200 - 3e-200, 0.5), upright * 1e-200 - 3e-200, atol=1e-210)
-    np.testing.assert_allclose(deskew(images, 0.5), upright, atol=2e-5)
+    np.testing.assert_allclose(deskewed(255.0 - images, 0.5), 255.0 - upright, atol=1e-9)
+    np.testing.assert_allclose(deskewed(images * 1e-200 - 3e-200, 0.5), upright * 1e-200 - 3e-200, atol=1e-210)
+    np.testing.assert_allclose(deskewed(images, 0.5), upright, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["sphog", "soft-hog", "raw"])
 def test_features_are_those_of_the_upright_images(images, name):
-    upright = deskew(images, 0.5)
+    upright = deskewed(images, 0.5)
     found = extract(FeatureSpec(name, deskew=0.5), images)
     expected = extract(FeatureSpec(name), upright / np.float32(255) if name == "raw" else upright)
     np.testing.assert_array_equal(found, expected)

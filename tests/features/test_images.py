@@ -54,7 +54,7 @@ def test_idx_folder(tmp_path, compressed):
     assert (source.name, source.task, source.input_shape) == ("shapes", "multiclass", (9, 7))
     assert (source.classes, source.standardise) == ((3, 7, 200), False)
     for part, name in (("train", "train"), ("test", "t10k")):
-        inputs, targets = source.read(part, 2, 11)
+        inputs, targets = source.parts[part].X[2:11], source.parts[part].y[2:11]
         assert inputs.dtype == np.uint8
         assert np.array_equal(inputs, written[name][0][2:11])
         assert np.array_equal(np.array(source.classes)[targets], written[name][1][2:11])
@@ -86,7 +86,7 @@ def test_subset_is_seeded_and_in_the_order_of_the_data_and_the_seed_counts_only_
         source = open_source(replace(spec, n_train=40, seed=seed))
         digests.add(json.dumps(source.identity))
         assert (source.n_train, source.n_test) == (40, 12)
-        inputs, targets = source.read("train", 0, 40)
+        inputs, targets = source.train.X[:40], source.train.y[:40]
         rows = [int(np.flatnonzero((written["train"][0] == image).all(axis=(1, 2)))[0]) for image in inputs]
         assert rows == sorted(set(rows))
         assert np.array_equal(np.array(source.classes)[targets], written["train"][1][rows])
@@ -101,14 +101,12 @@ def test_digits_without_download():
     source = open_source(SourceSpec("digits"))
     assert (source.n_train, source.n_test) == (1348, 449)
     assert source.input_shape == (28, 28)
-    assert source.read("train", 0, 3)[0].dtype == np.uint8
+    assert source.train.X[:3].dtype == np.uint8
     digits = load_digits()
     large = resize(digits.images / 16, (1797, 28, 28), order=3, mode="constant", anti_aliasing=False)
     pixels = np.rint(np.clip(large, 0, 1) * 255).astype(np.uint8)
     assert source.identity["sha256"] == hashlib.sha256(pixels).hexdigest()
     assert np.array_equal(np.sort(everything(source)[1]), np.sort(digits.target))
-    with pytest.raises(IndexError, match="449"):
-        source.read("test", 440, 450)
 
 
 def refused(tmp_path, content, message):

@@ -14,8 +14,7 @@ from PIL import Image
 from skimage.color import rgb2gray, rgba2rgb
 from skimage.transform import resize
 
-from features.picture_forms import DEEP_MODES, PICTURES, _stored
-from features.pictures import Decoder, _each, _look
+from features.pictures import DEEP_MODES, PICTURES, Decoder, _each, _look, _stored
 
 Pixels = np.ndarray[Any, np.dtype[Any]]
 GREY = np.rint(np.outer(np.hanning(70)[:40], np.hanning(90)[:60]) * 255).astype(np.uint8)

@@ -1,6 +1,5 @@
 """Folders of pictures: pixels as scikit-image has them, of one size; what is damaged, changed or misplaced is told."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ def test_sizes_that_differ_become_the_median_or_what_is_asked_for(tmp_path):
     source = opened(tmp_path)
     assert source.input_shape == (8, 6)
     assert "pictures of 4 sizes are resized to 8 x 6 (`features.size=8x6`)" in source.notes
-    assert opened(tmp_path, size="5x4").read("train", 0, 2)[0].shape == (2, 5, 4)
+    assert opened(tmp_path, size="5x4").train.X[:2].shape == (2, 5, 4)
     assert pictures._median_size([pictures.Look(300, 600)]) == (64, 128)
 
 
@@ -49,9 +48,9 @@ def test_pictures_are_in_colour_where_one_to_train_on_is(tmp_path):
     Image.fromarray(RGB[:8, :6]).save(train / "b" / "colour.png")
     source = opened(tmp_path)
     assert source.input_shape == (8, 6, 3)
-    np.testing.assert_array_equal(source.read("train", 6, 7)[0][0], RGB[:8, :6])
+    np.testing.assert_array_equal(source.train.X[6:7][0], RGB[:8, :6])
     grey = np.asarray(Image.open(test / "a" / "0.png"))
-    np.testing.assert_array_equal(source.read("test", 0, 1)[0][0], np.stack([grey] * 3, axis=2))
+    np.testing.assert_array_equal(source.test.X[:1][0], np.stack([grey] * 3, axis=2))
     Image.fromarray(RGB[:8, :6]).save(test / "b" / "colour.png")
     (train / "b" / "colour.png").unlink()
     assert opened(tmp_path).input_shape == (8, 6)
@@ -101,9 +100,7 @@ def test_pictures_of_16_bits_have_one_scale(tmp_path, factor):
         (place := tmp_path / "deep" / path.parent.name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(values).save(place / path.name)
     source = opened(tmp_path / "deep", n_train=9)
-    np.testing.assert_array_equal(
-        source.read("train", 0, 9)[0], opened(tmp_path / "bytes", n_train=9).read("train", 0, 9)[0]
-    )
+    np.testing.assert_array_equal(source.train.X[:9], opened(tmp_path / "bytes", n_train=9).train.X[:9])
     assert source.image_scale == {1: 255, 4: 1023, 16: 4095, 257: 65535}[factor]
     assert any("18 pictures of 16 bits: up to" in note for note in source.notes)
     assert of_bytes.image_scale == 255
@@ -174,11 +171,11 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
     (train / "9" / "._0.png").touch()
     source = opened(tmp_path / "parts")
     assert (source.classes, source.n_train, source.n_test) == ((9, 10), 10, 3)
-    names = source.file_names["train"].tolist()  # type: ignore[index]
+    names = source.train.names[:].tolist()  # type: ignore[index]
     assert names == [*(f"10/{k}.png" for k in range(5)), "10/inner/0.png", *(f"9/{k}.png" for k in range(4))]
-    assert source.targets["train"].tolist() == [1] * 6 + [0] * 4
+    assert source.train.y.tolist() == [1] * 6 + [0] * 4
     expected = [np.asarray(Image.open(train / name)) for name in names]
-    np.testing.assert_array_equal(source.read("train", 0, 10)[0], expected)
+    np.testing.assert_array_equal(source.train.X[:10], expected)
     assert "train: files that are no pictures are passed over: 9/notes.txt" in source.notes
     words = write(tmp_path / "words", **{"01": 4, "2": 4})
     assert opened(words).classes == ("01", "2")
@@ -221,17 +218,3 @@ def test_folders_of_which_nothing_can_be_learned(tmp_path, classes, harm, messag
     harm(write(tmp_path, **classes))
     with pytest.raises(DataError, match=message):
         opened(tmp_path)
-
-
-def test_what_was_read_is_kept_until_a_file_changes_and_a_change_meanwhile_is_told(tmp_path):
-    folder, kept = write(tmp_path / "d", a=9, b=9), str(tmp_path / "kept")
-    reading = Reading()
-    first, again = opened(folder, reading, kept=kept), opened(folder, reading, kept=kept)
-    assert (reading.n_tables, first.identity) == (1, again.identity)
-    np.testing.assert_array_equal(first.read("train", 0, 9)[0], again.read("train", 0, 9)[0])
-    path = folder / str(again.file_names["train"][again.file_rows["train"][3]])  # type: ignore[index]
-    Image.fromarray(np.zeros((8, 6), np.uint8)).save(path)
-    with pytest.raises(DataError, match=re.escape(f"{path}: changed while it was read")):
-        again.read("train", 0, 9)
-    assert opened(folder, reading, kept=kept).identity != first.identity
-    assert any("has changed since it was read" in note for note in reading.notes)

@@ -57,7 +57,7 @@ def test_whole_numbers_of_64_bits_are_told_apart(tmp_path, classes):
     for name in ("t.csv", "t.npz"):
         source = open_source(SourceSpec(str(tmp_path / name)))
         assert source.classes == tuple(array.tolist())  # words, where no array of numbers has them
-        assert set(source.read("train", 0, source.n_train)[1]) == set(range(len(classes)))
+        assert set(source.train.y[:]) == set(range(len(classes)))
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50))

@@ -29,7 +29,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with mnist/ and usps/, of small data sets, and digits.npz of those that are trained on."""
     folder = tmp_path_factory.mktemp("digits")
     source = open_source(SourceSpec("digits", n_train=N_TRAIN))
-    parts = {"train": source.read("train", 0, N_TRAIN), "t10k": source.read("test", 0, N_TEST)}
+    train, test = source.train, source.test
+    parts = {"train": (train.X[:N_TRAIN], train.y[:N_TRAIN]), "t10k": (test.X[:N_TEST], test.y[:N_TEST])}
     write_idx_folder(folder / "mnist", **parts)
     (folder / "usps").mkdir()
     for (images, labels), usps in zip(parts.values(), ("zip.train.gz", "zip.test.gz"), strict=True):

@@ -87,7 +87,7 @@ def test_other_evaluators_agree_on_a_table(case, tmp_path):
 def test_other_evaluators_agree_on_features_of_images(images, tmp_path):
     assert main([str(images / "model"), "--out", str(tmp_path / "model.onnx")]) == 0
     source = open_source(SourceSpec("digits"))
-    check(tmp_path / "model.onnx", load_model(images / "model"), source.read("test", 0, 100)[0])
+    check(tmp_path / "model.onnx", load_model(images / "model"), source.test.X[:100])
 
 
 def test_what_is_in_the_way_is_not_replaced(trained, tables, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ MIB = 2**20
 
 def shape_of(n_train: int, n_features: int) -> FeatureShape:
     chunk_rows = min(2 ** round(math.log2(4 * MIB / (4 * n_features))), n_train)
-    return FeatureShape("0" * 64, "mnist", "multiclass", tuple(range(10)), n_train, 1000, n_features, chunk_rows, {})
+    return FeatureShape("multiclass", tuple(range(10)), n_train, n_features, chunk_rows, 1000, "mnist", "0" * 64)
 
 
 def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[TrainConfig, Plan]:

@@ -147,7 +147,7 @@ def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
 def test_images_of_a_named_set_of_a_folder_and_of_parts(images, tmp_path, capsys):
     """Of a folder the test images alone will do; in an npz file the parts have names."""
     source, model = open_source(SourceSpec("digits")), load_model(images / "model")
-    inputs = source.read("test", 0, source.n_test)[0]
+    inputs = source.test.X[:]
     decision = model.decision_function(model.features_of(inputs))
     assert predict(images, "digits", tmp_path / "out.csv") == 0
     assert "449 rows of digits, test" in capsys.readouterr().out
@@ -221,10 +221,10 @@ def test_an_interrupt_ends_with_its_code_and_leaves_nothing(suffix, rings, ring_
     """The signal comes amid a block, when the file has been begun."""
     decide = prediction._decide
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **named: Any) -> Any:
         assert list(tmp_path.iterdir())
         signal.raise_signal(signal.SIGINT)
-        return decide(*arguments)
+        return decide(*arguments, **named)
 
     monkeypatch.setattr(prediction, "_decide", interrupted)
     assert predict(rings["words"], ring_data["words"], tmp_path / f"out{suffix}") == 75

@@ -91,7 +91,7 @@ def test_the_numbers_are_those_of_the_report(trained, capsys):
 
 def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_path):
     model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
-    inputs, truth = source.read("test", 0, source.n_test)
+    inputs, truth = source.test.X[:], source.test.y[:]
     decision = model.decision_function(model.features_of(inputs))
     predicted = labels_from_decision(decision, model.task)
     wrong = np.flatnonzero(predicted != truth)
@@ -100,7 +100,7 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
     excess = decision[wrong, predicted[wrong]] - decision[wrong, truth[wrong]]
     expected = wrong[np.argsort(-excess, kind="stable")][: report_page.MOST_MISTAKES]
     shown, data = pictures(found, "row"), load_digits().target
-    rows = source.file_rows["test"]
+    rows = source.test.numbers
     assert rows is not None
     assert list(shown) == rows[expected].tolist()
     for row, image in zip(expected.tolist(), shown.values(), strict=True):
@@ -115,13 +115,13 @@ def test_centers_are_the_training_images_of_the_largest_weights(images, tmp_path
     model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
     shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
     largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:40]
-    rows = source.file_rows["train"]
+    rows = source.train.numbers
     assert rows is not None
     assert list(shown) == rows[model.center_index[largest]].tolist()
     assert len(shown) == 40 < model.n_centers
     for m, image in zip(largest.tolist(), shown.values(), strict=True):
         row = int(model.center_index[m])
-        np.testing.assert_array_equal(image, source.read("train", row, row + 1)[0][0])
+        np.testing.assert_array_equal(image, source.train.X[row : row + 1][0])
         np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
 
 

@@ -63,7 +63,7 @@ def test_the_model_predicts_what_the_command_writes(trained, features, tmp_path)
     assert predict([str(command), "digits", "--out", str(tmp_path / "out.parquet"), "--probabilities", "-q"]) == 0
     written = pandas.read_parquet(tmp_path / "out.parquet")
     source = open_source(SourceSpec("digits"))
-    images, labels = source.read("test", 0, source.n_test)
+    images, labels = source.test.X[:], source.test.y[:]
     assert run.model.decision_function(images).tolist() == written.filter(like="decision").to_numpy().tolist()
     assert run.model.predict(images.reshape(len(images), -1)).tolist() == written["label"].tolist()
     assert run.model.predict_proba(images).tolist() == written.filter(like="probability").to_numpy().tolist()

@@ -58,6 +58,8 @@ def test_slices(tmp_path, codecs, separator, order, dtype):
     assert (X.shape, X.dtype, len(X)) == ((21, 7), np.dtype("float32"), 21)
     for rows in (slice(None), slice(3, 9), slice(20, 21), slice(5, 5), slice(7, 2), slice(-4, None)):
         np.testing.assert_array_equal(X[rows], VALUES[rows])
+    for numbers in ([20, 3, 3, 4], range(2, 19), []):
+        np.testing.assert_array_equal(X[np.array(numbers, np.int64)], VALUES[np.array(numbers, np.int64)])
     np.testing.assert_array_equal(arrays["train/y"][2:19], np.arange(2, 19))
 
 
@@ -242,4 +244,4 @@ def test_pipes_and_devices_in_a_store_are_not_opened(store, tmp_path, name, targ
     with pytest.raises(CorruptDataError, match=name):
         open_user_arrays(store)["X"][0:4]
     with pytest.raises(CorruptDataError, match=name):
-        open_arrays(store)["X"].read(0, 4)
+        open_arrays(store)["X"][:4]

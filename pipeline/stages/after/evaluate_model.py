@@ -87,7 +87,7 @@ def assemble_model(
     """
     rows, sigma2 = work.candidates[final.active], work.sigma2
     moved = final.points
-    points = open_features(work.features).take(rows) if moved is None else moved
+    points = open_features(work.features).X[rows] if moved is None else moved
     names = rows if index is None else index[rows]
     return SparseKernelModel(
         task=work.shape.task,
@@ -114,7 +114,7 @@ def _model_of_run(run: Run) -> SparseKernelModel:
         work,
         work.final,
         features=request.features,
-        standardisation=open_features(work.features).standardisation() if request.standardise else None,
+        standardisation=open_features(work.features).standardisation if request.standardise else None,
         input_shape=source.input_shape,
         image_scale=source.image_scale,
         table_columns=source.columns,
@@ -129,7 +129,7 @@ def _block_of_scores(
     final = FinalWeights.of_arrays(weights.read())
     if final.points is not None:
         chosen = task.candidates.read(mapped=True)["index"][final.active]
-        points = open_features(task.features).take(chosen)
+        points = open_features(task.features).X[chosen]
         before = replace(model, centers=points)
     refitted = solver.refit != "none" and solver.is_penalised
     if refitted or before is not model:

@@ -110,7 +110,7 @@ def move_centers(
     started = time.perf_counter()
     rows = work.candidates[final.active]
     mover = _Mover(work, work.config.solver.move_centers, len(rows))
-    points = open_features(work.features).take(rows).astype(np.float64)
+    points = open_features(work.features).X[rows].astype(np.float64)
     state = mover.finished(points)
     summary, kept, last = final.summary, 0, len(mover.shares) - 1
     before = float(state.errors[0])
@@ -146,7 +146,7 @@ class _Mover:
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = work.row_task
-        self._dtype = open_features(work.features).dtype
+        self._dtype = open_features(work.features).X.dtype.type
         self._checkpoints = work.store.checkpoints(NAME)
         asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
         self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]

@@ -85,7 +85,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], labels: Labels, fac
         return {"choice": as_json(choice.committed(best))} | choice.of_folds(best)
     (kernel,), sigma2 = kernels_of(asked), asked.sigma2
     if isinstance(sigma2, str):  # the median
-        sigma2 = kernel.default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]))
+        sigma2 = kernel.default_sigma2(open_features(work.features).X[_drawn(work, index)[:MEDIAN_POINTS]])
     return {"choice": as_json({"kernel": kernel.name, "sigma2": float(sigma2 or 0.0)})}
 
 
@@ -279,13 +279,14 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     rows = np.sort(np.concatenate([fit[:n_rows], others[:most]]))
     y, keys = labels.y[rows], labels.keys[rows]
     weights = facts.weights(y, None if labels.weights is None else labels.weights[rows])
-    deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
+    fitted, n_features = store.standardisation, work.shape.n_features
+    deviations = fitted.scale if fitted and work.config.data.standardise else np.ones(n_features)
     arrays = {
-        "X": store.take(rows),
+        "X": store.X[rows],
         "keys": keys,
         "targets": facts.encoded(y, work.shape),
         "folds": folds[rows],
-        "points": store.take(points),
+        "points": store.X[points],
         "common": common_scales(np.where(np.isinf(deviations), 1.0, deviations)),  # inf: of an input that is 0 then
         "n_held_out": np.array(float(len(np.unique(keys[folds[rows] >= 0])))),
         "of_classes": np.array(work.shape.task != "regression"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_source import digest_rows
+from features.rows import digest_rows
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum, ForEach
 from pipeline.kernels.gram_statistics import RowBounds
@@ -30,12 +30,11 @@ from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
-from storage.zarr_arrays import Block
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
 CORRELATIONS = "correlations"  # of the name of a pass, which is dropped when its result is committed
-Tile = tuple[Kernel, Block, Block]  # some candidates, whose columns the kernel computes, and a block of rows
+Tile = tuple[Kernel, slice, slice]  # some candidates, whose columns the kernel computes, and a block of rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Tiles:
         of_candidates = -(-self.n_candidates // TILE_ROWS)
         return of_candidates * (of_candidates + 1) // 2 if self.symmetric else of_candidates * self.n_of_rows
 
-    def tile(self, piece: int) -> tuple[Block, Block]:
+    def tile(self, piece: int) -> tuple[slice, slice]:
         """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""
         if self.symmetric:  # row c of a triangle has the tiles 0 to c
             c = (math.isqrt(8 * piece + 1) - 1) // 2
@@ -68,11 +67,11 @@ class Tiles:
     def size(self, piece: int) -> int:
         """Return the kernel entries of a tile."""
         candidates, rows = self.tile(piece)
-        return candidates.n_rows * rows.n_rows
+        return (candidates.stop - candidates.start) * (rows.stop - rows.start)
 
 
-def _block(index: int, n: int) -> Block:
-    return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n))
+def _block(index: int, n: int) -> slice:
+    return slice(index * TILE_ROWS, min((index + 1) * TILE_ROWS, n))
 
 
 def correlate(
@@ -115,7 +114,7 @@ def _read_tiles(task: RowTask, given: Stored, tiles: Tiles, pieces: range) -> It
     for piece in pieces:
         candidates, rows = tiles.tile(piece)
         if before != candidates:
-            kernel, before = task.kernel_of(members[candidates.start : candidates.stop]), candidates
+            kernel, before = task.kernel_of(members[candidates]), candidates
         stopping.check()
         yield piece, (kernel, candidates, rows)
 
@@ -127,18 +126,17 @@ def _open_tiles(task: RowTask, given: Stored, tiles: Tiles) -> AddPiece[ExactSum
     def add(total: ExactSum, tile: Tile, each: ForEach) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         kernel, candidates, rows = tile
-        X = open_features(task.features).read("train", rows.start, rows.stop)
-        of_candidates = slice(candidates.start, candidates.stop)
-        mirrored = tiles.symmetric and rows.index != candidates.index
-        for first in range(0, rows.n_rows, LINE_ROWS):
+        X = open_features(task.features).X[rows]
+        mirrored = tiles.symmetric and rows.start != candidates.start
+        for first in range(0, len(X), LINE_ROWS):
             line = X[first : first + LINE_ROWS]
             start = rows.start + first
             of_line = slice(start, start + len(line))
             K = kernel.block(line, out_dtype=np.float64, each=each)
             sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
-            total.add(sums, of_candidates)
+            total.add(sums, candidates)
             if mirrored:
-                total.add(K @ residuals[of_candidates], of_line)
+                total.add(K @ residuals[candidates], of_line)
             progress.advance(K.size)
 
     return add

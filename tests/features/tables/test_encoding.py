@@ -15,7 +15,7 @@ from features.source import SourceSpec
 from features.tables.encoding import EncodingRequest, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
 from features.tables.readers import Batch
-from features.tables.table_source import EncodedRows
+from features.tables.table_source import encoded
 
 
 def is_missing(cell: str) -> bool:
@@ -54,7 +54,7 @@ def test_words_against_a_naive_twin(training, others, span):
         return
     encoding = learn_encoding(["c"], learner.words, codes, asked)
     marked = any(map(is_missing, training))
-    assert EncodedRows(codes, encoding, learner.words)[0:100].tolist() == naive(words, training, marked).tolist()
+    assert encoded(codes, encoding, learner.words)[0:100].tolist() == naive(words, training, marked).tolist()
     again = TableEncoding.from_description(json.loads(json.dumps(encoding.described())))
     assert (again, again.digest()) == (encoding, encoding.digest())
 

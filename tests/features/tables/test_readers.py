@@ -24,11 +24,10 @@ from hypothesis import strategies as st
 from pyarrow.parquet import encryption
 
 from features.errors import DataError, MissingInputError
-from features.input_files import PACKED_SUFFIXES
+from features.input_files import CSV_SUFFIXES, PACKED_SUFFIXES
 from features.tables import readers
 from features.tables.cells import distinct, numbers
 from features.tables.readers import PARQUET_TYPES, SEPARATORS, ParquetFile, Table
-from features.tables.table_paths import CSV_SUFFIXES
 from runs import ROOT, python
 
 LINES = ["a,b,y\n", *(f"{k},{k * 0.5},{k / 7}\n" for k in range(60))]

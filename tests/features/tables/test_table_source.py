@@ -22,7 +22,7 @@ from features.source import Source
 from features.tables import readers, table_source
 from features.tables.columns import model_layout
 from features.tables.readers import Table
-from features.tables.table_source import cell_reader, rows_of
+from features.tables.table_source import cell_reader, codes_of
 from sources import all_of, everything, opened, people, same, write_idx_folder
 
 
@@ -363,7 +363,7 @@ def test_a_value_is_one_category_from_every_format(tmp_path, name):
     for columns in [opened(one.path, categorical="onehot:c", missing="median").columns for one in tables]:
         for one in tables:
             layout, reader = model_layout(one, None, columns, 2, labelled=False), cell_reader(columns, ["c", "x"])
-            rows = [columns.encoding.apply(rows.codes) for rows in rows_of(one, layout, reader, labelled=False)]
+            rows = [columns.encoding.apply(codes) for _, codes in codes_of(one, layout, reader, labelled=False)]
             assert reader.unknown["c"] == 0
             read.append(np.concatenate(rows)[:, :-1].tolist())
     assert all(one == read[0] for one in read)
@@ -377,11 +377,13 @@ def test_a_table_that_is_not_small_is_learned_on_a_sample_and_read_in_order(tmp_
         monkeypatch.setattr(readers, name, value)
     monkeypatch.setattr(table_source, "SAMPLE_CELLS", 2 * N)
     source = opened(files[form], Reading(), **ASKED)
-    learned, rows = source.learned(), source.file_rows["train"]
+    learned, rows = source.learned(), source.train.numbers
     sampled = np.flatnonzero(draw_sample(ASKED["seed"], 0.25, np.arange(N, dtype=np.uint64)))
-    assert rows[learned.rows].tolist() == np.intersect1d(sampled, rows).tolist()
-    assert source.columns.encoding.columns[1].fill == np.nanmedian(FRAME["age"][rows[learned.rows]])
-    np.testing.assert_array_equal(learned.inputs[:], source.read("train", 0, source.n_train)[0][learned.rows])
+    assert learned.numbers.tolist() == np.intersect1d(sampled, rows).tolist()
+    assert source.columns.encoding.columns[1].fill == np.nanmedian(FRAME["age"][learned.numbers])
+    places = np.searchsorted(rows, learned.numbers)
+    for name in ("X", "y", "weights"):
+        np.testing.assert_array_equal(getattr(learned, name)[:], getattr(source.train, name)[:][places])
     held: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     for part, start, inputs in source.in_order():
         assert start == sum(map(len, held[part]))
@@ -394,7 +396,7 @@ def test_a_table_that_is_not_small_is_learned_on_a_sample_and_read_in_order(tmp_
     for found, wanted in zip(all_of(source)[1:], all_of(whole)[1:], strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert source.identity | {"encoding": ""} == whole.identity | {"encoding": ""}
-    assert opened(files[form], **ASKED).in_order is None  # without one who keeps it, all is in memory
+    assert not opened(files[form], **ASKED).is_in_order  # without one who keeps it, all is in memory
 
 
 @pytest.mark.parametrize("harm", ["another number", "another row", "a row less", "no number"])
@@ -412,13 +414,13 @@ def test_a_file_that_changes_between_two_readings_is_told(tmp_path, monkeypatch,
 def test_only_training_rows_are_learned_from(tmp_path):
     first = table(tmp_path, WORDS, **ENCODED)
     rows = WORDS.splitlines()
-    test_rows = first.file_rows["test"].tolist()
+    test_rows = first.test.numbers.tolist()
     for row in test_rows:
         rows[1 + row] = f"{row},other{row},1e6,{'yn'[row % 2]}"
     second = table(tmp_path, "\n".join(rows), **ENCODED)
     assert second.columns == first.columns
-    assert np.array_equal(second.read("train", 0, 18)[0], first.read("train", 0, 18)[0])
-    assert not second.read("test", 0, len(test_rows))[0][:, :2].any()
+    assert np.array_equal(second.train.X[:18], first.train.X[:18])
+    assert not second.test.X[: len(test_rows)][:, :2].any()
     told = f"test part: cells with a category that no training row has: color ({len(test_rows)}); they count as none"
     assert told in second.notes
     assert not any("no training row" in note for note in first.notes)
@@ -436,8 +438,8 @@ def test_a_test_file_of_its_own(tmp_path, monkeypatch, sample_cells):
     assert source.columns.input_names == ("color=blue, dark", "color=red", "color is missing", "age", "age is missing")
     median = source.columns.encoding.columns[1].fill
     rows = [[0, 1, 0, 31, 0], [1, 0, 0, median, 1], [0, 1, 0, median, 1], [0, 0, 1, 20.5, 0]]
-    assert source.read("train", 0, 24)[0].tolist() == rows * 6
-    inputs, targets = source.read("test", 0, 2)
+    assert source.train.X[:24].tolist() == rows * 6
+    inputs, targets = source.test.X[:2], source.test.y[:2]
     assert inputs.tolist() == [[0, 0, 0, 50, 0], [0, 1, 0, median, 1]]
     assert targets.tolist() == [1, 0]
     assert "test part: cells with a category that no training row has: color (1); they count as none" in source.notes
@@ -453,7 +455,7 @@ def test_rows_that_are_equal_with_their_words_and_gaps_are_in_one_part_and_told_
     monkeypatch.setattr(table_source, "SAMPLE_CELLS", sample_cells)
     rows = [f"{k % 5},{['', 'r', 'g', 'b'][k % 4]},{'yn'[k % 3 % 2]}\n" for k in range(120)]
     source = table(tmp_path, "a,color,y\n" + "".join(rows), keeper=Reading(), **ENCODED)
-    train, test = ({rows[row][:-2] for row in source.file_rows[part]} for part in ("train", "test"))
+    train, test = ({rows[row][:-2] for row in source.parts[part].numbers} for part in ("train", "test"))
     assert (len(train | test), train & test, source.n_test) == (20, set(), 30)
     (tmp_path / "test.csv").write_text("a,color,y\n0,b,y\n0,pink,y\n0,,n\n1,r,n\n9,r,n\n1.5,,n\n")
     source = opened(tmp_path / "table.csv", Reading(), test=str(tmp_path / "test.csv"), **ENCODED)
@@ -480,7 +482,7 @@ def test_a_test_file_that_does_not_fit_is_refused(tmp_path, text):
 def test_labels_of_a_test_file_are_those_of_the_training_file(tmp_path):
     (tmp_path / "test.csv").write_text("a,y\n1,7.0\n2,EX\n")
     source = table(tmp_path, "a,y\n1,7\n2,ex\n3,7\n", test=str(tmp_path / "test.csv"))
-    assert (source.classes, source.read("test", 0, 2)[1].tolist()) == (("7", "ex"), [0, 1])
+    assert (source.classes, source.test.y[:2].tolist()) == (("7", "ex"), [0, 1])
 
 
 def test_images_with_a_table_beside_them_are_images_and_a_folder_without_files_is_none(tmp_path):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from commands import flip
-from features.descriptors.extraction import FeatureSpec
+from features.descriptors import FeatureSpec
 from features.source import SourceSpec
 from pipeline import session
-from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
+from pipeline.datasets import feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.kernel_functions import GaussianKernel
@@ -46,7 +46,7 @@ def prepared(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, Feat
     """Return where a store goes, its shape, and the task that builds it with its items."""
     shape = feature_request.describe(request)
     layout = FeatureLayout(folder, shape.store)
-    return layout, shape, *build_feature_store.prepare(layout, shape, request)
+    return layout, shape, *feature_rows.prepare(layout, shape, request)
 
 
 def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, monkeypatch):
@@ -66,8 +66,8 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
     request = request_for(data)
     layout, shape, task, items = prepared(tmp_path / "features", request)
     for item in items:
-        build_feature_store.build_item(task, item)
-    build_feature_store.finish(layout, shape)
+        feature_rows.build_item(task, item)
+    feature_rows.finish(layout, shape)
     features: FeatureAccess = feature_rows.live(request, shape) if kind == "live" else layout
     if kind == "scaled":
         write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
@@ -97,14 +97,14 @@ def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, task, items = prepared(tmp_path / "features", request_for(data))
     for item in items[:3]:
-        build_feature_store.build_item(task, item)
+        feature_rows.build_item(task, item)
     layout, shape, task, left = prepared(tmp_path / "features", request_for(data))
     assert len(left) == len(items) - 3
     for item in left:
-        build_feature_store.build_item(task, item)
+        feature_rows.build_item(task, item)
     (layout.arrays / "train/X/c/5/0").unlink()
     with pytest.raises(CorruptDataError, match=r"train/X/c/5/0: written, but now missing"):
-        build_feature_store.finish(layout, shape)
+        feature_rows.finish(layout, shape)
 
 
 def cut(path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, mo
     (manifest,) = features.glob("*/MANIFEST.json")
     layout, kept = FeatureLayout(features, manifest.parent.name), files_of(features)
     fit, waiting = session.fit, [HARMS[harm]]
-    feature_rows._opened_store.cache_clear()
+    feature_rows._opened.cache_clear()
 
     def harming(work: Workspace) -> None:
         if waiting:

@@ -13,7 +13,7 @@ from features import open_source
 from features.errors import DataError
 from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
-from pipeline.datasets import build_feature_store, feature_request
+from pipeline.datasets import feature_request, feature_rows
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import Reading, TableRecords
 from pipeline.runtime import stopping
@@ -58,14 +58,12 @@ def test_what_is_kept_is_what_was_found_and_is_not_read_again(tmp_path, monkeypa
     Path("t.csv").write_text(text)
     Path("test.csv").write_text("y,size,color\nn,2,r\np,,pink\n")
     first, second = (opened(tmp_path, reading, **options) for reading in readings)
-    assert first.in_order is not None
+    assert first.is_in_order
     assert [reading.n_tables for reading in readings] == [2 if "test" in options else 1, 0]
     same(second, first)
-    assert second.learned is not None
-    learned = [source.learned() for source in (first, second) if source.learned is not None]
-    for found, expected in zip(learned[1], learned[0], strict=True):
-        np.testing.assert_array_equal(found[:], expected[:])
-    for one, other in zip(first.in_order(), second.in_order(), strict=True):  # type: ignore[misc]
+    for name in ("X", "y", "numbers"):
+        np.testing.assert_array_equal(*(getattr(source.learned(), name)[:] for source in (first, second)))
+    for one, other in zip(first.in_order(), second.in_order(), strict=True):
         np.testing.assert_array_equal(one[2], other[2])
 
 
@@ -169,7 +167,7 @@ def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, m
     X, path = np.random.default_rng(0).normal(size=(400, 4)), tmp_path / "t.csv"
     np.savetxt(path, X, delimiter=",", header="a,b,c,y", comments="")
     train(tmp_path / "whole", tmp_path / "f", *SMALL, dataset=path)
-    written, real = list[str](), build_feature_store.build_item
+    written, real = list[str](), feature_rows.build_item
 
     def stopping_after_three(task: Any, item: Any, inputs: Any) -> int:
         written.append(item.name)
@@ -177,11 +175,11 @@ def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, m
             stopping.current().reason = "a test"
         return real(task, item, inputs + 1)
 
-    monkeypatch.setattr(build_feature_store, "build_item", stopping_after_three)
+    monkeypatch.setattr(feature_rows, "build_item", stopping_after_three)
     train(tmp_path / "stopped", tmp_path / "g", *SMALL, dataset=path, code=75)
     assert "written in one reading, which begins anew; continue with: " in capsys.readouterr().err
     assert len(written) == 3
-    monkeypatch.setattr(build_feature_store, "build_item", real)
+    monkeypatch.setattr(feature_rows, "build_item", real)
     train(tmp_path / "run", tmp_path / "g", *SMALL, dataset=path)
     assert files_of(tmp_path / "g") == files_of(tmp_path / "f")
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")

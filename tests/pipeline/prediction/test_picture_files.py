@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     """Digits as pictures in parts, 200 and 100 of them, and beside them digits.npz with the same, in their order."""
     source, arrays = open_source(SourceSpec("digits", n_train=200)), dict[str, np.ndarray]()
     for part, n in zip(PARTS, (200, 100), strict=True):
-        images, digits = source.read(part, 0, n)
+        images, digits = source.parts[part].X[:n], source.parts[part].y[:n]
         order = np.argsort(digits, kind="stable")
         arrays |= {f"X_{part}": images[order], f"y_{part}": digits[order]}
         for k in order.tolist():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.descriptors.extraction import FeatureSpec, feature_length
+from features.descriptors import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel

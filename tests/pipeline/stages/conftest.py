@@ -36,11 +36,11 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         digest = read_record(RunLayout(run).environment)["features"]
         arrays = open_arrays(FeatureLayout(features, digest).arrays)
         names = ("train/X", "train/y", "test/X", "test/y")
-        X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
+        X, y, X_test, y_test = (arrays[name][:] for name in names)
         centers = read_arrays(RunLayout(run).candidates)
         kernel = load_model(run / "model").kernel(centers["X"], choice_of(run)["sigma2"])
         K, K_test = (kernel.block(part, out_dtype=np.float64) for part in (X, X_test))
-        keys = arrays["train/keys"].read(0, len(y))
+        keys = arrays["train/keys"][:]
         return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))
 
     return read

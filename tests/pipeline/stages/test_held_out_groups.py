@@ -41,7 +41,7 @@ def test_no_group_is_split(table, tmp_path, kind):
     if kind != "zarr":
         source = open_source(SourceSpec(str(data), groups="g"))
         of_parts = [
-            [rows[tuple(row)] for row in source.read(part, 0, n)[0].tolist()]
+            [rows[tuple(row)] for row in source.parts[part].X[:n].tolist()]
             for part, n in (("train", n_train), ("test", report["n_test"]))
         ]
         assert set(of_parts[0]).isdisjoint(of_parts[1])
@@ -81,7 +81,7 @@ def test_estimators_refuse_groups_that_are_none(table):
     X, y = table["X"], table["y"]
     machine = SLKLClassifier(random_state=0)
     for groups, words in (
-        (np.zeros((500, 2)), r"groups has the shape \(500, 2\); \(500,\), one for each row"),
+        (np.zeros((500, 2)), r"groups has the shape \(500, 2\) .*; \(500,\) is needed"),
         (np.where(np.arange(500) == 7, np.nan, 1.0), "groups: row 7 has no group"),
         (y, "or have one label alone; give groups of several labels"),
     ):

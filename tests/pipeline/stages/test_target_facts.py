@@ -1,6 +1,7 @@
 """Targets, weights and keys of the training rows are read once before columns are computed, whatever is fitted."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,37 +22,37 @@ CASES: dict[str, tuple[Any, int, tuple[str, ...]]] = {
 }
 
 
-class CountedRows:
-    """The rows of a fit, and how many targets, weights and keys were read before the first block of features."""
+class Counted:
+    """An array of the rows of a fit that counts how many were read before the first block of features."""
 
-    def __init__(self, rows: Any) -> None:
-        self._rows, self.n_read, self._computes = rows, Counter[str](), False
+    def __init__(self, name: str, values: Any, n_read: Counter[str]) -> None:
+        self._name, self._values, self._n_read = name, values, n_read
+        self.shape, self.dtype = values.shape, values.dtype
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._rows, name)
-        self._computes |= name == "read"
-        if self._computes or name not in ("targets", "weights", "keys"):
-            return found
-
-        def counted(*asked: Any) -> Any:
-            self.n_read[name] += asked[-1] - asked[-2]
-            return found(*asked)
-
-        return counted
+    def __getitem__(self, rows: Any) -> Any:
+        found = self._values[rows]
+        if self._name == "X" and isinstance(rows, slice):
+            self._n_read["computes"] = 1
+        elif not self._n_read["computes"] and self._name != "X":
+            self._n_read[self._name] += len(found)
+        return found
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_targets_weights_and_keys_are_read_once_before_columns_are_computed(case, monkeypatch):
     machine, n, given = CASES[case]
-    draw, fit, counted = np.random.default_rng(0), machine_fit.fit, list[CountedRows]()
+    draw, fit, n_read = np.random.default_rng(0), machine_fit.fit, Counter[str]()
     X, of_rows = draw.random((n, 3)), {"sample_weight": draw.exponential(size=n), "groups": np.arange(n) // 3}
     y = np.sin(6 * X[:, 0]) + X[:, 1]
 
     def counting(work: Workspace) -> FinalWeights:
-        counted.append(CountedRows(work.features))
-        work.features = counted[0]  # type: ignore[assignment]
+        rows: Any = work.features
+        arrays = {name: getattr(rows, name) for name in ("X", "y", "weights", "keys", "groups")}
+        held = {name: Counted(name, values, n_read) for name, values in arrays.items() if values is not None}
+        work.features = replace(rows, **held)
         return fit(work)
 
     monkeypatch.setattr(machine_fit, "fit", counting)
     machine.fit(X, y if isinstance(machine, SLKLRegressor) else y > 0.9, **{name: of_rows[name] for name in given})
-    assert dict(counted[0].n_read) == {"targets": n, "weights": n, "keys": n}
+    expected = dict.fromkeys(["y", "keys", *("weights" if one == "sample_weight" else one for one in given)], n)
+    assert n_read == expected | {"computes": 1}

@@ -36,7 +36,7 @@ def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypat
 
     def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
         n = run.shape.n_train
-        X = open_features(run.features).read("train", 0, n)
+        X = open_features(run.features).X[:n]
         errors.clear()
         some, others = np.split(np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3 * 2], 2)
         for members in (others, some, candidates):

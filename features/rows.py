@@ -1,0 +1,294 @@
+"""Rows of data: arrays that are read by rows, what makes rows of others, and the rows of one part of the data.
+
+All are read as NumPy's arrays are: `array[start:stop]` and `array[numbers]` return rows, whole. What is made of other
+rows is made whenever it is read, and never held; all of it is safe to read from several threads.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import DataError
+from features.images import input_shape, rescaled, to_bytes
+from features.row_draws import RowKeys, row_keys
+from features.standardisation import Standardisation
+from features.targets import LARGEST_WHOLE, UNTOLD
+
+PIECE_BYTES = 8 << 20  # Rows that are read to be hashed, or passed over, are read in pieces of this size.
+TAKE_BYTES = 1 << 20  # Scattered rows are made in pieces of this size, of one row at least.
+# Which rows are read: from a first one to before another, or those of some numbers (m,).
+Some = slice | NDArray[np.int64]
+
+
+class RowArray(Protocol):
+    """An array-like (n, …) that is read by rows: an array, or what reads or makes rows when they are asked for.
+
+    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the values."""
+
+    def __getitem__(self, rows: Some, /) -> np.ndarray:
+        """Return some rows, whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one part, or as they were given: array-likes that are read by rows."""
+
+    X: RowArray  # (n, …): inputs, or features of them
+    y: Any  # (n,): labels, or targets: int64 indices into the classes, or float64 for regression
+    weights: Any = None  # (n,) f8; None where rows count 1 each
+    keys: Any = None  # (n,) u8, see `features.row_draws`: equal for equal rows; None: not known
+    groups: Any = None  # (n,) u8: keys of the groups of the rows; None: those of the rows
+    numbers: Any = None  # (n,) i8: the rows in the data as given; None where these are all
+    names: Any = None  # (n,) text: files that a row is each
+    name: str = "X"  # what errors call the rows
+    standardisation: Standardisation | None = None  # of the inputs that features are made of
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def keys_of(self, start: int, stop: int) -> tuple[RowKeys, RowKeys]:
+        """Return the keys of some rows, and those of their groups, (stop - start,) each."""
+        keys = self.keys[start:stop]
+        return keys, keys if self.groups is None else self.groups[start:stop]
+
+
+class Mapped:
+    """Rows (n, …) that are made of those of another array: `make(values, numbers)`, numbers (m,) of the rows."""
+
+    def __init__(
+        self,
+        values: RowArray,
+        make: Callable[[Any, NDArray[np.int64]], np.ndarray],
+        shape: tuple[int, ...],
+        dtype: Any,
+    ) -> None:
+        self.values, self._make = values, make
+        self.shape, self.dtype = (values.shape[0], *shape), np.dtype(dtype)
+
+    def __getitem__(self, rows: Some) -> np.ndarray:
+        if isinstance(rows, slice):
+            return self._make(self.values[rows], np.arange(*rows.indices(self.shape[0])))
+        out, order = np.empty((len(rows), *self.shape[1:]), self.dtype), np.argsort(rows, kind="stable")
+        step = max(1, TAKE_BYTES // max(1, row_bytes(self) + row_bytes(self.values)))
+        for some in (order[start : start + step] for start in range(0, len(rows), step)):
+            out[some] = self._make(self.values[rows[some]], rows[some])
+        return out
+
+
+class Chosen:
+    """Some of the rows of another array, by their numbers (n,) in it."""
+
+    def __init__(self, values: RowArray, numbers: NDArray[np.int64]) -> None:
+        self.values, self.numbers = values, numbers
+        self.shape, self.dtype = (len(numbers), *values.shape[1:]), values.dtype
+
+    def __getitem__(self, rows: Some) -> np.ndarray:
+        return self.values[self.numbers[rows]]
+
+
+class Repeated:
+    """The rows of another array, each `count` times in turn."""
+
+    def __init__(self, values: RowArray, count: int) -> None:
+        self.values, self._count = values, count
+        self.shape, self.dtype = (values.shape[0] * count, *values.shape[1:]), values.dtype
+
+    def __getitem__(self, rows: Some) -> np.ndarray:
+        if not isinstance(rows, slice):
+            return self.values[rows // self._count]
+        start, stop, _ = rows.indices(self.shape[0])
+        first = start // self._count
+        return self.values[first : -(-stop // self._count)][np.arange(start, stop) // self._count - first]
+
+
+class InOrder:
+    """Tuples of arrays with a row each, read front to back: a row before those that were read last begins anew.
+
+    blocks: returns the blocks of all rows, from the first one on, each a tuple of arrays of one length. shape, dtype:
+    of the first array. The arrays that were read last are kept until others are read.
+    """
+
+    kept_bytes = 0
+
+    def __init__(
+        self,
+        blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]],
+        shape: tuple[int, ...],
+        decoding_bytes: int = 0,
+    ) -> None:
+        self.shape, self.dtype, self.decoding_bytes = shape, np.dtype(np.float64), decoding_bytes
+        self._all, self._lock = blocks, Lock()
+        self._blocks: Iterator[tuple[NDArray[Any], ...]] | None = None
+        self._block: tuple[NDArray[Any], ...] = ()  # the last one
+        self._begin = 0  # the first row of it
+        self._kept: tuple[tuple[int, int], tuple[NDArray[Any], ...]] | None = None
+
+    def array(self, place: int, shape: tuple[int, ...] = (), dtype: Any = np.float64) -> Mapped:
+        """Return the array at a place of the tuples; shape: of one row."""
+        return Mapped(self, lambda arrays, numbers: arrays[place], shape, dtype)
+
+    def __getitem__(self, rows: Some) -> Any:
+        if isinstance(rows, slice):
+            return self._read(*rows.indices(self.shape[0])[:2])
+        found, begin, span = [self._read(0, 0)] if not len(rows) else [], 0, piece_rows(self)
+        while begin < len(rows):  # which ascend, as `Mapped` takes them
+            low = int(rows[begin])
+            end = int(np.searchsorted(rows, low + span))
+            arrays = self._read(low, int(rows[end - 1]) + 1)
+            found.append(tuple(array[rows[begin:end] - low] for array in arrays))
+            begin = end
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
+
+    def _read(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+        with self._lock:
+            if self._kept is not None and self._kept[0] == (start, stop):
+                return self._kept[1]
+            self._kept, taken = None, []
+            if self._blocks is None or start < self._begin:
+                self._blocks, self._begin = self._all(), 0
+                self._block = next(self._blocks)
+            while True:
+                first, last = start - self._begin, stop - self._begin
+                taken.append(tuple(array[max(first, 0) : last] for array in self._block))
+                if last <= len(self._block[0]):
+                    self._kept = (start, stop), tuple(map(np.concatenate, zip(*taken, strict=True)))
+                    return self._kept[1]
+                self._begin += len(self._block[0])
+                self._block = next(self._blocks)
+
+
+def some_of(values: Any, rows: Some) -> Any:
+    """Return some rows of an array, None of None."""
+    return None if values is None else values[rows]
+
+
+def inputs_of(
+    given: RowArray, name: str = "X", numbers: NDArray[np.int64] | None = None, scale: float | None = None
+) -> Mapped:
+    """Return inputs as they are read: finite, of one shape, and images as bytes where `scale` is white.
+
+    name: what errors call them; numbers: of the rows that are taken, None: all. This is where is asked whether inputs
+    are finite. Raises DataError for another shape or dtype, and when read, naming row (as given), column and value.
+    """
+    shape, dtype = input_shape(given.shape, name), input_dtype(given)
+
+    def read(values: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
+        if numbers is not None:
+            rows = numbers[rows]
+        check_whole(values, name)
+        block = np.asarray(values, dtype)
+        check_finite(block, name, rows)
+        if scale is not None:
+            block = to_bytes(block, scale, rows)
+        return block.reshape(len(block), *shape)
+
+    chosen = given if numbers is None else Chosen(given, numbers)
+    return Mapped(chosen, read, shape, dtype if scale is None else np.uint8)
+
+
+def keys_of_inputs(inputs: RowArray) -> Mapped:
+    """Return the keys (n,) u8 of inputs: all are found when some are first asked for, and then held."""
+
+    @cache
+    def every() -> RowKeys:
+        return np.concatenate(list(map(row_keys, pieces_of(inputs))))
+
+    places = np.broadcast_to(np.uint64(0), inputs.shape[:1])
+    return Mapped(places, lambda _, numbers: every()[numbers], (), np.uint64)
+
+
+def root_of(array: Any) -> Any:
+    """Return the array that all rows of an array are read from."""
+    while isinstance(array, Mapped | Chosen | Repeated):
+        array = array.values
+    return array
+
+
+def given_of(inputs: Mapped) -> RowArray:
+    """Return the rows that `inputs_of` was given."""
+    return inputs.values.values if isinstance(inputs.values, Chosen) else inputs.values
+
+
+def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
+    """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
+    if not array.shape:
+        raise DataError("an array holds a single value; rows are needed")
+    digest, begin = hashlib.sha256(f"{np.dtype(array.dtype).str} {tuple(array.shape)}".encode()), 0
+    for piece in pieces_of(array):
+        digest.update(piece.tobytes())
+        if keys is not None:
+            keys[begin : begin + len(piece)] = row_keys(piece if scale is None else rescaled(piece, scale))
+        begin += len(piece)
+    return digest.hexdigest()
+
+
+def row_bytes(array: RowArray) -> int:
+    """Return the bytes of one row."""
+    return math.prod(array.shape[1:]) * array.dtype.itemsize
+
+
+def piece_rows(array: RowArray) -> int:
+    """Return how many rows `PIECE_BYTES` hold, at least one."""
+    return max(1, PIECE_BYTES // max(1, row_bytes(array)))
+
+
+def pieces_of(array: RowArray) -> Iterator[np.ndarray]:
+    """Yield the rows of an array in pieces of `PIECE_BYTES`."""
+    n_rows, span = array.shape[0], piece_rows(array)
+    yield from (np.ascontiguousarray(array[begin : min(begin + span, n_rows)]) for begin in range(0, n_rows, span))
+
+
+def input_dtype(inputs: RowArray) -> np.dtype:
+    """Return the dtype inputs are read in: image bytes and float32 stay, other real numbers become float64."""
+    dtype = np.dtype(inputs.dtype)
+    if dtype.kind not in "biuf":
+        words = "words" if dtype.kind in "SUT" else f"{dtype} values"
+        raise DataError(f"X holds {words}; numbers are needed")
+    if (dtype == np.uint8 and len(inputs.shape) > 2) or dtype == np.float32:
+        return dtype.newbyteorder("=")
+    return np.dtype(np.float64)
+
+
+def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
+    """Raise `DataError` unless X is (n, …) real numbers, n > 0, and y is (n,) or (n, 1); neither is read."""
+    if 0 in inputs.shape:
+        raise DataError(f"{inputs_name} has shape {tuple(inputs.shape)}, which holds nothing")
+    input_shape(inputs.shape, inputs_name)
+    n_rows, shape = inputs.shape[0], tuple(labels.shape)
+    if shape not in ((n_rows,), (n_rows, 1)):
+        raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")
+    input_dtype(inputs)
+
+
+def check_whole(values: np.ndarray, array_name: str) -> None:
+    """Raise DataError for whole numbers of 64 bits that float64 does not tell apart."""
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        long = np.abs(values.astype(np.float64)) >= LARGEST_WHOLE
+        if long.any():
+            raise DataError(f"{array_name} holds whole numbers such as {values[long][0]}; {UNTOLD}")
+
+
+def check_finite(block: np.ndarray, array_name: str, rows: NDArray[np.int64]) -> None:
+    """Raise DataError naming row (its number among `rows`), column and value where an input is not finite."""
+    if block.dtype.kind != "f" or not len(block):
+        return
+    flat = block.reshape(len(block), -1)
+    if (bad := np.argwhere(~np.isfinite(flat))).size:
+        row, column = bad[0]
+        raise DataError(f"{array_name}: row {rows[row]}, column {column} is {flat[row, column]}; inputs must be finite")
