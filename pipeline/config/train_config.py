@@ -234,10 +234,7 @@ class DataConfig:
         0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
     target: str | None = optional(
-        column,
-        "auto",
-        "column of a table (name, or position from 0), or key of an .npz or .zarr, that holds the target",
-        "--target",
+        column, "auto", "column of a table (name or position), or key of an .npz or .zarr, that holds y", "--target"
     )
     weights: str | None = optional(
         column, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
@@ -248,9 +245,7 @@ class DataConfig:
         "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
         "stay together, in the fit or the held-out rows, and in the training or the test part",
     )
-    copies: int = option(
-        1, whole(1), "rows that each training image becomes: itself, and deformed copies of it", "--copies"
-    )
+    copies: int = option(1, whole(1), "rows that each training image becomes: it, and deformed copies", "--copies")
     deform: str | None = optional(
         deformation,
         "default",
@@ -279,21 +274,15 @@ class DataConfig:
         "encode words of a table as categories, with an input for each; onehot:A,B also encodes the columns A and B, "
         "which hold numbers",
     )
-    categories: int = option(
-        MOST_CATEGORIES, whole(2, 1000), "the most categories of a column; one with more words is refused"
-    )
+    categories: int = option(MOST_CATEGORIES, whole(2, 1000), "the most categories of a column; more are refused")
     missing: str | None = optional(
-        OneOf(("median",)),
-        "none",
-        "replace missing cells of a table by the median of their column, and add an input that marks them",
+        OneOf(("median",)), "none", "replace missing cells of a table by medians, and add inputs that mark them"
     )
     task: str | None = optional(
         OneOf(("multiclass", "binary", "regression")), "auto", "kind of task; auto finds it from the targets"
     )
     standardise: bool | None = optional(
-        truth,
-        "auto",
-        "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
+        truth, "auto", "subtract from inputs their mean in the training rows, divide by the deviation (auto: tables)"
     )
     skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
 
@@ -320,9 +309,7 @@ class FeaturesConfig:
         "most 128 pixels)",
     )
     deskew: float = option(
-        0.0,
-        real(0, 1, closed=True),
-        "shear each image upright before its features are computed: 0 not at all, 0.5 halfway, 1 fully",
+        0.0, real(0, 1, closed=True), "shear images upright before all else: 0 not at all, 0.5 halfway, 1 fully"
     )
     brightness: float | None = optional(
         real(0, closed=True),
@@ -447,14 +434,9 @@ class SolverConfig:
         0, whole(0), "steps, at most, that move the chosen centers to lower the squared error", "--move-centers"
     )
     tolerance: float = option(
-        1e-3,
-        real(0, 1),
-        "relative duality gap to reach; 0 goes as far as float64 allows, and asks for 1e-3 at least",
-        "--tol",
+        1e-3, real(0, 1), "relative duality gap to reach; 0: as far as float64 allows, and 1e-3 at least", "--tol"
     )
-    max_sweeps: int = option(
-        1000, whole(1), "iterations (sweeps or Newton rounds) after which a solve gives up", "--max-sweeps"
-    )
+    max_sweeps: int = option(1000, whole(1), "sweeps or Newton rounds after which a solve gives up", "--max-sweeps")
     schedule: str = option(
         "newton",
         OneOf(("newton", "shrinking", "uniform", "paper")),
@@ -493,9 +475,7 @@ class Resources:
         "for one start",
         "--scheduler",
     )
-    workers: int | None = optional(
-        whole(1, 4096), "auto", "tasks at a time (auto: the processors at hand)", "--workers"
-    )
+    workers: int | None = optional(whole(1, 4096), "auto", "tasks at a time (auto: the processors)", "--workers")
     memory_limit: int | None = optional(
         byte_size,
         "auto",
