@@ -23,7 +23,7 @@ FLOORS = (
     ("pipeline.datasets", "pipeline.work"),
     ("pipeline.prediction",),
     ("pipeline.stages",),
-    ("pipeline.planning", "pipeline.reporting", "pipeline.estimators"),
+    ("pipeline.plan", "pipeline.reporting", "pipeline.estimators"),
     ("pipeline.session",),
     tuple(f"pipeline.{command}" for command in COMMANDS),
 )

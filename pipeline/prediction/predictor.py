@@ -34,9 +34,8 @@ from pipeline.prediction.examples import (
     examples_of_source,
     open_file,
 )
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
-from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
+from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout

@@ -1,4 +1,4 @@
-"""What a run has come to: the content of report.json; `result_table` makes a table of it."""
+"""What a run has come to: the content of report.json; `run_facts` makes a table of it."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import numpy as np
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.kernels.scaled_rows import lengths
-from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.choose.choose_kernel import SCALES
 from pipeline.stages.filled_settings import value_dtype

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from features.cell_text import printable
-from pipeline.config.names import worded
+from pipeline.config.settings import worded
 from pipeline.errors import ExitCode
 from pipeline.runtime.console import of_command
 from storage.files import LIMITS

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
 
-from pipeline.config.parsers import is_address
+from pipeline.config.train_config import is_address
 from pipeline.runtime.executors import Executor
 
 

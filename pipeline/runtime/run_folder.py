@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.command_line import program
-from pipeline.config.parsers import is_address
 from pipeline.config.settings import from_toml, to_toml
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console

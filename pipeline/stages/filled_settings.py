@@ -1,7 +1,7 @@
 """Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
 
 `fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
-candidates have their Gram in memory at once (`planning.plan`). A run keeps what was filled in; nothing is filled in
+candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps what was filled in; nothing is filled in
 when it is resumed.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 
 from features.input_files import is_csv, is_picture_folder, is_table, table_files
 from features.source import NAMED, Source
-from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
 from pipeline.config.settings import get, with_value, with_values
-from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import AUTO_KERNEL, NO_PENALTY, KernelConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
@@ -199,7 +198,7 @@ def value_dtype(config: TrainConfig, shape: FeatureShape) -> str:
 
 def is_chosen(kernel: KernelConfig) -> bool:
     """Return whether kernel, width or scales are chosen by held-out rows."""
-    return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
+    return kernel.name == AUTO_KERNEL or kernel.learns_scales or kernel.sigma2 == "auto"
 
 
 def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
@@ -209,10 +208,10 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         n_features=shape.n_features,
         n_outputs=shape.n_outputs,
         penalised=solver.is_penalised,
-        chosen=selection_size(solver.select),
+        chosen=solver.n_selected,
         kernels=len(kernels_of(config.kernel)),
         widths=config.kernel.sigma2 == "auto",
-        scaled=learns_scales(config.kernel.scale),
+        scaled=config.kernel.learns_scales,
         of_classes=shape.task != "regression",
     )
 
@@ -223,7 +222,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
         return _fit_of(config, shape).trial_sizes(config.centers.budget)
     sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
-    used = min(most, max(selection_size(config.solver.select) or most, TRIAL_SIZES[-1].few), MOST_TRIED)
+    used = min(most, max(config.solver.n_selected or most, TRIAL_SIZES[-1].few), MOST_TRIED)
     return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
 
 
@@ -256,7 +255,7 @@ def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
         return None
     n_candidates = count_candidates(config, n_train)
     n_fit = n_train * (1.0 - config.statistics.hold_out)
-    return preselection(n_fit, n_candidates, config.centers.working_set or 0, selection_size(config.solver.select))
+    return preselection(n_fit, n_candidates, config.centers.working_set or 0, config.solver.n_selected)
 
 
 # What is refused.
@@ -312,7 +311,7 @@ def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
         yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
     if solver.move_centers:
         yield from _without_moves(config)
-    if selection_size(solver.select) > n_candidates:
+    if solver.n_selected > n_candidates:
         yield (
             f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
             "candidates with `centers.count`"
@@ -345,7 +344,7 @@ def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
             "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
             "it out"
         )
-    if working_set < SELECTION_ROOM * selection_size(solver.select):
+    if working_set < SELECTION_ROOM * solver.n_selected:
         yield (
             f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
             f"{int(working_set / SELECTION_ROOM)} centers, or raise `resources.memory_limit`"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.row_draws import RowKeys
-from pipeline.config.parsers import NO_PENALTY, selection_size
+from pipeline.config.train_config import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.solvers.forward_backward_selection import DROPPING_GRAMS
@@ -143,7 +143,7 @@ def solving_needs(run: RunSize) -> Needs:
         choice = gram + 8 * m * (run.n_columns + m)
         memory = max(choice, 8 * DROPPING_GRAMS * m**2, scoring)
     elif solver.selects:
-        pieces, chosen = 1, min(forward_most(selection_size(solver.select), m), m)
+        pieces, chosen = 1, min(forward_most(solver.n_selected, m), m)
         memory = max(2 * gram + 8 * chosen * m + 8 * CHOSEN_GRAMS * chosen**2, scoring)
     elif solver.penalty == NO_PENALTY:
         memory = RIDGE_GRAMS * gram + scoring

@@ -11,7 +11,6 @@ import numpy as np
 
 from features.deformed_copies import Copies
 from features.descriptors import extract
-from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import feature_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec
@@ -93,7 +92,7 @@ def warming_steps(config: TrainConfig, shape: FeatureShape) -> Iterator[Callable
         for of_values in (np.float32, np.float64):
             columns = kernel(centers, 1.0, of_values)
             yield from (partial(columns.block, X, None, out_dtype) for out_dtype in stored)
-        if learns_scales(config.kernel.scale):
+        if config.kernel.learns_scales:
             yield partial(columns.slope_sums, X, weights, DIAGONAL)
     yield lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2)))
     if config.solver.is_penalised:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from features.row_draws import draw_held_out, draw_sample
 from features.rows import some_of
 from features.source import Part
-from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
@@ -201,7 +200,7 @@ def memory_of(blocks: RowGrid, run: RunSize) -> int:
         used = min(int(1.2 * blocks.share * block) + 64, block)  # A few more than meant may be drawn.
         n_read = read + 2 * used
     centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
-    features = 4 * d * n_read * (2 if learns_scales(run.config.kernel.scale) else 1)
+    features = 4 * d * n_read * (2 if run.config.kernel.learns_scales else 1)
     group = blocks.sums_bytes + 8 * used * n_columns + features + (8 * d * used if in_double else 0)
     tile = used * run.itemsize * min(COLUMNS_TILE, n_columns)
     tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0

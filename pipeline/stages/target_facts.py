@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from features.row_draws import RowKeys, draw_held_out, held_out_limit
 from features.rows import some_of
 from features.targets import balanced_factors, outputs
-from pipeline.config.parsers import NO_PENALTY
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
 from features.cell_text import printable
-from pipeline.config.names import worded
+from pipeline.config.settings import worded
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from pipeline.runtime.memory_limits import MemoryMeter

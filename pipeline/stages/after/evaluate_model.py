@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import SolverConfig
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data, planned
 from pipeline.kernels.exact_sums import ForEach
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model, save_model
 from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.runtime.stored_arrays import Stored, as_json, from_json
 from pipeline.solvers.held_out_losses import clipped
@@ -102,7 +100,7 @@ def assemble_model(
         center_index=names if moved is None else np.full(len(rows), -1),
         selection_order=np.arange(len(rows)),
         calibration=Calibration.of(final.summary["temperature"] or {}),
-        feature_scales=work.store.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
+        feature_scales=work.store.stored(SCALES).read()["scales"] if work.config.kernel.learns_scales else None,
         limits=tuple(limit + work.facts.mean for limit in work.facts.limits),
         **of_inputs,
     )

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
@@ -374,7 +373,7 @@ def n_moving(run: RunSize) -> int:
     solver, n_columns = run.config.solver, run.n_columns
     if not solver.move_centers or not solver.selects:
         return n_columns if solver.move_centers else 0
-    return min(selection_size(solver.select), n_columns)
+    return min(solver.n_selected, n_columns)
 
 
 def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from features.cell_text import counted
 from features.row_draws import draw_folds
-from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named
@@ -109,7 +108,7 @@ class _Choice:
         self._task = KernelTask(
             sample=work.store.stored(name),
             few=self._few,
-            scale=self._asked.scale if learns_scales(self._asked.scale) else None,
+            scale=self._asked.scale if self._asked.learns_scales else None,
             sigma2=None if self._asked.sigma2 == "auto" else self._asked.sigma2,
         )
         self._searches, self._records = list[Arrays](), list[TrialRecord]()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.parsers import selection_size
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
@@ -85,7 +84,7 @@ def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 def _chosen(work: Workspace, names: tuple[str, str, str], n_back: int | None) -> tuple[GreedyChoice, float]:
     with work.events.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
-    size = selection_size(work.config.solver.select)
+    size = work.config.solver.n_selected
     items = {f"solutions/{names[2]}-selection.npz": tuple(work.store.stored(name_of(name)) for name in names)}
     # Choosing takes a time that grows with the square of the number, and is done twice.
     n_steps = 2 * forward_most(size, n_candidates) ** 2

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.parsers import penalty_fraction
+from pipeline.config.train_config import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.solvers.ridge import Weights

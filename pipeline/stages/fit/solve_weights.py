@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.config.parsers import NO_PENALTY, penalty_fraction
+from pipeline.config.train_config import NO_PENALTY, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import (

@@ -15,10 +15,9 @@ from features import open_source
 from features.errors import DataError
 from features.source import SourceSpec
 from features.tables import readers, table_source
-from pipeline import session
+from pipeline import plan, session
 from pipeline import train as training
 from pipeline.datasets import feature_request, open_data, table_records
-from pipeline.planning import plan
 from runs import model_bytes, train
 from sources import write_idx_folder, write_zarr
 

@@ -12,8 +12,8 @@ from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, predict
 from pipeline.estimators import SLKLClassifier
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import load_model
 from runs import train_beside
 from storage.folder_layouts import RunLayout
 

@@ -12,9 +12,15 @@ from features.descriptors import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration
-from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
+from pipeline.prediction.trained_model import (
+    LARGEST_DECISION,
+    SCALES,
+    ModelFormatError,
+    SparseKernelModel,
+    load_model,
+    save_model,
+)
 from pipeline.runtime.answers import describe
 from storage.arrays import write_arrays
 from storage.folder_layouts import ModelLayout

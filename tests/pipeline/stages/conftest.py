@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from features.row_draws import draw_held_out, held_out_limit
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, choice_of, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 import runs
 from cases import SERIAL
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 

@@ -9,8 +9,8 @@ from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
-from pipeline.prediction.model_folder import load_model
-from pipeline.reporting.result_table import table
+from pipeline.prediction.trained_model import load_model
+from pipeline.reporting.run_facts import table
 from runs import model_bytes, train
 
 WEIGHTED = ("--set", "data.weights=w")

@@ -11,7 +11,7 @@ from cases import SERIAL
 from pipeline.errors import StoppedError
 from pipeline.estimators import SLKLRegressor
 from pipeline.evaluate import main as evaluate
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.page import page
 from pipeline.stages import workspace
 from pipeline.stages.after import move_centers as stage

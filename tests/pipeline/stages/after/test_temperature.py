@@ -10,10 +10,9 @@ from scipy.special import expit
 
 import runs
 from cases import SERIAL
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import Calibration, probabilities
-from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.reporting.result_table import table
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
+from pipeline.reporting.run_facts import table
 from pipeline.stages import fit_model
 from pipeline.stages.after import temperature
 from storage.arrays import read_arrays

@@ -12,9 +12,9 @@ from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import evaluate, predict
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.report import write
-from pipeline.reporting.result_table import table
+from pipeline.reporting.run_facts import table
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from pipeline.stages import target_facts

@@ -9,7 +9,7 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.runtime.stored_arrays import as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares

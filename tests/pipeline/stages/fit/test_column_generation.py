@@ -7,8 +7,8 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.prediction.model_folder import load_model
-from pipeline.reporting.result_table import table
+from pipeline.prediction.trained_model import load_model
+from pipeline.reporting.run_facts import table
 from pipeline.stages.fit import column_generation as generation
 from pipeline.stages.fit import working_set
 from storage.arrays import read_arrays

@@ -18,7 +18,7 @@ from pipeline.config.settings import with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import PlanError
-from pipeline.planning.plan import Plan, check_disk, make_plan
+from pipeline.plan import Plan, check_disk, make_plan
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout
 

@@ -137,9 +137,7 @@ def _prepared(
     if not frozen:
         bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
         room = MemoryBudget(
-            shape.n_train,
-            limit - PROCESS_BYTES,
-            lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit,
+            shape.n_train, limit - PROCESS_BYTES, lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit
         )
         config, filled_notes = fill_in(config, shape, explicit, room)
         notes += filled_notes

@@ -11,7 +11,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import ConfigError, PlanError
-from pipeline.planning.plan import prepare
+from pipeline.plan import prepare
 from pipeline.stages.filled_settings import trial_sizes
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
