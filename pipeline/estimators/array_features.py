@@ -19,7 +19,7 @@ from features.source import Part
 from features.standardisation import Standardisation
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments
-from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
+from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from storage.zarr_arrays import chunk_rows_for
 
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once

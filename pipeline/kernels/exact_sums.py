@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.blas import product_tile
+from pipeline.kernels.jit import product_tile
 from pipeline.kernels.kernel_loops import add_lower_tile
 
 _SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign

@@ -1,6 +1,7 @@
 """The kernels, each a class: its name, columns, width, derivatives, compiled loops and the nodes of its ONNX graph.
 
-Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers.
+Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers. Before them
+rows are multiplied by learned scales or a metric (`scaled`).
 """
 
 import math
@@ -8,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach, serially
@@ -25,6 +26,7 @@ MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's value
 MOST_OF_GRAPH = 1e6  # the same in an ONNX graph, which is float64 and whose differences take more memory
 COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
 MEDIAN_POINTS = 1000  # between which distances are measured, at most
+TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
 
 
@@ -330,3 +332,38 @@ def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.f
 def _squared_norms(X: Values) -> Values:
     """Return ‖x‖² of rows X (rows, d), in their dtype."""
     return np.einsum("ij,ij->i", X, X)
+
+
+def scaled(X: Values, scales: NDArray[np.float32] | None) -> Values:
+    """Return rows X (rows, d) times the scales (d,) f4 of the features, of the dtype of X; as they are without any.
+
+    mathematics.md, eqs. 81 and 90. Scales (d, d) are the root of a metric. Costs 2·rows·d² operations then; a row
+    does not depend on how many are beside it.
+    """
+    if scales is None:
+        return X
+    return X * scales if scales.ndim == 1 else _product(X, scales.astype(X.dtype, copy=False))
+
+
+def lengths(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return how far apart scales (d,) or (d, d) bring two rows that differ by one in a single feature, (d,) f4."""
+    return scales if scales.ndim == 1 else np.sqrt(np.square(scales).sum(axis=1))
+
+
+def _product(X: Values, root: Values) -> Values:
+    """Return X root, in products of TILE_ROWS rows in order: BLAS rounds by their number and order in memory."""
+    X = np.ascontiguousarray(X)
+    out, whole = np.empty_like(X), len(X) - len(X) % TILE_ROWS
+    tiles = (-1, TILE_ROWS, X.shape[1])
+    np.matmul(X[:whole].reshape(tiles), root, out=out[:whole].reshape(tiles))
+    last = np.zeros((TILE_ROWS, X.shape[1]), X.dtype)
+    last[: len(X) - whole] = X[whole:]
+    out[whole:] = (last @ root)[: len(X) - whole]
+    return out
+
+
+def first_non_finite_row(rows: ArrayLike) -> int | None:
+    """Return the number of the first row of (n, …) that holds an infinity or nan, None where all are finite."""
+    rows = np.asarray(rows)
+    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    return None if finite.all() else int(np.argmin(finite))

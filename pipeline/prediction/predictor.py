@@ -26,7 +26,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
-from pipeline.kernels.scaled_rows import first_non_finite_row
+from pipeline.kernels.kernel_functions import first_non_finite_row
 from pipeline.prediction.examples import (
     ExamplePart,
     ExampleRequest,

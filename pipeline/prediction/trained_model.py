@@ -18,8 +18,7 @@ from features.source import Columns
 from features.standardisation import Standardisation
 from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.kernels.scaled_rows import scaled
+from pipeline.kernels.kernel_functions import Kernel, kernel_named, scaled
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 

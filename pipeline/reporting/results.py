@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.kernels.scaled_rows import lengths
+from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances

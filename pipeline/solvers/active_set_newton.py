@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.kernels.blas import factorise_definite
-from pipeline.kernels.jit import read_only
+from pipeline.kernels.jit import factorise_definite, read_only
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 

@@ -11,9 +11,17 @@ from scipy.spatial.distance import cdist
 from pipeline.config.settings import SETTINGS
 from pipeline.config.train_config import AUTO_KERNEL
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, GaussianKernel, Kernel, ProductLaplaceKernel
+from pipeline.kernels.kernel_functions import (
+    DIAGONAL,
+    KERNELS,
+    METRIC,
+    GaussianKernel,
+    Kernel,
+    ProductLaplaceKernel,
+    lengths,
+    scaled,
+)
 from pipeline.kernels.kernel_loops import gaussian_float32
-from pipeline.kernels.scaled_rows import lengths, scaled
 
 EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
