@@ -1,9 +1,11 @@
 """Solve one problem to a certified gap: by sweeps of the paper's method, or by Newton rounds after a short sweep.
 
-`shrinking` says which coordinates a sweep visits; a Newton round takes Newton steps. Either is a function from state to
-state: the state between two records is a value, and going on from it gives the same bytes as never having stopped.
+A sweep (`coordinate_descent`) or a Newton round (`active_set_newton`) is a function from state to state: the state
+between two records is a value, and going on from it gives the same bytes as never having stopped. The search for a
+penalty solves at many, from the one at which every weight is zero downwards, each from the weights of the last.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,10 +14,23 @@ from enum import Enum
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, run_sweep
-from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, gap_safe_screen, scores_of_support
-from pipeline.solvers.problem import InvalidProblemError, Problem
-from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
+from pipeline.solvers.coordinate_descent import (
+    ActiveInverse,
+    draw_visits,
+    factorise,
+    must_look_at_all,
+    run_sweep,
+    shrink,
+)
+from pipeline.solvers.problem import (
+    Certificate,
+    InvalidProblemError,
+    Problem,
+    certify,
+    certify_problem,
+    gap_safe_screen,
+    scores_of_support,
+)
 from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
 
 # Beside its Gram a solve holds so many matrices of its active set, which is no larger than that, as measured.
@@ -28,6 +43,13 @@ _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
 _FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
+# Two penalties of a path a decade, from the one at which all weights are zero downwards.
+STEP = 10.0**-0.5
+LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
+MOST_POINTS = 31  # fifteen decades: below is rounding
+PATIENCE = 3  # penalties in a row without gain that end a search
+GAIN = 1e-2  # of the lowest held-out error; less is no gain
+DEFAULT_PENALTY = "max:1e-7"
 
 
 class Status(Enum):
@@ -222,7 +244,20 @@ def _sweep(
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
     inverse, report = run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
-    state, certificate = state.after_sweep(inverse, report, generator), None
+    state = replace(
+        state,
+        mu=inverse.mu.copy(),
+        weights=inverse.weights(),
+        support=inverse.support.copy(),
+        previous_objective=state.objective,
+        objective=report.objective,
+        certified=False,
+        settled=False,
+        sweeps_since=state.sweeps_since + 1,
+        generator_state=dict(generator.bit_generator.state),
+        evaluations=state.evaluations + report.visits,
+    )
+    certificate = None
     if options.schedule != "shrinking" or must_look_at_all(state, report):
         scores = scores_of_support(problem, state.weights, state.support)
         certificate = certify(problem, state.weights, scores)
@@ -319,3 +354,40 @@ def _back_to_sweeps(state: SolverState, new: SolverState) -> SolverState:
     lower, closer = new.objective < _OBJECTIVE_GAIN * state.cycle_objective, new.best_gap < _GAP_GAIN * state.cycle_gap
     new = replace(new, phase="sweep", stalled=not (lower or closer))
     return replace(new, cycle_objective=new.objective, cycle_gap=new.best_gap)
+
+
+def search_penalties(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, str | None]:
+    """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number and a warning.
+
+    Ends after `PATIENCE` penalties in a row that lower the lowest error by less than `GAIN`, once `LEAST_POINTS` are
+    tried, where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0,
+    returns the held-out error, and whether the solves converged; the best is among those that did, if any but the first
+    did, at which all weights are zero. The warning is for a best at an edge of what was tried and converged.
+    """
+    trials = list[tuple[float, bool]]()  # held-out errors, and whether the solves converged
+    lowest, idle = math.inf, 0
+    for number in range(MOST_POINTS):
+        error, converged = attempt(number, largest * STEP**number)
+        trials.append((error, converged))
+        idle, lowest = (0, error) if error < (1.0 - GAIN) * lowest else (idle + 1, lowest)
+        if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not converged:
+            break
+    some_converged = any(converged for _, converged in trials[1:])  # at the first all weights are zero: no solve at all
+    order = [(some_converged and not converged, error, number) for number, (error, converged) in enumerate(trials)]
+    best, warning = min(order)[2], None
+    if best == 0:
+        warning = (
+            "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
+        )
+    elif not idle and not any(converged for _, converged in trials[best + 1 :]):
+        which = "tried" if best == len(trials) - 1 else "whose solve converged"
+        warning = (
+            f"the held-out error still falls at the last and smallest penalty {which}, {largest * STEP**best:.3g}; "
+            "more candidates, another kernel width, or a least-squares refit may lower it further"
+        )
+    return best, warning
+
+
+def penalty_max(kty: np.ndarray) -> float:
+    """Return the smallest penalty λν at which every weight is zero, for kty (M, T) (mathematics.md, eq. 51)."""
+    return float((kty**2).max(initial=0.0))

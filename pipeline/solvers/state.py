@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.solvers.coordinate_descent import ActiveInverse, SweepReport
-from pipeline.solvers.duality_gap import Certificate
+from pipeline.solvers.problem import Certificate
 
 LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
 
@@ -22,7 +21,7 @@ class SolverOptions:
     tolerance: float = 1e-3  # relative duality gap over all candidates to stop at
     max_sweeps: int = 1000  # limit on iterations, which are sweeps or Newton rounds
     # newton: a short sweep, then Newton rounds, each on the support and the worst violators; shrinking: sweeps that
-    # leave out coordinates at zero (`shrinking.left_out`); uniform: sweeps of M coordinates drawn with replacement;
+    # leave out coordinates at zero (`left_out`); uniform: sweeps of M coordinates drawn with replacement;
     # paper: the same with Newton steps, where these do not lower a weight, and the paper's stopping rule, its sign
     # corrected (mathematics.md, eq. 35).
     schedule: str = "newton"
@@ -109,21 +108,6 @@ class SolverState:
         if primal < self.best_primal:
             state = replace(state, best_weights=self.weights, best_primal=primal)
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
-
-    def after_sweep(self, inverse: ActiveInverse, report: SweepReport, generator: np.random.Generator) -> SolverState:
-        return replace(
-            self,
-            mu=inverse.mu.copy(),
-            weights=inverse.weights(),
-            support=inverse.support.copy(),
-            previous_objective=self.objective,
-            objective=report.objective,
-            certified=False,
-            settled=False,
-            sweeps_since=self.sweeps_since + 1,
-            generator_state=dict(generator.bit_generator.state),
-            evaluations=self.evaluations + report.visits,
-        )
 
     def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""

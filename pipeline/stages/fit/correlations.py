@@ -22,7 +22,7 @@ from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
+from pipeline.solvers.problem import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks

@@ -18,9 +18,8 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import penalty_max, search
 from pipeline.solvers.ridge import finalise
-from pipeline.solvers.solve import solve
+from pipeline.solvers.solve import penalty_max, search_penalties, solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
@@ -240,7 +239,7 @@ def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[di
         points.append(point)
         return point["hold_out_error"], point["converged"]
 
-    best, warning = search(largest_penalty_of(work, FIT), attempt)
+    best, warning = search_penalties(largest_penalty_of(work, FIT), attempt)
     if warning is not None:
         work.events.warn(f"`solver.penalty=auto`: {warning}")
     return points[best]["penalty"], tables[best], points

@@ -12,7 +12,7 @@ from dense_twins import make_kernel, never_rises, problem_of, statistics_of, unl
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.solvers.duality_gap import certify, certify_problem
+from pipeline.solvers.problem import certify, certify_problem
 from pipeline.solvers.problem import problem_of as problem_of_statistics
 from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, warm_state

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dense_twins import make_kernel, unlike_columns
-from pipeline.solvers import shrinking
+from pipeline.solvers import coordinate_descent
 from pipeline.solvers.coordinate_descent import factorise
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import Status, solve
@@ -40,13 +40,13 @@ def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed, active):
     rng = np.random.default_rng(seed)
     mu, scores = rng.random(30) * (rng.random(30) < active), rng.normal(0, 2, 30)
     problem = Problem(np.eye(30), scores, 1e3, 2.0)
-    found = shrinking.violations(problem, mu, scores)
+    found = coordinate_descent.violations(problem, mu, scores)
     largest = 0.0
     for m in range(30):
         gradient = 2.0 - scores[m] ** 2  # of F at m; at zero only a negative one violates
         assert found[m] == pytest.approx(abs(gradient) if mu[m] > 0 else max(-gradient, 0.0))
         largest = max(largest, found[m])
-    left_out = shrinking.left_out(mu, found)
+    left_out = coordinate_descent.left_out(mu, found)
     assert [bool(one) for one in left_out] == [mu[m] == 0 and found[m] < 0.1 * largest for m in range(30)]
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.duality_gap import certify_problem
-from pipeline.solvers.problem import InvalidProblemError, Problem, check_gram
+from pipeline.solvers.problem import InvalidProblemError, Problem, certify_problem, check_gram
 from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
