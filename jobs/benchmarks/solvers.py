@@ -38,7 +38,7 @@ from features.targets import outputs
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers import coordinate_descent
-from pipeline.solvers.problem import Problem, certify_problem
+from pipeline.solvers.problem import Problem, certify
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import Record, SolverOptions, SolverState
 from pipeline.stages.fit_model import draw_rows
@@ -183,7 +183,7 @@ def peer_points(problem: Problem, name: str, R: np.ndarray, z: np.ndarray, cap_s
     for rung in count():
         started = time.perf_counter()
         weights = fit(rung, R, z, alpha)
-        seconds, gap = time.perf_counter() - started, certify_problem(problem, weights).relative_gap
+        seconds, gap = time.perf_counter() - started, certify(problem, weights).relative_gap
         yield {"seconds": seconds, "relative_gap": gap, "n_active": int(np.count_nonzero(weights))}
         if gap <= TARGETS[-1] or time.perf_counter() - begun > cap_seconds:
             return

@@ -69,18 +69,14 @@ def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -
     compilations = _Compilations(tell)
     with event.install_listener("numba:compile", compilations):
         for step in steps:
-            _call(step)
+            try:
+                step()
+            except Exception:  # Code that is damaged raises whatever it likes while it is read.
+                for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
+                    if index.name.startswith(OUR_FILES):
+                        index.unlink(missing_ok=True)
+                step()
     return compilations.count
-
-
-def _call(step: Callable[[], object]) -> None:
-    try:
-        step()
-    except Exception:  # Code that is damaged raises whatever it likes while it is read.
-        for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
-            if index.name.startswith(OUR_FILES):
-                index.unlink(missing_ok=True)
-        step()
 
 
 def _routine(library: ModuleType, name: str, n_arguments: int) -> "ctypes._CFunctionType":

@@ -107,30 +107,19 @@ class Certificate:
         return 2.0 * self.primal
 
 
-def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
-    """Certify weights (M,) from their scores c_m^T r (M,) of every candidate (mathematics.md, eq. 43).
+def certify(
+    problem: Problem, weights: np.ndarray, scores: np.ndarray | None = None, max_score: float | None = None
+) -> Certificate:
+    """Certify weights (M,) from their scores c_m^T r (M,) of every candidate (mathematics.md, eqs. 42, 43, 44 and 45).
 
     The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |w_m| - a w_m c_m^T r), where no term is negative: those of P - D are
-    1e4 times larger. |r|^2 = yty - <w, kty + scores> cancels: it is summed in extended precision. Cost: O(M).
+    1e4 times larger. |r|^2 = yty - <w, kty + scores> cancels: it is summed in extended precision, and may come out
+    below 0. Without scores, these are computed from the Gram, which costs O(M m0); else O(M).
+    max_score : the largest |score| of all candidates, where problem, weights and scores are those of some
     """
-    largest = float(np.abs(scores).max(initial=0.0))
-    return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
-
-
-def certify_support(
-    weights: np.ndarray,
-    scores: np.ndarray,
-    kty: np.ndarray,
-    yty: float,
-    tau: float,
-    max_score: float,
-    rounding: Rounding,
-) -> Certificate:
-    """Certify from the support and the largest score of all candidates, which a working set streams.
-
-    |r|^2 may come out below 0 (mathematics.md, eqs. 42, 43, 44 and 45). The first three arguments hold the support, or
-    all candidates; ``rounding`` is that of the statistics.
-    """
+    scores = scores_of_support(problem, weights) if scores is None else scores
+    max_score = float(np.abs(scores).max(initial=0.0)) if max_score is None else max_score
+    kty, yty, tau, rounding = problem.kty, problem.yty, problem.tau, problem.rounding
     support = np.flatnonzero(weights)
     extended = weights[support].astype(np.longdouble)
     residual = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
@@ -151,11 +140,6 @@ def certify_support(
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned) + off
     relative_gap = 0.0 if primal == 0 else gap / max(primal - off, penalty_term)
     return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, error, off)
-
-
-def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
-    """Certify weights (M,), computing the scores from the Gram. Cost: O(M m0)."""
-    return certify(problem, weights, scores_of_support(problem, weights))
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:

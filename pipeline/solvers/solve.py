@@ -27,7 +27,6 @@ from pipeline.solvers.problem import (
     InvalidProblemError,
     Problem,
     certify,
-    certify_problem,
     gap_safe_screen,
     scores_of_support,
 )
@@ -109,12 +108,11 @@ def solve(
     rows. Memory: about 3 m0^2 float64 beside the Gram.
     """
     state = _begin(problem, options, generator, start)
-    generator = _generator_of(state)
     clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
     inverse: ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
         try:
-            new, inverse, record = _iteration(problem, options, state, inverse, generator)
+            new, inverse, record = _iteration(problem, options, state, inverse)
         except InvalidProblemError:
             if not state.best_weights.any():
                 raise
@@ -163,7 +161,7 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
     converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
     if not converged and proved.best_gap < certificate.relative_gap:
         weights, mu = proved.best_weights, _mu_of_weights(proved.best_weights, problem)
-        proof = certify_problem(problem, weights)
+        proof = certify(problem, weights)
         gap = {"gap": proved.best_gap * proof.primal, "relative_gap": proved.best_gap}
         certificate = replace(proof, dual=proved.best_dual, **gap)
     if not np.isfinite(certificate.relative_gap):
@@ -172,17 +170,13 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
 
 
 def _iteration(
-    problem: Problem,
-    options: SolverOptions,
-    state: SolverState,
-    inverse: ActiveInverse | None,
-    generator: np.random.Generator,
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: ActiveInverse | None
 ) -> tuple[SolverState, ActiveInverse | None, Record]:
     # What overflows is refused in words below; what divides by zero or has no factor, here.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
             if state.phase == "sweep":
-                new, inverse, record = _sweep(problem, options, state, inverse, generator)
+                new, inverse, record = _sweep(problem, options, state, inverse)
             else:
                 inverse, (new, record) = None, _newton_round(problem, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
@@ -232,14 +226,11 @@ def _mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
 
 
 def _sweep(
-    problem: Problem,
-    options: SolverOptions,
-    state: SolverState,
-    inverse: ActiveInverse | None,
-    generator: np.random.Generator,
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: ActiveInverse | None
 ) -> tuple[SolverState, ActiveInverse, Record]:
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
+    generator = _generator_of(state)
     order, counts = draw_visits(problem, options, state, generator)
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf

@@ -125,7 +125,7 @@ def checkpointed(
 ) -> greedy.Selection:
     """Choose from the last checkpoint on; a checkpoint is made after each slab.
 
-    choose : a way greedy.forward, called with the columns chosen `first` and what follows `after` each; but for a sample, a
+    choose : a way forward, called with the columns chosen `first` and what follows `after` each; but for a sample, a
     way back follows
     part, rows, most : for messages: the choice, its rows, the number of centers
     """

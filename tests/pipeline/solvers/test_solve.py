@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.problem import InvalidProblemError, Problem, certify_problem, check_gram
+from pipeline.solvers.problem import InvalidProblemError, Problem, certify, check_gram
 from pipeline.solvers.solve import Status, solve
 from pipeline.solvers.state import SolverOptions, SolverState
 
@@ -126,7 +126,7 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     assert solution.certificate.primal == pytest.approx(min(primals), rel=1e-6)
     assert solution.certificate.relative_gap <= min(gaps) * (1 + 1e-6)
     # The weights are those of the certificate.
-    assert certify_problem(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
+    assert certify(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
 
 
 def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():
