@@ -88,7 +88,7 @@ def minimise(
 def _move_to_minimum(
     problem: Problem, weights: np.ndarray, signs: np.ndarray, face: np.ndarray, target: np.ndarray
 ) -> int:
-    """Move to the exact minimum of P on the segment to the target (n,), without what is zero there; return the new n."""
+    """Move to the exact minimum of P on the way to the target (n,), drop what is zero there; return the new n."""
     active, tau = face[: target.size].copy(), problem.tau
     A, w, s = problem.gram[np.ix_(active, active)], weights[active], signs[active]
     d = target - w

@@ -225,24 +225,6 @@ def bracketed(
     return tried
 
 
-def finalise(
-    columns: NDArray[np.int64],
-    penalised: NDArray[np.float64],
-    statistics: GramStatistics,
-    parts: SplitStatistics | None,
-    *,
-    intercept: bool,
-) -> tuple[Weights, Refit | None]:
-    """Return the final weights for penalised ones (k, T) on columns (k,): as they are, or refitted on these columns.
-
-    statistics: of the columns on all rows; parts: on fit and held-out rows, for a refit, which may raise LinAlgError.
-    """
-    if parts is None or not len(penalised):
-        return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
-    best = refit(*parts, statistics, intercept=intercept)
-    return best.weights.named(columns), best
-
-
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
     """Return least squares in the place of a penalised fit to these rows, on its support."""
     ridge = SUPPORT_RIDGE * mean_diagonal(statistics)

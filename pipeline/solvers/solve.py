@@ -14,14 +14,7 @@ from enum import Enum
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import (
-    ActiveInverse,
-    draw_visits,
-    factorise,
-    must_look_at_all,
-    run_sweep,
-    shrink,
-)
+from pipeline.solvers import coordinate_descent as descent
 from pipeline.solvers.problem import (
     Certificate,
     InvalidProblemError,
@@ -109,7 +102,7 @@ def solve(
     """
     state = _begin(problem, options, generator, start)
     clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
-    inverse: ActiveInverse | None = None
+    inverse: descent.ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
         try:
             new, inverse, record = _iteration(problem, options, state, inverse)
@@ -170,8 +163,8 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
 
 
 def _iteration(
-    problem: Problem, options: SolverOptions, state: SolverState, inverse: ActiveInverse | None
-) -> tuple[SolverState, ActiveInverse | None, Record]:
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: descent.ActiveInverse | None
+) -> tuple[SolverState, descent.ActiveInverse | None, Record]:
     # What overflows is refused in words below; what divides by zero or has no factor, here.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
@@ -210,7 +203,7 @@ def _begin(
         evaluations=problem.n_candidates if warm else 0,  # zero weights have scores kty at no cost
     )
     if warm and options.schedule == "shrinking":
-        state = shrink(problem, state)
+        state = descent.shrink(problem, state)
     return state.with_proof(certificate)
 
 
@@ -226,15 +219,15 @@ def _mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
 
 
 def _sweep(
-    problem: Problem, options: SolverOptions, state: SolverState, inverse: ActiveInverse | None
-) -> tuple[SolverState, ActiveInverse, Record]:
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: descent.ActiveInverse | None
+) -> tuple[SolverState, descent.ActiveInverse, Record]:
     if inverse is None:
-        inverse = factorise(problem, state.mu, state.support)
+        inverse = descent.factorise(problem, state.mu, state.support)
     generator = _generator_of(state)
-    order, counts = draw_visits(problem, options, state, generator)
+    order, counts = descent.draw_visits(problem, options, state, generator)
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
-    inverse, report = run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
+    inverse, report = descent.run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
     state = replace(
         state,
         mu=inverse.mu.copy(),
@@ -249,7 +242,7 @@ def _sweep(
         evaluations=state.evaluations + report.visits,
     )
     certificate = None
-    if options.schedule != "shrinking" or must_look_at_all(state, report):
+    if options.schedule != "shrinking" or descent.must_look_at_all(state, report):
         scores = scores_of_support(problem, state.weights, state.support)
         certificate = certify(problem, state.weights, scores)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
@@ -257,7 +250,7 @@ def _sweep(
         if options.schedule in ("newton", "shrinking"):
             state = _screened(problem, state, certificate)
         if options.schedule == "shrinking":
-            state = shrink(problem, state)
+            state = descent.shrink(problem, state)
     if options.schedule == "newton":
         state = replace(state, phase="newton")
     not_drawn = counts.not_drawn + len(order) - report.visits  # a sweep may end early
