@@ -1,22 +1,16 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
-Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most. With P the chosen
-centers, W_P their least-squares weights and
+Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most (mathematics.md, eqs. 60
+and 61), from a growing Cholesky factor L of gram_PP, P the chosen, kept as the rows V = L⁻¹ gram_P: over all
+candidates. Rows are added by blocks of centers, as products of matrices; within a block the candidates of the largest
+gains alone are followed.
 
-    q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
-    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
+What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
+chosen, and then dropped, each the one whose loss raises the error least (eq. 65). From the last one left, any prefix is
+a model. Where first ones are clearly better than the last left, they are settled before.
 
-adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 60 and 61). A growing Cholesky factor of
-gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
-
-    v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
-
-They are taken at once for the candidates of the largest gains alone, for all others a block of centers later, as
-products of matrices.
-
-What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are chosen,
-and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly ‖w_m‖² / H_mm. From the
-last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
+The Gram of M candidates over n rows costs n·M², most of what a selection takes: of many, finalists are chosen first, on
+a sample of the fit rows, in batches where the Gram of all does not fit (`preselection`, `candidate_batches`).
 """
 
 from collections.abc import Callable, Iterator
