@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, unlike_columns
+from pipeline.solvers import coordinate_descent
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.coordinate_descent import _visit, factorise, left_out, objective, run_sweep, violations
 from pipeline.solvers.problem import Problem
@@ -54,7 +55,7 @@ def naive_step(q2, s, mu, nu, is_exact):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_sweep_equals_the_naive_algorithm(exact):
+def test_a_sweep_equals_the_naive_algorithm(exact, monkeypatch):
     """Dense Algorithm 2, one coordinate at a time, against the compiled sweep and its updates of the inverse."""
     C, y, problem = make_columns(3, m=9, penalty=2.0)
     nu = problem.penalty
@@ -71,7 +72,8 @@ def test_a_sweep_equals_the_naive_algorithm(exact):
     visits, _, _ = _visit(problem, inverse, order, exact)
     assert visits == 60
     start = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
-    swept, _ = run_sweep(problem, start, order, exact=exact, refactor_every=7)
+    monkeypatch.setattr(coordinate_descent, "REFACTOR_EVERY", 7)
+    swept, _ = run_sweep(problem, start, order, exact=exact)
     np.testing.assert_allclose(swept.mu, mu, atol=1e-9)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     support, n = inverse.support, inverse.n_active
@@ -83,10 +85,11 @@ def test_a_sweep_equals_the_naive_algorithm(exact):
     np.testing.assert_allclose(inverse.u[:n], G @ problem.kty[support], atol=1e-9, rtol=1e-9)
 
 
-def test_a_sweep_ends_at_a_fresh_inverse():
+def test_a_sweep_ends_at_a_fresh_inverse(monkeypatch):
+    monkeypatch.setattr(coordinate_descent, "REFACTOR_EVERY", 5)
     _, _, problem = make_kernel(1, penalty=0.001)
     empty = factorise(problem, np.zeros(80), np.zeros(0, np.int64))
-    inverse, report = run_sweep(problem, empty, np.random.default_rng(0).permutation(80), refactor_every=5)
+    inverse, report = run_sweep(problem, empty, np.random.default_rng(0).permutation(80))
     fresh = factorise(problem, inverse.mu, inverse.support)
     np.testing.assert_array_equal(inverse.G, fresh.G)
     assert report.objective == objective(problem, fresh)
