@@ -37,10 +37,9 @@ from mnist_runs import PAPER, feature_store_of, report_of
 from features.targets import outputs
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.solvers import coordinate_descent
+from pipeline.solvers import solve as solving
 from pipeline.solvers.problem import Problem, certify
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import Record, SolverOptions, SolverState
+from pipeline.solvers.solve import Record, SolverOptions, SolverState, solve
 from pipeline.stages.fit_model import draw_rows
 from pipeline.train import main as train
 from storage.folder_layouts import RunLayout
@@ -130,7 +129,7 @@ def own_points(problem: Problem, name: str, cap_seconds: float) -> Iterator[Poin
     """Yield a point for each certificate of a schedule of ours, which stops at the cap on request."""
     points, started, visits = list[Point](), time.perf_counter(), 0
     if name == ALL_VISITED:
-        coordinate_descent.LEAST_VIOLATION = 0.0
+        solving.LEAST_VIOLATION = 0.0
     schedule = "shrinking" if name == ALL_VISITED else name
 
     def keep(record: Record, _: SolverState) -> None:

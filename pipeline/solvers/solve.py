@@ -3,13 +3,19 @@
 A sweep (`coordinate_descent`) or a Newton round (`active_set_newton`) is a function from state to state: the state
 between two records is a value, and going on from it gives the same bytes as never having stopped. The search for a
 penalty solves at many, from the one at which every weight is zero downwards, each from the weights of the last.
+
+A sweep visits all coordinates at random, as the paper draws them, or those that do not stay at zero: shrinking (the
+paper's outlook; Hsieh et al. 2008). `left_out` says from the scores of all candidates which the next sweeps need not
+visit; all are looked at again once violations have fallen. `gap_safe_screen` leaves candidates out for good.
 """
 
+import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +29,10 @@ from pipeline.solvers.problem import (
     gap_safe_screen,
     scores_of_support,
 )
-from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
 
 # Beside its Gram a solve holds so many matrices of its active set, which is no larger than that, as measured.
 SOLVE_MATRICES, LARGEST_ACTIVE_SET = 3, 3000
+LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
 # A sweep and the Newton rounds after it have to lower the objective, or the gap, below this share, or the solve stalls.
 _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
@@ -35,6 +41,13 @@ _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
 _FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
+# Share of the largest violation below which a coordinate at zero is left out. The fastest of those tried: 0 and the
+# threshold of Hsieh et al. let columns in that are alike, all at once, and G becomes larger than the optimum needs.
+LEAST_VIOLATION = 0.1
+# All are looked at again when the violations met in a sweep have fallen to this share, or after so many sweeps.
+FALLEN, MOST_SWEEPS = 0.5, 10
+# Visits of a sweep from zero, and of one between Newton rounds: all would let in far more than the optimum keeps.
+SHORT_SWEEP = 200
 # Two penalties of a path a decade, from the one at which all weights are zero downwards.
 STEP = 10.0**-0.5
 LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
@@ -42,6 +55,128 @@ MOST_POINTS = 31  # fifteen decades: below is rounding
 PATIENCE = 3  # penalties in a row without gain that end a search
 GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19)."""
+
+    tolerance: float = 1e-3  # relative duality gap over all candidates to stop at
+    max_sweeps: int = 1000  # limit on iterations, which are sweeps or Newton rounds
+    # newton: a short sweep, then Newton rounds, each on the support and the worst violators; shrinking: sweeps that
+    # leave out coordinates at zero (`left_out`); uniform: sweeps of M coordinates drawn with replacement;
+    # paper: the same with Newton steps, where these do not lower a weight, and the paper's stopping rule, its sign
+    # corrected (mathematics.md, eq. 35).
+    schedule: str = "newton"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration, a sweep or a Newton round."""
+
+    iteration: int
+    phase: str
+    objective: float  # F(mu), computed afresh; never above the one before
+    primal: float | None  # as the next two: of the weights after it, over all candidates; None where not certified
+    dual: float | None
+    relative_gap: float | None
+    n_active: int
+    visits: int  # coordinates visited, with repetitions; of a Newton round: in the support or admitted to it
+    skipped_as_shrunk: int  # coordinates left out until all are looked at again
+    skipped_as_screened: int  # left out for good
+    not_drawn: int  # the other coordinates, which a sweep did not draw, or a Newton round did not admit
+    moved: int  # coordinates changed, with repetitions; of a Newton round: to zero or from it
+    evaluations: int  # scores evaluated so far, certificates included
+    seconds: float = 0.0  # since the start of the solve; the only entry that differs between equal runs
+
+
+class Counts(NamedTuple):
+    """The counts of a record, which add up over records."""
+
+    visits: int
+    skipped_as_shrunk: int
+    skipped_as_screened: int
+    not_drawn: int
+    moved: int
+
+
+@dataclass(frozen=True)
+class SolverState:
+    """All that the next iteration depends on: arrays of length M, but for the support."""
+
+    mu: np.ndarray
+    weights: np.ndarray
+    best_weights: np.ndarray  # the certified weights of the smallest primal value so far
+    scores: np.ndarray  # c_m^T r at ``weights``, meaningful where ``certified``
+    support: np.ndarray  # (m0,) i8, in the order of G and of the factorisations, on which the bits depend
+    left_out: np.ndarray  # bool: coordinates that no sweep visits until all are looked at again
+    screened: np.ndarray  # bool: zero in every solution by the Gap Safe test, for good at this penalty
+    phase: str = "sweep"  # or "newton"
+    largest_violation: float = float("inf")  # of all candidates, when they were last looked at
+    sweeps_since: int = 0  # sweeps since that look
+    generator_state: Mapping[str, Any] = field(default_factory=dict)
+    objective: float = float("inf")
+    previous_objective: float = float("inf")
+    relative_gap: float = float("inf")
+    certified: bool = False  # whether ``relative_gap`` belongs to ``weights``
+    best_primal: float = float("inf")  # their primal value, with what rounding may have taken
+    best_dual: float = float("-inf")  # the largest dual value so far
+    settled: bool = False  # whether ``weights`` minimise the objective on their face (Newton)
+    stalled: bool = False
+    cycle_objective: float = float("inf")  # as the next: at the end of the last Newton rounds that gained nothing more
+    cycle_gap: float = float("inf")
+    evaluations: int = 0
+    records: tuple[Record, ...] = ()
+
+    @property
+    def iterations(self) -> int:
+        return len(self.records)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        return {name: sum(getattr(record, name) for record in self.records) for name in Counts._fields}
+
+    @property
+    def best_gap(self) -> float:
+        """Return the relative gap of ``best_weights``: a dual value bounds the optimum whatever weights it is from."""
+        if not np.isfinite(self.best_dual):
+            return np.inf
+        return max((self.best_primal - self.best_dual) / self.best_primal, LEAST_GAP) if self.best_primal else 0.0
+
+    def with_proof(self, certificate: Certificate) -> "SolverState":
+        state = replace(self, certified=True, relative_gap=certificate.relative_gap)
+        if not np.isfinite(certificate.gap):
+            return state
+        primal = certificate.primal + certificate.primal_rounding  # the dual value may be that of other weights
+        if primal < self.best_primal:
+            state = replace(state, best_weights=self.weights, best_primal=primal)
+        return replace(state, best_dual=max(certificate.dual, self.best_dual))
+
+    def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""
+        arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
+        arrays["floats"] = np.array([getattr(self, name) for name in _FLOATS])  # infinities are no JSON
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_ARRAYS, *_FLOATS)}
+        others["generator_state"] = json.loads(json.dumps(self.generator_state, default=lambda value: value.tolist()))
+        return arrays, others | {"records": [asdict(record) for record in self.records]}
+
+    @staticmethod
+    def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> "SolverState":
+        values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
+        values |= dict(zip(_FLOATS, arrays["floats"].tolist(), strict=True))
+        records = tuple(Record(**record) for record in scalars["records"])
+        return SolverState(**{**values, **scalars, "records": records})
+
+
+_ARRAYS = [field.name for field in fields(SolverState) if field.type is np.ndarray]
+_FLOATS = [field.name for field in fields(SolverState) if field.type is float]
+
+
+def warm_state(weights: np.ndarray) -> SolverState:
+    """Return a state to start from ``weights``, (M,): at another penalty, or in another working set."""
+    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights)
+    zeros, nothing = np.zeros(len(weights)), np.zeros(len(weights), bool)
+    return SolverState(zeros, copied, copied, zeros, support, nothing, nothing)
 
 
 class Status(Enum):
@@ -203,7 +338,7 @@ def _begin(
         evaluations=problem.n_candidates if warm else 0,  # zero weights have scores kty at no cost
     )
     if warm and options.schedule == "shrinking":
-        state = descent.shrink(problem, state)
+        state = shrink(problem, state)
     return state.with_proof(certificate)
 
 
@@ -224,7 +359,7 @@ def _sweep(
     if inverse is None:
         inverse = descent.factorise(problem, state.mu, state.support)
     generator = _generator_of(state)
-    order, counts = descent.draw_visits(problem, options, state, generator)
+    order, counts = draw_visits(problem, options, state, generator)
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
     inverse, report = descent.run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
@@ -242,7 +377,7 @@ def _sweep(
         evaluations=state.evaluations + report.visits,
     )
     certificate = None
-    if options.schedule != "shrinking" or descent.must_look_at_all(state, report):
+    if options.schedule != "shrinking" or must_look_at_all(state, report):
         scores = scores_of_support(problem, state.weights, state.support)
         certificate = certify(problem, state.weights, scores)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
@@ -250,12 +385,54 @@ def _sweep(
         if options.schedule in ("newton", "shrinking"):
             state = _screened(problem, state, certificate)
         if options.schedule == "shrinking":
-            state = descent.shrink(problem, state)
+            state = shrink(problem, state)
     if options.schedule == "newton":
         state = replace(state, phase="newton")
     not_drawn = counts.not_drawn + len(order) - report.visits  # a sweep may end early
     counts = counts._replace(visits=report.visits, not_drawn=not_drawn, moved=report.moves)
     return state, inverse, _record("sweep", state, certificate, counts)
+
+
+def violations(problem: Problem, mu: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return how far each coordinate is from its optimality condition, (M,): |ν - q²|, at zero q² - ν if above 0."""
+    excess = scores**2 - problem.penalty
+    return np.where(mu > 0.0, np.abs(excess), np.maximum(excess, 0.0))
+
+
+def left_out(mu: np.ndarray, violation: np.ndarray) -> np.ndarray:
+    """Return which coordinates sweeps leave out, (M,) bool: those at zero without a large violation.
+
+    mathematics.md, eq. 50. This proves nothing, since moves change scores: the next look at all scores decides anew.
+    """
+    return (mu == 0.0) & (violation < LEAST_VIOLATION * violation.max())
+
+
+def shrink(problem: Problem, state: SolverState) -> SolverState:
+    """Return the state with what the next sweeps leave out, by scores of all candidates at its weights."""
+    found = np.where(state.screened, 0.0, violations(problem, state.mu, state.scores))
+    largest = float(found.max())
+    return replace(state, left_out=left_out(state.mu, found), largest_violation=largest, sweeps_since=0)
+
+
+def must_look_at_all(state: SolverState, report: descent.SweepReport) -> bool:
+    """Return whether the scores of all candidates are due after a sweep, whose state and report these are."""
+    fallen = report.largest_violation <= FALLEN * state.largest_violation
+    return fallen or report.moves == 0 or state.sweeps_since >= MOST_SWEEPS
+
+
+def draw_visits(
+    problem: Problem, options: SolverOptions, state: SolverState, generator: np.random.Generator
+) -> tuple[np.ndarray, Counts]:
+    """Return what the next sweep of a schedule visits, (visits,) i8 in its order, and the counts of that."""
+    n = problem.n_candidates
+    if options.schedule in ("uniform", "paper"):
+        order = generator.integers(0, n, size=n)
+        return order, Counts(n, 0, 0, n - np.unique(order).size, 0)
+    order = generator.permutation(n)
+    screened, shrunk = state.screened, state.left_out & ~state.screened
+    order = order[~(screened | shrunk)[order]]
+    visits = order[: SHORT_SWEEP if options.schedule == "newton" or not state.support.size else None]
+    return visits, Counts(len(visits), int(shrunk.sum()), int(screened.sum()), len(order) - len(visits), 0)
 
 
 def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:

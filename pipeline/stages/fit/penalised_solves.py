@@ -19,8 +19,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.ridge import Weights, refit
-from pipeline.solvers.solve import penalty_max, search_penalties, solve
-from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
+from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
 from pipeline.stages.row_blocks import RowBlock, RowTask

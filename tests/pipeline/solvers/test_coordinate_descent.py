@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from dense_twins import make_columns, make_kernel, unlike_columns
 from pipeline.solvers import coordinate_descent
 from pipeline.solvers import solver_loops as loop
-from pipeline.solvers.coordinate_descent import _visit, factorise, left_out, objective, run_sweep, violations
+from pipeline.solvers.coordinate_descent import _visit, factorise, objective, run_sweep
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions, warm_state
+from pipeline.solvers.solve import SolverOptions, Status, left_out, solve, violations, warm_state
 
 TOLERANCE = 1e-10
 SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)

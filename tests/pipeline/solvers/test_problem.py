@@ -14,8 +14,7 @@ from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers.problem import certify
 from pipeline.solvers.problem import problem_of as problem_of_statistics
-from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions, warm_state
+from pipeline.solvers.solve import SolverOptions, Status, solve, warm_state
 
 
 def dense_certificate(C, y, w, tau):

@@ -11,8 +11,7 @@ from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.solvers import ridge
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
-from pipeline.solvers.solve import LEAST_POINTS, MOST_POINTS, penalty_max, search_penalties, solve
-from pipeline.solvers.state import SolverOptions
+from pipeline.solvers.solve import LEAST_POINTS, MOST_POINTS, SolverOptions, penalty_max, search_penalties, solve
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Curve = Callable[[int], float]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
 from pipeline.solvers.problem import InvalidProblemError, Problem, certify, check_gram
-from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions, SolverState
+from pipeline.solvers.solve import SolverOptions, SolverState, Status, solve
 
 WAYS = {
     "newton": SolverOptions(tolerance=1e-9),
