@@ -342,12 +342,6 @@ def _begin(
     return state.with_proof(certificate)
 
 
-def _generator_of(state: SolverState) -> np.random.Generator:
-    bits = getattr(np.random, state.generator_state["bit_generator"])()
-    bits.state = dict(state.generator_state)
-    return np.random.Generator(bits)
-
-
 def _mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
     """Return mu_m = |w_m| / tau, at which F(mu) <= 2 P(w) (mathematics.md, eqs. 38 and 39)."""
     return np.abs(weights) * (1.0 / problem.tau)
@@ -358,8 +352,9 @@ def _sweep(
 ) -> tuple[SolverState, descent.ActiveInverse, Record]:
     if inverse is None:
         inverse = descent.factorise(problem, state.mu, state.support)
-    generator = _generator_of(state)
-    order, counts = draw_visits(problem, options, state, generator)
+    bits = getattr(np.random, state.generator_state["bit_generator"])()
+    bits.state = dict(state.generator_state)
+    order, counts = draw_visits(problem, options, state, np.random.Generator(bits))
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
     inverse, report = descent.run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
@@ -373,11 +368,12 @@ def _sweep(
         certified=False,
         settled=False,
         sweeps_since=state.sweeps_since + 1,
-        generator_state=dict(generator.bit_generator.state),
+        generator_state=dict(bits.state),
         evaluations=state.evaluations + report.visits,
     )
-    certificate = None
-    if options.schedule != "shrinking" or must_look_at_all(state, report):
+    certificate, fallen = None, report.largest_violation <= FALLEN * state.largest_violation
+    must_look_at_all = fallen or report.moves == 0 or state.sweeps_since >= MOST_SWEEPS
+    if options.schedule != "shrinking" or must_look_at_all:
         scores = scores_of_support(problem, state.weights, state.support)
         certificate = certify(problem, state.weights, scores)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
@@ -412,12 +408,6 @@ def shrink(problem: Problem, state: SolverState) -> SolverState:
     found = np.where(state.screened, 0.0, violations(problem, state.mu, state.scores))
     largest = float(found.max())
     return replace(state, left_out=left_out(state.mu, found), largest_violation=largest, sweeps_since=0)
-
-
-def must_look_at_all(state: SolverState, report: descent.SweepReport) -> bool:
-    """Return whether the scores of all candidates are due after a sweep, whose state and report these are."""
-    fallen = report.largest_violation <= FALLEN * state.largest_violation
-    return fallen or report.moves == 0 or state.sweeps_since >= MOST_SWEEPS
 
 
 def draw_visits(
