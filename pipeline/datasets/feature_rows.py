@@ -24,7 +24,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
+from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
 from storage.errors import CorruptDataError, MissingDataError

@@ -17,8 +17,7 @@ from features.row_draws import RowKeys
 from pipeline.config.train_config import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
-from pipeline.solvers.forward_backward_selection import DROPPING_GRAMS
-from pipeline.solvers.greedy_choice import CHOSEN_GRAMS, forward_most
+from pipeline.solvers.forward_backward_selection import CHOSEN_GRAMS, DROPPING_GRAMS, forward_most
 from pipeline.solvers.ridge import RIDGE_GRAMS
 from pipeline.solvers.solve import LARGEST_ACTIVE_SET, SOLVE_MATRICES
 from pipeline.stages.accumulate_statistics import accumulate_statistics

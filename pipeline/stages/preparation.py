@@ -94,7 +94,7 @@ def warming_steps(config: TrainConfig, shape: FeatureShape) -> Iterator[Callable
             yield from (partial(columns.block, X, None, out_dtype) for out_dtype in stored)
         if config.kernel.learns_scales:
             yield partial(columns.slope_sums, X, weights, DIAGONAL)
-    yield lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2)))
+    yield lambda: ExactGram(2, 0, 8.0, 1).add_products(np.ones((8, 2)))
     if config.solver.is_penalised:
         gram, kty = X @ X.T, X.sum(axis=1)
         problem, options = Problem(gram, kty, float(kty @ kty), 1e-3), SolverOptions(schedule=config.solver.schedule)

@@ -17,8 +17,7 @@ from features.cell_text import counted
 from features.row_draws import draw_folds
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named
-from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named, lengths, scaled
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass, as_json, from_json
 from pipeline.solvers.candidate_budget import FOLDED_ROWS

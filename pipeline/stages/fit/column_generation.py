@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass, as_json, from_json
-from pipeline.solvers.regularization_path import penalty_max
 from pipeline.solvers.ridge import Weights
+from pipeline.solvers.solve import penalty_max
 from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
 from pipeline.stages.fit.penalised_solves import REACHED, load_weights, solve_outputs, start_name
 from pipeline.stages.fit.working_set import (

@@ -10,8 +10,7 @@ import pytest
 from cases import SERIAL
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import evaluate, predict
-from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.kernels.kernel_functions import GaussianKernel, lengths, scaled
 from pipeline.prediction.trained_model import load_model
 from pipeline.report import write
 from pipeline.reporting.run_facts import table
