@@ -11,7 +11,7 @@ from typing import Any
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
 

@@ -21,7 +21,7 @@ from pipeline.config.names import ARGUMENTS, worded
 from pipeline.config.settings import SETTINGS, flat, lines, load
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once

@@ -6,18 +6,26 @@ Nothing is pickled.
 
 import contextlib
 import errno
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage.errors import CorruptDataError, MissingDataError, remedy_at
 from storage.files import open_plain, read_errors, replacing
 from storage.folders import compare, new_folder, read_manifest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
+Arrays = dict[str, NDArray[Any]]
 _KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
 _NAMES = "names"  # the entry of an .npz that names all: a damaged directory can hide one
 _HEADER_BYTES = 128  # of an .npy without values, which cannot be mapped
@@ -125,3 +133,50 @@ def _damage_of(path: Path) -> Iterator[None]:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, KeyError) as error:
         reason = str(error) or type(error).__name__
         raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """Arrays in a file or folder of a run."""
+
+    path: Path
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
+        return read_arrays(self.path, mapped=mapped, required=True)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredInMemory:
+    """Arrays of this process, which may be committed later."""
+
+    committed: Mapping[str, Arrays]
+    name: str
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        return self.committed[self.name]
+
+
+# Named arrays, by reference: a path is small and picklable, arrays in memory stay in their process.
+Stored = StoredFile | StoredInMemory
+
+
+def as_arrays(value: "DataclassInstance") -> Arrays:
+    """Return a dataclass of arrays and numbers as arrays, one by the name of each field."""
+    return {field.name: np.asarray(getattr(value, field.name)) for field in fields(value)}
+
+
+def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[D]) -> D:
+    """Return the dataclass of a `kind` that `as_arrays` turned into arrays; other arrays may be among them."""
+    found = {field.name: arrays[field.name] for field in fields(kind) if field.name in arrays}
+    return kind(**{name: values if np.ndim(values) else values.item() for name, values in found.items()})
+
+
+def as_json(value: object) -> NDArray[np.uint8]:
+    """Return what JSON knows as an array of the bytes of its text; `from_json` reads it."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def from_json(text: NDArray[np.uint8]) -> Any:
+    """Return what `as_json` made an array of."""
+    return json.loads(text.tobytes())

@@ -25,7 +25,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Stored
+from storage.arrays import Stored
 from storage.errors import CorruptDataError
 from storage.folder_layouts import FeatureLayout
 from storage.folders import compare, read_manifest

@@ -19,8 +19,8 @@ from features.picture_folders import pictures_below
 from features.source import Tick
 from features.tables.table_paths import is_picture_folder, table_files
 from pipeline.runtime import stopping
-from pipeline.runtime.own_code import digest_sources
-from pipeline.runtime.stage_line import StageLine
+from pipeline.runtime.console import StageLine
+from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from features.cell_text import printable
 from pipeline.errors import ExitCode, MissingRunError
 from pipeline.reporting.result_table import error_words, remarks
-from pipeline.runtime.answers import describe
+from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
 from pipeline.runtime.run_folder import frozen_config, resume_command
 from storage.errors import CorruptDataError

@@ -27,10 +27,10 @@ from distributed.client import ClosedClientError
 from pipeline import __version__
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import causes_of
+from pipeline.runtime.console import causes_of
 from pipeline.runtime.executors import Executor, Item, ItemResult, Value, WorkerProcess, run_item
-from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
+from pipeline.runtime.run_folder import own_code
 from storage.errors import CannotWriteError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up

@@ -29,8 +29,7 @@ from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import WorkerProcess
-from pipeline.runtime.stored_arrays import Arrays
-from storage.arrays import read_each_array, write_arrays
+from storage.arrays import Arrays, read_each_array, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 

@@ -1,4 +1,4 @@
-"""The folder of a run: taking it, its lock, the configuration frozen in it, and what the run was computed with."""
+"""The folder of a run: taking it, its lock, the settings frozen in it, and the code and machine that compute it."""
 
 import hashlib
 import os
@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from hashlib import blake2b
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pipeline import __version__
 from pipeline.config.command_line import program
 from pipeline.config.parsers import is_address
 from pipeline.config.settings import from_toml, to_toml
@@ -23,7 +25,6 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, write_file
 from storage.folder_layouts import RunLayout
@@ -205,6 +206,30 @@ def read_environment(layout: RunLayout) -> dict[str, Any]:
     if record.get("format_version") != FORMAT_VERSION:
         raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
     return record
+
+
+@cache
+def digest_sources(*packages: str) -> str:
+    """Return a digest of the source files of some of our packages."""
+    digest = blake2b(digest_size=8)
+    for package in packages:
+        folder = Path(__file__).parents[2] / package
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder.parent).as_posix()} {path.stat().st_size} ".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def own_version() -> str:
+    """Return the version of slkl, and the digest of its sources, which tells edited ones apart."""
+    return f"{__version__} with sources {digest_sources('pipeline', 'features', 'storage')}"
+
+
+@cache
+def own_code() -> str:
+    """Return the versions of slkl, of the libraries that it computes with, and of Python."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba"))
+    return f"slkl {own_version()}, {libraries}, Python {platform.python_version()}"
 
 
 def environment() -> dict[str, Any]:

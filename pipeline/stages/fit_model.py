@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from features.row_draws import RowKeys
 from pipeline.config.parsers import NO_PENALTY, selection_size
 from pipeline.datasets.feature_rows import open_features
-from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.solvers.forward_backward_selection import DROPPING_GRAMS
 from pipeline.solvers.greedy_choice import CHOSEN_GRAMS, forward_most
 from pipeline.solvers.ridge import RIDGE_GRAMS
@@ -35,6 +34,7 @@ from pipeline.stages.row_blocks import Needs, RunSize, memory_of, row_grid
 from pipeline.stages.target_facts import read_labels, summarise
 from pipeline.stages.workspace import FINAL, FinalWeights, Workspace
 from pipeline.work.events import CANDIDATES, SOLVE
+from storage.arrays import Arrays, as_arrays
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:

@@ -17,10 +17,9 @@ from typing import Any, TextIO, TypeVar
 from features.cell_text import printable
 from pipeline.config.names import worded
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Console
+from pipeline.runtime.console import Above, Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch, repeating
-from pipeline.runtime.stage_line import Above, StageLine
 from storage.errors import CannotWriteError, StorageError
 from storage.files import LineFile
 from storage.folder_layouts import RunLayout

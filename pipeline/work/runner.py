@@ -6,14 +6,16 @@ these before it ends; a greedy selection keeps every 256 centers.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from pipeline.config.parsers import is_address
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.row_pass import (
@@ -28,10 +30,9 @@ from pipeline.runtime.row_pass import (
     session_name,
     take_over,
 )
-from pipeline.runtime.stored_arrays import Arrays
 from pipeline.work.events import Events
 from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
-from storage.arrays import write_arrays
+from storage.arrays import Arrays, write_arrays
 from storage.files import make_folder, remove_file
 from storage.folders import remove_folder
 
@@ -225,3 +226,30 @@ def _compute_item(
         write_arrays(root / name, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings
+
+
+@contextmanager
+def open_executor(
+    scheduler: str, workers: int, processes: int, memory_bytes: int, patience: float = 300.0
+) -> Iterator[Executor]:
+    """Open the executor that `--scheduler` names, and close it afterwards.
+
+    scheduler : serial, threads, processes, or tls://host:port
+    workers, processes : tasks at once on this machine, and the processes that share them
+    memory_bytes : what each of these processes may take
+    patience : seconds to wait for a worker, or for an answer of the scheduler
+    """
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
+
+    with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
+        if scheduler in ("serial", "threads"):
+            yield Executor(1 if scheduler == "serial" else workers)
+            return
+        from pipeline.runtime.dask_executor import DaskExecutor, open_local_client, open_remote_client
+
+        is_remote, local = is_address(scheduler), (processes, workers, memory_bytes)
+        with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
+            executor = DaskExecutor(client, workers, patience)
+            if is_remote:
+                executor.workers = sum(process.threads for process in executor.processes())
+            yield executor

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile, StoredInMemory
 from storage import checkpoints as checkpoint_files
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, read_arrays, write_arrays
 from storage.checkpoints import Checkpoint
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import LineFile, make_folder, remove_file

@@ -67,7 +67,7 @@ def test_messages_name_the_command_as_it_was_called(monkeypatch):
 
 
 WORKERS = """
-from pipeline.runtime.open_executor import open_executor
+from pipeline.work.runner import open_executor
 if __name__ == "__main__":
     with open_executor("processes", 1, 1, 2**30) as executor:
         print([result.value for result in executor.run(abs, [-5])])

@@ -17,7 +17,6 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, drop, forward, select
 from pipeline.solvers.greedy_choice import (
     ROWS,
@@ -44,6 +43,7 @@ from pipeline.stages.row_blocks import positions_of
 from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import SOLVE, STATISTICS
 from pipeline.work.store import TaskCheckpoints
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 # Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
 AT_ONCE = ("fit", "hold_out", "all")

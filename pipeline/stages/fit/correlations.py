@@ -21,7 +21,6 @@ from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Stored
 from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
@@ -30,6 +29,7 @@ from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
+from storage.arrays import Stored
 from storage.zarr_arrays import Block
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it

@@ -15,7 +15,7 @@ from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
-from pipeline.runtime.answers import describe
+from pipeline.runtime.console import describe
 from storage.arrays import write_arrays
 from storage.folder_layouts import ModelLayout
 from storage.folders import new_folder

@@ -7,7 +7,7 @@ import pytest
 
 from features.errors import DataError, MissingInputError, UnavailableError, UsageError
 from pipeline.errors import ConfigMismatchError, InvalidDataError, PlanError, StoppedError
-from pipeline.runtime.answers import answered, describe
+from pipeline.runtime.console import answered, describe
 from storage.errors import CannotWriteError, CorruptDataError
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import runs
-from pipeline.runtime import progress, stage_line
+from pipeline.runtime import console, progress
 from pipeline.runtime.memory_limits import MemoryMeter
-from pipeline.runtime.open_executor import open_executor
 from pipeline.runtime.progress import Watch
 from pipeline.train import main
 from pipeline.work.events import Events
+from pipeline.work.runner import open_executor
 from storage.folder_layouts import RunLayout
 
 
@@ -66,8 +66,8 @@ def test_the_time_left_falls_while_nothing_moves(tmp_path, monkeypatch):
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds."""
-    monkeypatch.setattr(stage_line, "DRAW_SECONDS", 0.01)
-    monkeypatch.setattr(stage_line, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(console, "DRAW_SECONDS", 0.01)
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
 
 
 @pytest.mark.ci

@@ -10,7 +10,6 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.model_folder import load_model
-from pipeline.runtime.stored_arrays import as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import row_blocks
@@ -19,7 +18,7 @@ from pipeline.train import main
 from runs import TrainedRuns, model_bytes, report_of, train, train_beside
 from stopping_points import until_done
 from storage import checkpoints
-from storage.arrays import read_arrays
+from storage.arrays import as_dataclass, read_arrays
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
