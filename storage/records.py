@@ -7,6 +7,7 @@ counts as not done: the item is done again, which is always safe.
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,33 +75,20 @@ def read_record(path: Path) -> dict[str, Any]:
     raise CorruptDataError(f"{path}: not the record that was written; {remedy_at(path)}")
 
 
-class Markers(dict[str, dict[str, Any]]):
-    """Payload by item name; `warnings` has a line for each marker that is damaged and does not count."""
-
-    warnings: tuple[str, ...] = ()
-
-
 def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
     """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
     make_folder(folder)
     write_record(folder / f"{item_name}.json", {"item": item_name, "payload": dict(payload)}, compact=True)
 
 
-def read_markers(folder: Path) -> Markers:
-    """Return the payloads of all finished items, none without the folder. Raises UnavailableStoreError."""
-    markers = Markers()
-    try:
-        with read_errors(folder):
-            paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
-    except MissingDataError:
-        return markers
+def read_markers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the payloads of all finished items, by name. Raises UnavailableStoreError."""
+    markers, paths = dict[str, dict[str, Any]](), list[Path]()
+    with suppress(MissingDataError), read_errors(folder):
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
     for path in paths:
-        try:
+        with suppress(StorageError):
             body = read_record(path)
-            if body.get("item") != path.stem:
-                raise CorruptDataError(f"{path}: it belongs to another item")
-            markers[path.stem] = body["payload"]
-        except StorageError as error:
-            reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-            markers.warnings += (f"{path}: damaged marker ({reason}); the item {path.stem} counts as not done",)
+            if body.get("item") == path.stem:
+                markers[path.stem] = body["payload"]
     return markers

@@ -167,7 +167,7 @@ class OnExecutor:
         return [store.stored(name).read() for name in items]
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        folder, results = self._store.layout.row_pass(name), list[AssignmentResult[S]]()
+        folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):

@@ -2,9 +2,14 @@
 
 A name has slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path below the run's folder:
 a file where it ends with .npz, else a folder whose arrays can be mapped.
+
+A resumed run goes through the same steps: `once` returns what is committed whole, and makes the rest. A step that takes
+long goes on from its last checkpoint (`CheckpointsOnDisk`), a pass over the rows from its partial sums
+(`runtime.row_pass`).
 """
 
 import json
+import re
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -12,15 +17,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from storage import checkpoints as checkpoint_files
-from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, read_arrays, write_arrays
-from storage.checkpoints import Checkpoint
+from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, read_arrays, read_folder, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
@@ -29,8 +32,18 @@ from storage.folders import check_folder, remove_folder
 COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
 
 
+class Checkpoint(NamedTuple):
+    """One step: its number, its arrays, and metadata as JSON knows them."""
+
+    step: int
+    arrays: Arrays
+    metadata: Mapping[str, Any]
+
+
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
+
+    warnings: tuple[str, ...] = ()  # of steps that `load` found damaged
 
     def load(self) -> Checkpoint | None:
         """Return the last whole checkpoint; None where there is none."""
@@ -228,12 +241,12 @@ class FolderStore(_Once):
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        return CheckpointsOnDisk(self.layout.checkpoints(stem), self.layout.solution_records(stem), self._every)
+        return CheckpointsOnDisk(self.layout.checkpoints / stem, self.layout.solutions / f"{stem}.jsonl", self._every)
 
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block."""
+    """Checkpoints in a folder, numbered steps, and a file of records, which is written anew inside a `with` block."""
 
     folder: Path
     records: Path
@@ -252,14 +265,39 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file = None
 
     def load(self) -> Checkpoint | None:
-        """Return the last whole checkpoint; None where there is none. Raises CorruptDataError where none is whole."""
-        checkpoint = checkpoint_files.load(self.folder)
-        self.warnings = () if checkpoint is None else checkpoint.warnings
-        return checkpoint
+        """Return the newest whole step, None where there is no step at all. Every byte is checked.
+
+        A damaged step is passed over for the one before, with a warning. Raises CorruptDataError where all are damaged:
+        to start again without a word would hide the loss.
+        """
+        self.warnings = ()
+        for path in reversed(self._steps()):
+            try:
+                return Checkpoint(int(path.name[-9:]), *read_folder(path))
+            except (CorruptDataError, MissingDataError) as error:
+                self.warnings += (f"checkpoint {path} is damaged ({error}); the one before it is used",)
+        if self.warnings:
+            fault = f"no checkpoint is whole ({self.warnings[0]})"
+            raise CorruptDataError(f"{self.folder}: {fault}; delete the folder to start this anew")
+        return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        checkpoint_files.save(self.folder, step, arrays, facts)
+        """Commit a step, then remove all but the two newest, and all of a higher number.
+
+        Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
+        CannotWriteError; the steps before are then untouched.
+        """
+        new = self.folder / f"step-{step:09d}"
+        write_arrays(new, arrays, metadata=facts)
+        steps = self._steps()
+        kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.
+        for path in [*steps[: max(kept - 2, 0)], *steps[kept:]]:
+            remove_folder(path, durable=False)
         self._saved = time.monotonic()
+
+    def _steps(self) -> list[Path]:
+        """Return the committed steps, oldest first; what a killed process left half-written has another name."""
+        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d{9}", path.name))
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every

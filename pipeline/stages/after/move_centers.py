@@ -180,7 +180,7 @@ class _Mover:
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         checkpoint = self._checkpoints.load()
-        for warning in checkpoint.warnings if checkpoint else ():
+        for warning in self._checkpoints.warnings:
             self._work.events.warn(warning)
         state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
         try:
