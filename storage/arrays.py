@@ -1,4 +1,4 @@
-"""Named arrays: one .npz, or a folder of .npy files to be mapped, with facts in its manifest; both as NumPy has them.
+"""Named arrays: one .npz, or a folder of .npy files to be mapped, as NumPy has them; and references to them.
 
 The same arrays give the same bytes: an .npz has its entries sorted and uncompressed, dated 1980-01-01, in C order.
 Nothing is pickled.
@@ -65,26 +65,18 @@ def _as_written(name: str, values: np.ndarray) -> np.ndarray:
     return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
 
-def read_arrays(path: Path, *, mapped: bool = False, required: bool = False) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, *, mapped: bool = False) -> Arrays:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and contents too
     unless `mapped` (then `check_folder` is the caller's).
 
-    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read. The
-    absence of what is `required` is damage too.
+    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read.
     """
-    try:
-        if path.suffix == ".npz":
-            return dict(read_each_array(path))
-        return read_folder(path, mapped=mapped)[0]
-    except MissingDataError:
-        if not required:
-            raise
-        raise CorruptDataError(f"{path}: does not exist; {remedy_at(path)}") from None
+    return dict(read_each_array(path)) if path.suffix == ".npz" else read_folder(path, mapped=mapped)[0]
 
 
-def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
+def read_folder(path: Path, *, mapped: bool = False) -> tuple[Arrays, Mapping[str, Any]]:
     """Return the arrays and the metadata of a folder of `write_arrays`. Raises as `read_arrays`."""
     manifest = read_manifest(path)
     problems = compare(path, manifest.files, contents=not mapped)
@@ -142,8 +134,11 @@ class StoredFile:
     path: Path
 
     def read(self, *, mapped: bool = False) -> Arrays:
-        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
-        return read_arrays(self.path, mapped=mapped, required=True)
+        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError, also for absence."""
+        try:
+            return read_arrays(self.path, mapped=mapped)
+        except MissingDataError:
+            raise CorruptDataError(f"{self.path}: does not exist; {remedy_at(self.path)}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError
 
@@ -317,13 +317,6 @@ def _fsync(path: Path, flag: int) -> None:
         os.close(descriptor)
 
 
-class Aside(NamedTuple):
-    """What the name of something aside tells."""
-
-    name: str  # that it is to get, or had before; of what is to get it, its first 200 characters
-    replaced: bool  # it had the name before
-
-
 def temporary_path(path: Path) -> Path:
     """Return a fresh name beside `path` to write it under, see `aside_of`."""
     return path.with_name(f".tmp-{path.name[:200]}-{secrets.token_hex(8)}")
@@ -337,9 +330,13 @@ def replaced_path(path: Path) -> Path:
     return path.with_name(f".old-{path.name}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}")
 
 
-def aside_of(name: str) -> Aside | None:
-    """Return what a file name of `temporary_path` or `replaced_path` says; None for any other name."""
+def aside_of(name: str) -> tuple[str, bool] | None:
+    """Return what a name says that something has aside; None for any other name.
+
+    That is the name it had before (True), of `replaced_path`; or is to get (False), its first 200 characters, of
+    `temporary_path`.
+    """
     parts = _ASIDE.fullmatch(name)
     if parts is None or (parts["kind"] == "old" and replaced_path(Path(parts["name"])).name != name):
         return None
-    return Aside(parts["name"], parts["kind"] == "old")
+    return parts["name"], parts["kind"] == "old"

@@ -220,21 +220,17 @@ def remove_stale(parent: Path) -> None:
     CannotWriteError.
     """
     with write_errors(parent), contextlib.suppress(FileNotFoundError):
-        for entry in sorted(parent.iterdir()):
-            if aside := aside_of(entry.name):
-                _remove_aside(entry, entry.with_name(aside.name), aside.replaced)
-            elif entry.is_dir() and not entry.is_symlink():
-                remove_stale(entry)
-
-
-def _remove_aside(path: Path, final: Path, replaced: bool) -> None:
-    if path.is_symlink() or not path.is_dir():
-        if not replaced:  # only folders are moved aside: else this is somebody else's
-            disk.low_unlink(path)
-    elif not replaced:
-        disk.low_remove_tree(path)
-    elif final.exists():
-        _remove_replaced(path, final)
-    else:
-        disk.low_rename(path, final)
-        fsync_folder(path.parent)
+        for path in sorted(parent.iterdir()):
+            name, replaced = aside_of(path.name) or ("", False)
+            final, is_folder = path.with_name(name or path.name), path.is_dir() and not path.is_symlink()
+            if is_folder and not name:
+                remove_stale(path)
+            elif is_folder and not replaced:
+                disk.low_remove_tree(path)
+            elif is_folder and final.exists():
+                _remove_replaced(path, final)
+            elif is_folder:
+                disk.low_rename(path, final)
+                fsync_folder(parent)
+            elif name and not replaced:  # only folders are moved aside: else this is somebody else's
+                disk.low_unlink(path)

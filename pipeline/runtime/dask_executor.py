@@ -232,7 +232,12 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
     """
     _silence_dask()
     # What a worker writes, nobody else of this machine may exchange: a temporary folder is its owner's alone.
-    with TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True) as folder, _own_settings():
+    folders = TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True)
+    # Dask's defaults and what we change of them, whatever files, variables and callers have set: what users set is for
+    # their clusters, and a deadline or a port of theirs would end workers of ours.
+    settings: dict[str, Any] = {}
+    dask.config.refresh(settings, paths=[], env={})
+    with folders as folder, dask.config.set(settings | OWN_SETTINGS):
         try:
             cluster = LocalCluster(
                 n_workers=processes,
@@ -255,16 +260,6 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
             ) from error
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client
-
-
-def _own_settings() -> dask.config.set:
-    """Return dask's defaults and what we change of them, whatever files, variables and callers have set, for a block.
-
-    What users set is for their clusters: a deadline or a port of theirs would end workers of ours.
-    """
-    settings: dict[str, Any] = {}
-    dask.config.refresh(settings, paths=[], env={})
-    return dask.config.set(settings | OWN_SETTINGS)
 
 
 def _silence_dask() -> None:

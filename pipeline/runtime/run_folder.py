@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -112,10 +112,8 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 def _is_unused(layout: RunLayout) -> bool:
     """Return whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
     for entry in layout.root.iterdir():
-        aside = aside_of(entry.name)
-        if aside and not aside.replaced and aside.name in ("env.json", "config.toml") and entry.is_file():
-            continue
-        if entry == layout.lock:
+        is_begun = aside_of(entry.name) in (("env.json", False), ("config.toml", False)) and entry.is_file()
+        if is_begun or entry == layout.lock:
             continue
         try:
             if entry != layout.environment or "features" not in read_record(entry):
@@ -192,7 +190,8 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
         return None
     check_folder(layout.model)
     report = read_record(layout.report)
-    asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
+    sides = ("statistics", True), ("statistics", False)
+    asides = [path for path in layout.root.iterdir() if aside_of(path.name) in sides]
     if asides or layout.statistics.exists():
         with hold_lock(layout.lock, "removing statistics"):
             for path in (*asides, layout.statistics):
@@ -243,8 +242,8 @@ def environment() -> dict[str, Any]:
         "slkl": own_version(),
         "python": platform.python_version(),
         **{name: version(name) for name in LIBRARIES},
-        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
-        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
+        "BLAS": ", ".join(sorted({f"{pool['internal_api']} {pool.get('version')}" for pool in pools})),
+        "the core type of BLAS": ", ".join(sorted({pool.get("architecture") or "" for pool in pools} - {""})),
         "the kind of processor": platform.machine(),
         "system": platform.system(),
         "processors": os.cpu_count(),
@@ -260,7 +259,3 @@ def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> l
         for what in DECISIVE
         if stored[what] and now[what] and now[what] != stored[what]
     ]
-
-
-def _joined(words: Iterable[str | None]) -> str:
-    return ", ".join(sorted({word for word in words if word}))
