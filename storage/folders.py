@@ -111,11 +111,7 @@ def check_folder(folder: Path, elsewhere: str = "restore it or build it again") 
 
 
 def seal(
-    folder: Path,
-    *,
-    kind: str,
-    metadata: Mapping[str, Any] | None = None,
-    known: Mapping[str, FileDigest] | None = None,
+    folder: Path, *, kind: str, metadata: Mapping[str, Any] | None = None, known: Mapping[str, FileDigest] | None = None
 ) -> None:
     """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
 
@@ -143,11 +139,7 @@ def seal(
 
 @contextlib.contextmanager
 def new_folder(
-    final: Path,
-    *,
-    kind: str = "folder",
-    metadata: Mapping[str, Any] | None = None,
-    replace: bool = True,
+    final: Path, *, kind: str = "folder", metadata: Mapping[str, Any] | None = None, replace: bool = True
 ) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
 

@@ -85,10 +85,7 @@ class DaskExecutor(Executor):
         self._has_told = False
 
     def run(
-        self,
-        function: Callable[[Item], Value],
-        items: Iterable[Item],
-        lease_file: Path | None = None,
+        self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
     ) -> Generator[ItemResult[Item, Value], None, None]:
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)

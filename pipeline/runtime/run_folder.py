@@ -104,7 +104,7 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
     if digest_file(layout.config).sha256 != record["config"]:
         raise CorruptDataError(
             f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
-            "start a new run with the settings you want",
+            "start a new run with the settings you want"
         )
     return from_toml(layout.config)
 

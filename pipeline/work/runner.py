@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from pipeline.config.parsers import is_address
+from pipeline.kernels.exact_sums import serially
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.row_pass import (
@@ -23,7 +24,7 @@ from pipeline.runtime.row_pass import (
     AssignmentResult,
     RowPass,
     S,
-    add_up_here,
+    add_pieces,
     assign_pieces,
     combine,
     compute_assignment,
@@ -38,6 +39,7 @@ from storage.folders import remove_folder
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+Named = tuple[str, Item, CheckpointsOnDisk]  # the name of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 
 
@@ -59,7 +61,12 @@ class Here:
 
         These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
         """
-        return add_up_here(task)
+        sums, add = task.empty(), task.open()
+        for first in range(0, task.n_pieces, task.run_length):
+            pieces = range(first, min(first + task.run_length, task.n_pieces))
+            for _ in add_pieces(task, add, pieces, sums, serially):
+                pass
+        return sums
 
     def compute(
         self,
@@ -140,28 +147,27 @@ class OnExecutor:
         words: str = "",
     ) -> list[Arrays]:
         store, events = self._store, self._events
-        waiting = {name: item for name, item in items.items() if store.whole(name) is None}
+        waiting = [(name, item, store.checkpoints(name)) for name, item in items.items() if store.whole(name) is None]
         events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(store.path(name).parent for name in waiting)}:
+        for folder in {store.layout.solutions, *(store.path(name).parent for name, _, _ in waiting)}:
             make_folder(folder)
-        checkpoints = {name: store.checkpoints(name) for name in waiting}
 
-        def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
+        def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
                 events.warn(warning)
-            records = checkpoints[named[0]].records
+            records = named[2].records
             for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
                 events.metric(stage=stage, **json.loads(line))
             remove_file(records)
 
         self.run_items(
             stage,
-            partial(_compute_item, function, store.layout.root, checkpoints),
-            list(waiting.items()),
+            partial(_compute_item, function, store.layout.root),
+            waiting,
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [one.records for one in checkpoints.values()]),
+            note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
         return [store.stored(name).read() for name in items]
@@ -217,12 +223,11 @@ def latest_note(paths: Sequence[Path]) -> str:
 def _compute_item(
     function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
     root: Path,
-    checkpoints: Mapping[str, CheckpointsOnDisk],
-    named: tuple[str, Item],
+    named: Named[Item],
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
-    name, item = named
-    with checkpoints[name] as kept:
+    name, item, checkpoints = named
+    with checkpoints as kept:
         write_arrays(root / name, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings
