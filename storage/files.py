@@ -61,24 +61,14 @@ def low_fsync(descriptor: int, path: Path) -> None:
     os.fsync(descriptor)
 
 
-def low_rename(source: Path, target: Path) -> None:
-    """Rename within one file system, replacing a file or an empty folder."""
-    source.rename(target)
-
-
 def low_link(source: Path, target: Path) -> None:
     """Give a file a second name, which nothing may have."""
     target.hardlink_to(source)
 
 
-def low_mkdir(path: Path) -> None:
-    """Create one folder."""
-    path.mkdir()
-
-
-def low_unlink(path: Path) -> None:
-    """Remove one file."""
-    path.unlink()
+low_rename = Path.rename  # within one file system, replacing a file or an empty folder
+low_mkdir = Path.mkdir
+low_unlink = Path.unlink
 
 
 def low_remove_tree(path: Path) -> None:

@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
 from features.cell_text import printable
@@ -151,21 +151,35 @@ class Above:
 def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves.
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves:
+    consoles take the place of standard output and error. Of what libraries leave undone nothing is told.
     """
-    with of_command():
-        try:
-            code = work() or ExitCode.DONE
-            sys.stdout.flush()
-            return int(code)
-        except (Exception, KeyboardInterrupt) as error:
-            number, line = describe(error)
-            notes = getattr(error, "__notes__", [])
-            if number is ExitCode.BUG and not notes:
-                traceback.print_exc()
-            prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
-            print(prefix + " ".join([line, *notes]), file=sys.stderr)
-            return int(number)
+    for library in ("asyncio", "zarr"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    atexit.register(_end_silently)
+    before = sys.stdout, sys.stderr
+    consoles = sys.stdout, sys.stderr = Console(before[0]), Console(before[1])
+    try:
+        code = work() or ExitCode.DONE
+        sys.stdout.flush()
+        return int(code)
+    except (Exception, KeyboardInterrupt) as error:
+        number, line = describe(error)
+        notes = getattr(error, "__notes__", [])
+        if number is ExitCode.BUG and not notes:
+            traceback.print_exc()
+        prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
+        print(prefix + " ".join([line, *notes]), file=sys.stderr)
+        return int(number)
+    finally:
+        for console in consoles:
+            console.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _end_silently() -> None:
+    warnings.simplefilter("ignore")
+    sys.unraisablehook = threading.excepthook = lambda _: None  # type: ignore[assignment]
 
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
@@ -207,24 +221,3 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-@contextmanager
-def of_command() -> Iterator[None]:
-    """Put consoles in the place of standard output and error; of what libraries leave undone nothing is told."""
-    for library in ("asyncio", "zarr"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)
-    atexit.register(_end_silently)
-    before = sys.stdout, sys.stderr
-    consoles = sys.stdout, sys.stderr = Console(before[0]), Console(before[1])
-    try:
-        yield
-    finally:
-        for console in consoles:
-            console.flush()
-        sys.stdout, sys.stderr = before
-
-
-def _end_silently() -> None:
-    warnings.simplefilter("ignore")
-    sys.unraisablehook = threading.excepthook = lambda _: None  # type: ignore[assignment]

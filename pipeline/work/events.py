@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from features.cell_text import printable
 from pipeline.config.names import worded
@@ -99,11 +99,10 @@ class Events(StepEvents):
         meter: MemoryMeter,
         *,
         quiet: bool,
-        stream: TextIO | None = None,
         callback: Callback | None = None,
     ) -> None:
         self.costs, self.meter, self._layout = costs, meter, layout
-        self._stream = Console(stream or sys.stderr)
+        self._stream = Console(sys.stderr)
         self._quiet, self._callback, self._lock = quiet, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells

@@ -21,7 +21,7 @@ from storage.records import read_record, write_record
 
 def test_every_command_is_there(capsys):
     files = {path.stem for path in (runs.ROOT / "pipeline").glob("*.py")}
-    assert {name for name in files if not name.startswith("_")} - {"errors"} == set(COMMANDS)
+    assert {name for name in files if not name.startswith("_")} - {"errors", "session"} == set(COMMANDS)
     assert main(["--help"]) == 0
     told = capsys.readouterr().out
     assert all(f"  {name} " in told for name in COMMANDS)

@@ -93,9 +93,9 @@ class Terminal(io.StringIO):
 def tell(folder: Path, stream: io.StringIO) -> None:
     """Tell of two stages, the second of which fails, while others print too."""
     with (
-        MemoryMeter() as meter,
-        Events(RunLayout(folder), {}, meter, quiet=False, stream=stream) as told,
         redirect_stderr(stream),
+        MemoryMeter() as meter,
+        Events(RunLayout(folder), {}, meter, quiet=False) as told,
     ):
         with told.stage("statistics"), told.watching("statistics", [32.0, 32.0], "rows", "residuals") as watch:
             watch.finished(0)
