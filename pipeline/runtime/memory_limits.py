@@ -23,13 +23,13 @@ def limit_bytes(resources: Resources) -> int:
 
 
 ROOT = Path("/")
-_MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """Return the smallest memory limit of this process's groups, None where none limits it."""
-    numbers = [_numbers(group / name) for group in _groups(root, "memory") for name in _MEMORY_FILES]
-    return min((limit for limits in numbers for limit in limits), default=None)
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [limit for group in _groups(root, "memory") for name in names for limit in _numbers(group / name)]
+    return min(limits, default=None)
 
 
 def processor_limit(root: Path = ROOT) -> int | None:

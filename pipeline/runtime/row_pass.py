@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.executors import WorkerProcess
+from pipeline.runtime.executors import Item, WorkerProcess
 from storage.arrays import Arrays, read_each_array, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 
-Item = TypeVar("Item")
 NamedArrays = Iterable[tuple[str, NDArray[Any]]]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from pipeline.config.parsers import is_address
 from pipeline.kernels.exact_sums import serially
 from pipeline.runtime import stopping
-from pipeline.runtime.executors import Executor, this_process
+from pipeline.runtime.executors import Executor, Item, Value, this_process
 from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
@@ -37,8 +37,6 @@ from storage.arrays import Arrays, write_arrays
 from storage.files import make_folder, remove_file
 from storage.folders import remove_folder
 
-Item = TypeVar("Item")
-Value = TypeVar("Value")
 Named = tuple[str, Item, CheckpointsOnDisk]  # the name of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 

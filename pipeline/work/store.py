@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -119,38 +118,7 @@ class ColumnsOnDisk:
 ColumnStore = ColumnsInMemory | ColumnsOnDisk
 
 
-class _Once(ABC):
-    """What both stores do alike; `warn` is told of what is damaged and made again."""
-
-    warn: Callable[[str], object] = str
-
-    @abstractmethod
-    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
-
-    @abstractmethod
-    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name, in place of what was there; they become read-only."""
-
-    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
-        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
-        found = self.whole(name, mapped=mapped)
-        if found is None:
-            self.put(name, make())
-            found = self.get(name, mapped=mapped)
-            assert found is not None
-        return found
-
-    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None, and a warning, also where that is damaged."""
-        try:
-            return self.get(name, mapped=mapped)
-        except CorruptDataError as error:
-            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
-            return None
-
-
-class MemoryStore(_Once):
+class MemoryStore:
     """Keeps all in this process; who hears of the iterations of a fit is its `TaskCheckpoints`."""
 
     def __init__(self, checkpoints: TaskCheckpoints | None = None, column_bytes: int = 0) -> None:
@@ -158,9 +126,17 @@ class MemoryStore(_Once):
         self._columns = ColumnsInMemory(column_bytes)
 
     def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
         return self._arrays.get(name)
 
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
+        if name not in self._arrays:
+            self.put(name, make())
+        return self._arrays[name]
+
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in place of what was there; they become read-only."""
         kept = {key: np.asarray(values) for key, values in arrays.items()}
         for values in kept.values():
             values.setflags(write=False)
@@ -191,14 +167,14 @@ class MemoryStore(_Once):
         return self._checkpoints
 
 
-class FolderStore(_Once):
+class FolderStore:
     """Keeps all in the folder of a run; every byte of a folder is checked when it is first read in a session.
 
-    every : seconds between checkpoints
+    every, warn : seconds between checkpoints; told of what is damaged and made again
     """
 
     def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
-        self.layout, self._every, self.warn = layout, every, warn
+        self.layout, self._every, self._warn = layout, every, warn
         self._checked = set[str]()  # folders written or checked in this session
 
     def path(self, name: str) -> Path:
@@ -213,6 +189,18 @@ class FolderStore(_Once):
             check_folder(path)
             self._checked.add(name)
         return StoredFile(path).read(mapped=mapped)
+
+    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None, and a warning, also where that is damaged."""
+        try:
+            return self.get(name, mapped=mapped)
+        except CorruptDataError as error:
+            self._warn(f"{str(error).partition('; ')[0]}; it is made again")
+            return None
+
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        found = self.whole(name, mapped=mapped)
+        return self.put(name, make()).read(mapped=mapped) if found is None else found
 
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         path = self.path(name)
