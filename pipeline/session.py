@@ -39,9 +39,8 @@ from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore
 from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError, StorageError
-from storage.files import make_folder, remove_file
+from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
-from storage.records import read_record
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,11 +15,10 @@ from pipeline.datasets.feature_rows import LiveFeatures, computed_block, live
 from pipeline.datasets.open_data import open_data
 from pipeline.runtime import stopping
 from storage.errors import CorruptDataError, MissingDataError
-from storage.files import make_folder, remove_file
+from storage.files import make_folder, read_markers, remove_file, write_marker
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, remove_folder, remove_stale, seal
 from storage.folders import compare as compare_files
-from storage.records import read_markers, write_marker
 from storage.zarr_arrays import ArraySpec, Block, StoredArray, create_arrays, open_arrays, row_blocks
 
 

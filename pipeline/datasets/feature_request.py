@@ -13,7 +13,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
 from pipeline.runtime.run_folder import digest_sources
-from storage.records import digest_of
+from storage.files import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1

@@ -13,8 +13,7 @@ from features.source import Source, SourceSpec
 from features.tables.table_paths import is_picture_folder, is_table
 from pipeline.datasets.table_records import Reading, TableRecords
 from storage.arrays import Stored, StoredFile, StoredInMemory, write_arrays
-from storage.files import make_folder
-from storage.records import digest_of
+from storage.files import digest_of, make_folder
 from storage.user_arrays import UserArray, open_user_arrays
 
 _opening = Lock()

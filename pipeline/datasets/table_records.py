@@ -23,8 +23,7 @@ from pipeline.runtime.console import StageLine
 from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import make_folder, remove_file
-from storage.records import digest_of
+from storage.files import digest_of, make_folder, remove_file
 
 
 @dataclass

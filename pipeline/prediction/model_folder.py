@@ -6,9 +6,9 @@ from pathlib import Path
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, StorageError
+from storage.files import read_json, write_json
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import check_folder, new_folder, read_manifest
-from storage.records import read_json, write_json
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
 

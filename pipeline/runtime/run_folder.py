@@ -26,11 +26,9 @@ from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, 
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
 from storage.errors import CorruptDataError, UnavailableStoreError
-from storage.files import aside_of, write_file
+from storage.files import aside_of, read_record, write_file, write_record
 from storage.folder_layouts import RunLayout
-from storage.folders import check_folder, digest_file, remove_folder, remove_stale
-from storage.lock import hold_lock
-from storage.records import read_record, write_record
+from storage.folders import check_folder, digest_file, hold_lock, remove_folder, remove_stale
 
 FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")

@@ -21,9 +21,8 @@ from pipeline.runtime.console import Above, Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch, repeating
 from storage.errors import CannotWriteError, StorageError
-from storage.files import LineFile
+from storage.files import LineFile, read_record, write_record
 from storage.folder_layouts import RunLayout
-from storage.records import read_record, write_record
 
 Value = TypeVar("Value")
 Callback = Callable[[dict[str, Any]], object]

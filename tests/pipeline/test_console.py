@@ -16,7 +16,7 @@ import runs
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
-from storage.records import read_record, write_record
+from storage.files import read_record, write_record
 
 
 def test_every_command_is_there(capsys):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from pipeline.work.store import CheckpointsOnDisk
-from storage import arrays, folders, records, zarr_arrays
+from storage import arrays, folders, zarr_arrays
 from storage import files as disk
 from storage.errors import StorageError
 from storage.folder_layouts import MANIFEST_NAME
@@ -294,8 +294,8 @@ WORK: dict[str, tuple[Work, Check]] = {
     "folder": FOLDER,
     "record in a new folder": twice(
         "markers/solve/item.json",
-        lambda path, number: records.write_marker(path.parent, "item", {"number": number}),
-        lambda path: records.read_record(path)["payload"]["number"],
+        lambda path, number: disk.write_marker(path.parent, "item", {"number": number}),
+        lambda path: disk.read_record(path)["payload"]["number"],
     ),
     "npz": twice("one.npz", write_values, read_values),
     "store": (seal_in_place, check_store),

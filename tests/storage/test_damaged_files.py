@@ -10,7 +10,7 @@ import pytest
 from storage import folders
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
-from storage.records import read_markers, read_record, write_marker, write_record
+from storage.files import read_markers, read_record, write_marker, write_record
 
 VALUE = {"name": "é", "rows": 7, "span": [1, 2], "loss": 1e-5}
 ARRAYS = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}

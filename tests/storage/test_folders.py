@@ -24,12 +24,10 @@ from storage import files as disk
 from storage import folders
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
-from storage.files import write_file
+from storage.files import canonical_json, read_json, read_record, write_file, write_record
 from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import FileDigest, new_folder, remove_folder, remove_stale, seal, verify
-from storage.lock import hold_lock, holder
+from storage.folders import FileDigest, hold_lock, holder, new_folder, remove_folder, remove_stale, seal, verify
 from storage.output_files import writing
-from storage.records import canonical_json, read_json, read_record, write_record
 from storage.zarr_arrays import create_arrays
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]

@@ -17,9 +17,9 @@ from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
 from pipeline.runtime.console import describe
 from storage.arrays import write_arrays
+from storage.files import write_json
 from storage.folder_layouts import ModelLayout
 from storage.folders import new_folder
-from storage.records import write_json
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
