@@ -28,7 +28,7 @@ from pipeline.solvers.solve import SolverOptions, solve
 from pipeline.stages.filled_settings import is_in_rounds, kernels_of
 from pipeline.stages.workspace import Run
 from pipeline.work.events import COMPILE, FEATURES
-from storage.lock import hold_lock, holder
+from storage.folders import hold_lock, holder
 
 IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
 SMALL_WIDTH = 0.1  # of images, whose features have squared norms of at most 20 or so; far is 1000 times a width

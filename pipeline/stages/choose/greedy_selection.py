@@ -16,7 +16,6 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import CalibrationWeights, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import (
@@ -33,6 +32,7 @@ from pipeline.stages.row_blocks import positions_of
 from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import SOLVE, STATISTICS
 from pipeline.work.store import TaskCheckpoints
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 # Names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows.
 AT_ONCE = ("fit", "hold_out", "all")

@@ -21,7 +21,6 @@ from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Stored
 from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
@@ -30,6 +29,7 @@ from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
+from storage.arrays import Stored
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once

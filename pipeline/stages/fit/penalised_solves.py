@@ -16,7 +16,6 @@ from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
 from pipeline.solvers.ridge import Weights, refit
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
@@ -27,6 +26,7 @@ from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
 from pipeline.work.runner import WHICH
 from pipeline.work.store import TaskCheckpoints
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
