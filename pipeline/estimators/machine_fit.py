@@ -38,9 +38,8 @@ from features.source import Columns
 from features.standardisation import Standardisation
 from features.tables.row_numbers import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
-from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
 from pipeline.errors import ConfigError, InvalidDataError
