@@ -19,16 +19,10 @@ from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import is_kept
-from pipeline.kernels.kernel_loops import add_lower_tile
-from pipeline.runtime.executors import available_processors
-from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
-from pipeline.runtime.row_pass import Workers, threads_together
-from pipeline.solvers.candidate_budget import PROCESS_BYTES
-from pipeline.stages.accumulate_statistics import statistics_needs
-from pipeline.stages.after.evaluate_model import test_needs
-from pipeline.stages.choose.choose_kernel import candidates_needs
-from pipeline.stages.filled_settings import (
+from pipeline.fit.choose_kernel import candidates_needs
+from pipeline.fit.columns import growth_needs
+from pipeline.fit.evaluate import test_needs
+from pipeline.fit.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
     count_candidates,
@@ -40,9 +34,15 @@ from pipeline.stages.filled_settings import (
     without_effect,
     without_room,
 )
-from pipeline.stages.fit.working_set import growth_needs
-from pipeline.stages.fit_model import solving_needs
-from pipeline.stages.row_blocks import Needs, RunSize
+from pipeline.fit.fit import solving_needs
+from pipeline.fit.row_blocks import Needs, RunSize
+from pipeline.fit.statistics import statistics_needs
+from pipeline.kernels.jit import is_kept
+from pipeline.kernels.kernel_loops import add_lower_tile
+from pipeline.runtime.executors import available_processors
+from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
+from pipeline.runtime.row_pass import Workers, threads_together
+from pipeline.solvers.candidate_budget import PROCESS_BYTES
 from pipeline.work.store import COLUMNS
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout

@@ -22,15 +22,15 @@ from pipeline.datasets.feature_rows import ScaledFeatures, live
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import ExitCode, StoppedError
+from pipeline.fit.evaluate import evaluate_model
+from pipeline.fit.fit import fit
+from pipeline.fit.preparation import build_features, compile_needed
+from pipeline.fit.workspace import Run, Workspace
 from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.reporting import results, run_facts
 from pipeline.runtime import console, run_folder, stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
-from pipeline.stages.after.evaluate_model import evaluate_model
-from pipeline.stages.fit_model import fit
-from pipeline.stages.preparation import build_features, compile_needed
-from pipeline.stages.workspace import Run, Workspace
 from pipeline.work.events import READ, Events, StageCost, saved_state
 from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore

@@ -35,12 +35,12 @@ from child_process import facts_of
 from mnist_runs import PAPER, report_of, rows_of
 
 from features.targets import outputs
+from pipeline.fit.fit import draw_rows
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers import solve as solving
 from pipeline.solvers.problem import Problem, certify
 from pipeline.solvers.solve import Record, SolverOptions, SolverState, solve
-from pipeline.stages.fit_model import draw_rows
 from pipeline.train import main as train
 from storage.folder_layouts import RunLayout
 

@@ -24,7 +24,7 @@ from pipeline.config.settings import load
 from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.feature_rows import live, open_features
 from pipeline.datasets.open_data import open_data
-from pipeline.stages.filled_settings import fill_in_features
+from pipeline.fit.filled_settings import fill_in_features
 from pipeline.train import main as train
 from storage.arrays import read_arrays
 from storage.files import read_record, write_json

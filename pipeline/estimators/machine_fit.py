@@ -43,15 +43,10 @@ from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_hel
 from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.prediction.predictor import Predictor
-from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.runtime import stopping
-from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.runtime.row_pass import Workers
-from pipeline.stages.accumulate_statistics import statistics_needs
-from pipeline.stages.after.evaluate_model import assemble_model
-from pipeline.stages.choose.choose_kernel import SCALES, candidates_needs
-from pipeline.stages.filled_settings import (
+from pipeline.fit.choose_kernel import SCALES, candidates_needs
+from pipeline.fit.columns import growth_needs
+from pipeline.fit.evaluate import assemble_model
+from pipeline.fit.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
     count_candidates,
@@ -63,12 +58,17 @@ from pipeline.stages.filled_settings import (
     with_candidates,
     without_room,
 )
-from pipeline.stages.fit.penalised_solves import REACHED
-from pipeline.stages.fit.working_set import growth_needs
-from pipeline.stages.fit_model import fit, solving_needs
-from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
-from pipeline.stages.row_blocks import RunSize
-from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.fit.fit import fit, solving_needs
+from pipeline.fit.preparation import compile_told, feature_steps, warming_steps
+from pipeline.fit.row_blocks import RunSize
+from pipeline.fit.solves import REACHED
+from pipeline.fit.statistics import statistics_needs
+from pipeline.fit.workspace import FinalWeights, Workspace
+from pipeline.prediction.predictor import Predictor
+from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime import stopping
+from pipeline.runtime.memory_limits import limit_bytes
+from pipeline.runtime.row_pass import Workers
 from pipeline.work.events import StepEvents
 from pipeline.work.runner import WHICH, Here, note_of
 from pipeline.work.store import MemoryStore, TaskCheckpoints

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.train_config import TrainConfig
+from pipeline.fit.choose_kernel import SCALES
+from pipeline.fit.filled_settings import value_dtype
+from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
-from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.filled_settings import value_dtype
-from pipeline.stages.workspace import Run, Workspace
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")

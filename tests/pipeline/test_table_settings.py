@@ -11,8 +11,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import ConfigError, PlanError
+from pipeline.fit.filled_settings import trial_sizes
 from pipeline.plan import prepare
-from pipeline.stages.filled_settings import trial_sizes
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
 PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}

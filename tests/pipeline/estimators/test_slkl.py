@@ -19,9 +19,9 @@ from sklearn.preprocessing import scale
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.fit import filled_settings
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.scores import probabilities
-from pipeline.stages import filled_settings
 from runs import largest_bytes
 
 # 442 rows of ten features, and their targets, standardised; 1797 images of 8 x 8 pixels in [0, 1] and their ten labels.

@@ -12,9 +12,9 @@ import numba
 import pytest
 
 import pipeline
+from pipeline.fit import preparation
 from pipeline.kernels.jit import compiled, is_kept
 from pipeline.runtime.progress import COMPILING
-from pipeline.stages import preparation
 from runs import ROOT, python, report_of, wait_until
 
 LOOPS = (
@@ -129,7 +129,7 @@ import pipeline
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.stages import preparation
+from pipeline.fit import preparation
 from pipeline.train import main
 
 compile, warm_up, phases, late = Dispatcher.compile, preparation.warm_up, ["before"], []
