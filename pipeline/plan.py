@@ -20,8 +20,7 @@ from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import PlanError
 from pipeline.fit.choose_kernel import candidates_needs
-from pipeline.fit.columns import growth_needs
-from pipeline.fit.evaluate import test_needs
+from pipeline.fit.evaluation import test_needs
 from pipeline.fit.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
@@ -34,7 +33,8 @@ from pipeline.fit.filled_settings import (
     without_effect,
     without_room,
 )
-from pipeline.fit.fit import solving_needs
+from pipeline.fit.fit_model import solving_needs
+from pipeline.fit.kept_columns import growth_needs
 from pipeline.fit.row_blocks import Needs, RunSize
 from pipeline.fit.statistics import statistics_needs
 from pipeline.kernels.jit import is_kept

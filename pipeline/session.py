@@ -22,8 +22,8 @@ from pipeline.datasets.feature_rows import ScaledFeatures, live
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_records import Reading
 from pipeline.errors import ExitCode, StoppedError
-from pipeline.fit.evaluate import evaluate_model
-from pipeline.fit.fit import fit
+from pipeline.fit.evaluation import evaluate_model
+from pipeline.fit.fit_model import fit
 from pipeline.fit.preparation import build_features, compile_needed
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.prediction.predictor import Predictor, load_predictor

@@ -35,7 +35,7 @@ from child_process import facts_of
 from mnist_runs import PAPER, report_of, rows_of
 
 from features.targets import outputs
-from pipeline.fit.fit import draw_rows
+from pipeline.fit.fit_model import draw_rows
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.solvers import solve as solving

@@ -44,8 +44,7 @@ from pipeline.datasets.feature_request import FeatureShape, feature_spec, source
 from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.fit.choose_kernel import SCALES, candidates_needs
-from pipeline.fit.columns import growth_needs
-from pipeline.fit.evaluate import assemble_model
+from pipeline.fit.evaluation import assemble_model
 from pipeline.fit.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
@@ -58,7 +57,8 @@ from pipeline.fit.filled_settings import (
     with_candidates,
     without_room,
 )
-from pipeline.fit.fit import fit, solving_needs
+from pipeline.fit.fit_model import fit, solving_needs
+from pipeline.fit.kept_columns import growth_needs
 from pipeline.fit.preparation import compile_told, feature_steps, warming_steps
 from pipeline.fit.row_blocks import RunSize
 from pipeline.fit.solves import REACHED

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from features.rows import digest_rows
 from pipeline.datasets.feature_rows import open_features
-from pipeline.fit.columns import WorkingSet, compute_residuals, kept_blocks
 from pipeline.fit.filled_settings import count_candidates
+from pipeline.fit.kept_columns import WorkingSet, compute_residuals, kept_blocks
 from pipeline.fit.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.fit.target_facts import row_weights
 from pipeline.fit.workspace import Workspace

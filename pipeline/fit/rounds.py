@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import penalty_fraction
-from pipeline.fit.columns import (
+from pipeline.fit.kept_columns import (
     NO_COLUMNS,
     NOTHING,
     RESIDUALS,

@@ -11,7 +11,7 @@ from scipy.special import expit
 import runs
 from cases import SERIAL
 from pipeline.fit import calibrate as temperature
-from pipeline.fit import fit as fit_model
+from pipeline.fit import fit_model
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import runs
 from cases import SERIAL
 from pipeline.datasets.feature_rows import open_features
-from pipeline.fit import columns as working_set
+from pipeline.fit import kept_columns as working_set
 from pipeline.fit import pricing as correlations
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel

@@ -7,7 +7,7 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.fit import columns as working_set
+from pipeline.fit import kept_columns as working_set
 from pipeline.fit import rounds as generation
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
