@@ -39,7 +39,7 @@ from features.standardisation import Standardisation
 from features.tables.row_numbers import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
 from pipeline.errors import ConfigError, InvalidDataError
@@ -324,7 +324,7 @@ def _filled_in(
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
     sizes = [n_candidates]
-    if config.solver.is_penalised and config.solver.penalty != "auto":  # Others need the Gram of all candidates.
+    if config.solver.selects or config.solver.penalty not in (NO_PENALTY, "auto"):  # They need no Gram of all.
         sizes += [size for size in WORKING_SETS if size < n_candidates]
     sized = (with_value(config, "centers.working_set", size) for size in sizes)
     found = next((one for one in sized if _memory_of_fit(one, shape) <= limit), None)
@@ -334,7 +334,7 @@ def _filled_in(
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
             f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or give penalty a number, with "
-            "which no whole Gram is needed"
+            "which not all need a Gram"
         )
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
@@ -350,7 +350,7 @@ def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     run = RunSize(config, shape, Workers(1, 1, 1))
     gram, statistics = 8 * run.n_columns**2, statistics_needs(run)
     kept = 2 * gram if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
-    if is_in_rounds(config, shape.n_train):
+    if is_in_rounds(config, shape.n_train) and not config.solver.selects:
         kept, statistics = 2 * gram, growth_needs(run)
     return kept + max(needed.memory for needed in (candidates_needs(run), statistics, solving_needs(run)))
 
