@@ -12,7 +12,7 @@ from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.reporting.run_facts import class_lines, probability_words
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
 

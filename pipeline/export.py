@@ -8,7 +8,7 @@ from features.cell_text import printable
 from features.errors import UnavailableError
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 EPILOG = """\
 In: "inputs" (rows, d) float64 of a table, as they stand in its file ("encoded" ones, in the order that is told, where

@@ -24,23 +24,20 @@ from pipeline.datasets.table_records import Reading
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.prediction.predictor import Predictor, load_predictor
 from pipeline.reporting import results, run_facts
-from pipeline.runtime import answers, run_folder, stopping
-from pipeline.runtime.console import Console
+from pipeline.runtime import console, run_folder, stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
-from pipeline.runtime.open_executor import open_executor
-from pipeline.runtime.stored_arrays import StoredFile
 from pipeline.stages.after.evaluate_model import evaluate_model
 from pipeline.stages.fit_model import fit
 from pipeline.stages.preparation import build_features, compile_needed
 from pipeline.stages.workspace import Run, Workspace
 from pipeline.work.events import READ, Events, StageCost, saved_state
-from pipeline.work.runner import OnExecutor
+from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore
+from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError, StorageError
-from storage.files import make_folder, remove_file
+from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
-from storage.records import read_record
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +108,7 @@ def _finished(session: Session) -> TrainedRun | None:
     run_folder.check_data(layout, shape.digest, "finished")
     if not session.asked.quiet:
         ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
-        print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
+        print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=console.Console(sys.stdout), flush=True)
     return TrainedRun(layout.root, report)
 
 
@@ -185,7 +182,7 @@ def _recording_errors(events: Events, layout: RunLayout) -> Iterator[None]:
     except BaseException as error:
         with suppress(StorageError):
             events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
-            if answers.describe(error)[0] is ExitCode.BUG:
+            if console.describe(error)[0] is ExitCode.BUG:
                 error.add_note(f"(traceback in {layout.log})")
         raise
 
@@ -227,7 +224,7 @@ def _fitted_and_scored(run: Run) -> dict[str, Any]:
 def _tell(run: TrainedRun, quiet: bool) -> None:
     if quiet:
         for line in run_facts.remarks(run.report):
-            print(line, file=Console(sys.stderr))
+            print(line, file=console.Console(sys.stderr))
         return
     told = ["", *run_facts.table(run.report), f"model and report: {run.folder}"]
-    print("\n".join([*told, *run_facts.next_steps(run.folder)]), file=Console(sys.stdout), flush=True)
+    print("\n".join([*told, *run_facts.next_steps(run.folder)]), file=console.Console(sys.stdout), flush=True)

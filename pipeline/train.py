@@ -20,7 +20,7 @@ from pipeline.config.command_line import RESUME, Arguments, check_plain, parse, 
 from pipeline.config.settings import ARGUMENTS, SETTINGS, flat, lines, load, worded
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once

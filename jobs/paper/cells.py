@@ -27,8 +27,8 @@ from pipeline.datasets.open_data import open_data
 from pipeline.stages.filled_settings import fill_in_features
 from pipeline.train import main as train
 from storage.arrays import read_arrays
+from storage.files import read_record, write_json
 from storage.folder_layouts import RunLayout
-from storage.records import read_record, write_json
 
 # Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
 PAPER_WAY = ("--schedule", "paper")

@@ -12,8 +12,8 @@ from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
-from pipeline.runtime.own_code import digest_sources
-from storage.records import digest_of
+from pipeline.runtime.run_folder import digest_sources
+from storage.files import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1

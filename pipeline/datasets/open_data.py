@@ -12,10 +12,8 @@ from features.input_files import is_picture_folder, is_table
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec
 from pipeline.datasets.table_records import Reading, TableRecords
-from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
-from storage.arrays import write_arrays
-from storage.files import make_folder
-from storage.records import digest_of
+from storage.arrays import Stored, StoredFile, StoredInMemory, write_arrays
+from storage.files import digest_of, make_folder
 from storage.user_arrays import UserArray, open_user_arrays
 
 _opening = Lock()

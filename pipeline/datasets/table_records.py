@@ -17,12 +17,11 @@ from features.errors import CHANGED, DataError
 from features.input_files import is_picture_folder, pictures_below, stamp, table_files
 from features.source import Tick
 from pipeline.runtime import stopping
-from pipeline.runtime.own_code import digest_sources
-from pipeline.runtime.stage_line import StageLine
+from pipeline.runtime.console import StageLine
+from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import make_folder, remove_file
-from storage.records import digest_of
+from storage.files import digest_of, make_folder, remove_file
 
 
 @dataclass

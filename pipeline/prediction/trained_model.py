@@ -29,9 +29,9 @@ from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, StorageError
+from storage.files import read_json, write_json
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import check_folder, new_folder, read_manifest
-from storage.records import read_json, write_json
 
 FORMAT_VERSION = 1
 PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")  # files of the folder

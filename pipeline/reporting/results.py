@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.kernels.scaled_rows import lengths
+from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
 from pipeline.stages.choose.choose_kernel import SCALES

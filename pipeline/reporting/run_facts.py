@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 from features.cell_text import counted, printable
 from pipeline.config.command_line import program
 from pipeline.errors import ExitCode, MissingRunError
-from pipeline.runtime.answers import describe
+from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
 from pipeline.runtime.run_folder import frozen_config, resume_command
 from storage.errors import CorruptDataError
-from storage.files import open_plain, parse_json
+from storage.files import open_plain, parse_json, read_record
 from storage.folder_layouts import RunLayout
-from storage.lock import holder
-from storage.records import read_record
+from storage.folders import holder
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "scores/*.npz", "solutions/*.npz")

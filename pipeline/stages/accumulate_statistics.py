@@ -13,7 +13,6 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
 from pipeline.stages.filled_settings import preselection_of
 from pipeline.stages.row_blocks import (
     Needs,
@@ -27,6 +26,7 @@ from pipeline.stages.row_blocks import (
 )
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import STATISTICS
+from storage.arrays import Stored, as_arrays, as_dataclass
 from storage.errors import ANEW, CorruptDataError
 
 STORING = "storing the sums of all rows"

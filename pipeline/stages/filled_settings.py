@@ -28,9 +28,9 @@ from pipeline.solvers.candidate_budget import (
     TrialSizes,
     candidates_within,
 )
-from pipeline.solvers.greedy_choice import SELECTION_ROOM, Preselection, preselection
+from pipeline.solvers.forward_backward_selection import SELECTION_ROOM, Preselection, preselection
 from pipeline.solvers.kernel_trials import MOST_OF_METRIC
-from pipeline.solvers.regularization_path import DEFAULT_PENALTY
+from pipeline.solvers.solve import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md)

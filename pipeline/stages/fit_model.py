@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from features.row_draws import RowKeys
 from pipeline.config.train_config import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
-from pipeline.runtime.stored_arrays import Arrays, as_arrays
-from pipeline.solvers.forward_backward_selection import DROPPING_GRAMS
-from pipeline.solvers.greedy_choice import CHOSEN_GRAMS, forward_most
+from pipeline.solvers.forward_backward_selection import CHOSEN_GRAMS, DROPPING_GRAMS, forward_most
 from pipeline.solvers.ridge import RIDGE_GRAMS
 from pipeline.solvers.solve import LARGEST_ACTIVE_SET, SOLVE_MATRICES
 from pipeline.stages.accumulate_statistics import accumulate_statistics
@@ -35,6 +33,7 @@ from pipeline.stages.row_blocks import Needs, RunSize, memory_of, row_grid
 from pipeline.stages.target_facts import read_labels, summarise
 from pipeline.stages.workspace import FINAL, FinalWeights, Workspace
 from pipeline.work.events import CANDIDATES, SOLVE
+from storage.arrays import Arrays, as_arrays
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from features.row_draws import draw_sample
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.ridge import CalibrationWeights, LabelledValues
 from pipeline.stages.row_blocks import RowBlock, RowTask, block_pass, row_grid
 from pipeline.stages.workspace import Workspace
+from storage.arrays import Arrays, Stored
 
 MOST_KEPT = 2**21  # values, 16 MiB, that are kept of all rows
 NAMES = ("decision", "truth", "weights")

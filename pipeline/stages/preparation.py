@@ -28,7 +28,7 @@ from pipeline.solvers.solve import SolverOptions, solve
 from pipeline.stages.filled_settings import is_in_rounds, kernels_of
 from pipeline.stages.workspace import Run
 from pipeline.work.events import COMPILE, FEATURES
-from storage.lock import hold_lock, holder
+from storage.folders import hold_lock, holder
 
 IMAGE_SHAPE = (28, 28)  # Loops are compiled for images of any size.
 SMALL_WIDTH = 0.1  # of images, whose features have squared norms of at most 20 or so; far is 1000 times a width
@@ -94,7 +94,7 @@ def warming_steps(config: TrainConfig, shape: FeatureShape) -> Iterator[Callable
             yield from (partial(columns.block, X, None, out_dtype) for out_dtype in stored)
         if config.kernel.learns_scales:
             yield partial(columns.slope_sums, X, weights, DIAGONAL)
-    yield lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2)))
+    yield lambda: ExactGram(2, 0, 8.0, 1).add_products(np.ones((8, 2)))
     if config.solver.is_penalised:
         gram, kty = X @ X.T, X.sum(axis=1)
         problem, options = Problem(gram, kty, float(kty @ kty), 1e-3), SolverOptions(schedule=config.solver.schedule)

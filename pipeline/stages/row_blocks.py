@@ -18,9 +18,9 @@ from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
-from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.stages.filled_settings import value_dtype
 from pipeline.stages.target_facts import TargetFacts, label_blocks
+from storage.arrays import Arrays, Stored
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns

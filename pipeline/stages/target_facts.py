@@ -23,9 +23,9 @@ from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.candidate_budget import FOLDED_ROWS, LEAST_FOLDED_ROWS
 from pipeline.solvers.held_out_losses import Limits, limits_of
+from storage.arrays import Arrays
 
 READ_TARGETS = 65_536  # Rows whose targets, weights and keys are read at once.
 

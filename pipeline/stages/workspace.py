@@ -15,8 +15,7 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.runtime.stored_arrays import Arrays, as_json, from_json
-from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.forward_backward_selection import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
 from pipeline.stages.row_blocks import RowTask
@@ -24,6 +23,7 @@ from pipeline.stages.target_facts import TargetFacts, facts_of
 from pipeline.work.events import CANDIDATES, Events, StepEvents
 from pipeline.work.runner import OnExecutor, Runner
 from pipeline.work.store import Store
+from storage.arrays import Arrays, as_json, from_json
 from storage.folder_layouts import FeatureLayout, RunLayout
 
 FINAL, SUMMARY = "solutions/final.npz", "summary"

@@ -15,7 +15,6 @@ from pipeline.kernels.exact_sums import ForEach
 from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
 from pipeline.prediction.trained_model import SparseKernelModel, load_model, save_model
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.runtime.stored_arrays import Stored, as_json, from_json
 from pipeline.solvers.held_out_losses import clipped
 from pipeline.stages.after.move_centers import n_moving
 from pipeline.stages.choose.choose_kernel import SCALES
@@ -23,6 +22,7 @@ from pipeline.stages.choose.greedy_selection import PREFIX_WEIGHTS, load_prefixe
 from pipeline.stages.row_blocks import Needs, RowBlock, RowTask, RunSize, block_pass, memory_of, row_grid
 from pipeline.stages.workspace import FINAL, FinalWeights, Run, Workspace
 from pipeline.work.events import EVALUATE
+from storage.arrays import Stored, as_json, from_json
 from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import digest_file
 

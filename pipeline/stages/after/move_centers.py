@@ -24,7 +24,6 @@ from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
@@ -43,6 +42,7 @@ from pipeline.stages.row_blocks import (
 )
 from pipeline.stages.workspace import FinalWeights, Workspace
 from pipeline.work.events import SOLVE
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
 
 NAME, TRIALS = "moves", "passes/moves-trials"
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
@@ -179,7 +179,7 @@ class _Mover:
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         checkpoint = self._checkpoints.load()
-        for warning in checkpoint.warnings if checkpoint else ():
+        for warning in self._checkpoints.warnings:
             self._work.events.warn(warning)
         state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
         try:

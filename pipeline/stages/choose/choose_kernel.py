@@ -17,10 +17,8 @@ from features.cell_text import counted
 from features.row_draws import draw_folds
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named
-from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named, lengths, scaled
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass, as_json, from_json
 from pipeline.solvers.candidate_budget import FOLDED_ROWS
 from pipeline.solvers.kernel_trials import (
     COMMON,
@@ -44,6 +42,7 @@ from pipeline.stages.target_facts import Labels, TargetFacts
 from pipeline.stages.workspace import FOLD_ROWS, Workspace
 from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
+from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
-from pipeline.runtime.stored_arrays import Arrays, as_json
 from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
 from pipeline.solvers.held_out_losses import clipped, is_better, log_losses, lowest_point
 from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
@@ -20,6 +19,7 @@ from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, commit_par
 from pipeline.stages.held_out_decisions import held_out_decisions
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import CANDIDATES, STATISTICS
+from storage.arrays import Arrays, as_json
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
 WIDTHS = range(-3, 4)  # powers of 2 by which the width that is expected may be wrong

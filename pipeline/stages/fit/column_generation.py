@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import penalty_fraction
-from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass, as_json, from_json
-from pipeline.solvers.regularization_path import penalty_max
 from pipeline.solvers.ridge import Weights
+from pipeline.solvers.solve import penalty_max
 from pipeline.stages.fit.correlations import CORRELATIONS, Correlations, PricedRound, is_symmetric
 from pipeline.stages.fit.penalised_solves import REACHED, load_weights, solve_outputs, start_name
 from pipeline.stages.fit.working_set import (
@@ -31,6 +30,7 @@ from pipeline.stages.fit.working_set import (
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
+from storage.arrays import Arrays, as_arrays, as_dataclass, as_json, from_json
 
 RoundRecord = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates

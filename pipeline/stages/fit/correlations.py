@@ -21,8 +21,7 @@ from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPiece, RowPass
-from pipeline.runtime.stored_arrays import Stored
-from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
+from pipeline.solvers.problem import Certificate, Problem, certify, gap_safe_screen
 from pipeline.solvers.ridge import Weights
 from pipeline.stages.filled_settings import count_candidates
 from pipeline.stages.fit.working_set import WorkingSet, compute_residuals, kept_blocks
@@ -30,6 +29,7 @@ from pipeline.stages.row_blocks import Needs, RowTask, RunSize, positions_of
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
+from storage.arrays import Stored
 
 TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
@@ -308,20 +308,18 @@ class PricedRound:
         weights, statistics, found = self.weights, self.working_set.statistics, self.correlations
         kty, yty = statistics.centred_targets() if self.work.intercept else (statistics.kty, statistics.yty)
         kty, active = kty[weights.columns], found.values[self.inside[weights.columns]]
-        rounding, errors = statistics.rounding(), np.zeros(len(yty))
+        gram, rounding, errors = statistics.gram, statistics.rounding(), np.zeros(len(yty))
         if len(self.inside) < len(self.candidates):
             errors = correlation_errors(self.work, found.residuals)
         return [
-            certify_support(
+            certify(
+                # Scores have units of their own.
+                Problem(gram, kty[:, output], float(yty[output]), self.penalty, rounding._replace(always=always)),
                 weights.weights[:, output].copy(),
                 active[:, output].copy(),
-                kty[:, output],
-                float(yty[output]),
-                self.tau,
                 float(np.abs(found.values[found.errors[:, output] <= 0, output]).max(initial=0.0)),
-                rounding._replace(always=rounding.always + float(errors[output])),  # scores have units of their own
             )
-            for output in range(len(yty))
+            for output, always in enumerate((rounding.always + errors).tolist())
         ]
 
     @cached_property

@@ -16,12 +16,9 @@ from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 from pipeline.solvers.problem import InvalidProblemError, check_gram, problem_of
-from pipeline.solvers.regularization_path import penalty_max, search
-from pipeline.solvers.ridge import finalise
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
+from pipeline.solvers.ridge import Weights, refit
+from pipeline.solvers.solve import Record, SolverOptions, SolverState, penalty_max, search_penalties, solve, warm_state
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.held_out_decisions import held_out_pass
 from pipeline.stages.row_blocks import RowBlock, RowTask
@@ -29,6 +26,7 @@ from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE
 from pipeline.work.runner import WHICH
 from pipeline.work.store import TaskCheckpoints
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass, as_json, from_json
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
@@ -240,7 +238,7 @@ def search_penalty(work: Workspace) -> tuple[float, NDArray[np.float64], list[di
         points.append(point)
         return point["hold_out_error"], point["converged"]
 
-    best, warning = search(largest_penalty_of(work, FIT), attempt)
+    best, warning = search_penalties(largest_penalty_of(work, FIT), attempt)
     if warning is not None:
         work.events.warn(f"`solver.penalty=auto`: {warning}")
     return points[best]["penalty"], tables[best], points
@@ -255,10 +253,11 @@ def largest_penalty_of(work: Workspace, part: str) -> float:
 def _held_out_error(work: Workspace, table: NDArray[np.float64], number: int) -> float:
     """Return the held-out error of penalised weights (columns, outputs); `number` names the pass."""
     fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
-    support = np.flatnonzero(table.any(axis=1))
+    final = Weights.of_support(table, fit, intercept=work.intercept)
+    support = final.columns
     of_fit, of_held_out = fit.cut(support), held_out.cut(support)
-    parts = (of_fit, of_held_out) if work.config.solver.refit == "ridge" else None
-    final, _ = finalise(support, table[support], of_fit, parts, intercept=work.intercept)
+    if work.config.solver.refit == "ridge" and len(support):
+        final = refit(of_fit, of_held_out, of_fit, intercept=work.intercept).weights.named(support)
     if work.shape.task == "regression":
         return float(of_held_out.squared_error(final.weights, final.intercept).sum() / held_out.weight_sum)
     name = f"path-{number}"

@@ -20,7 +20,6 @@ from pipeline.solvers.ridge import (
     CalibrationWeights,
     SplitStatistics,
     Weights,
-    finalise,
     intercept_of,
     refit,
     ridge_summary,
@@ -43,8 +42,9 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     active, weights, statistics = solved.active, solved.weights, solved.statistics
     parts = _parts(work, solved) if work.config.solver.refit != "none" and len(active) else None
     with _with_advice():
-        refitted, best = finalise(active, weights, statistics, parts, intercept=work.intercept)
+        best = None if parts is None else refit(*parts, statistics, intercept=work.intercept)
     before = intercept_of(statistics, weights, intercept=work.intercept)
+    refitted = Weights(active, weights, before) if best is None else best.weights.named(active)
     summary = {"selection": None, **solved.summary} | ridge_summary(best)
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
     if best is not None:

@@ -20,7 +20,6 @@ from pipeline.kernels.exact_sums import ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, joined, statistics_by_part
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime.row_pass import AddPiece, BlockValues
-from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import ALL, STORING, name_of, no_sums, statistics_of
 from pipeline.stages.row_blocks import (
     Needs,
@@ -36,6 +35,7 @@ from pipeline.stages.row_blocks import (
 from pipeline.stages.workspace import Workspace
 from pipeline.work.events import SOLVE, STATISTICS
 from pipeline.work.store import ColumnStore
+from storage.arrays import Arrays, Stored, as_arrays
 
 SPARSE = 1 / 3  # of a group: where fewer columns stay, it dissolves
 FREE_GRAMS, FREE_VALUES = 8, 32  # that a disk must have room for: Grams, and values of each row and output

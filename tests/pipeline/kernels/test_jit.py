@@ -78,7 +78,7 @@ from pipeline.kernels.exact_sums import ExactGram
 from pipeline.kernels.jit import warm_up
 from pipeline.kernels.kernel_functions import kernel_named
 columns = kernel_named("gaussian")(np.ones((2, 2)), 1.0)
-steps = [lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2))), lambda: columns.block(np.ones((2, 2)))]
+steps = [lambda: ExactGram(2, 0, 8.0, 1).add_products(np.ones((8, 2))), lambda: columns.block(np.ones((2, 2)))]
 print(warm_up(steps, lambda: print("compiling")) > 0)"""
 
 

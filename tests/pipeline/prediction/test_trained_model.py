@@ -21,11 +21,11 @@ from pipeline.prediction.trained_model import (
     load_model,
     save_model,
 )
-from pipeline.runtime.answers import describe
+from pipeline.runtime.console import describe
 from storage.arrays import write_arrays
+from storage.files import write_json
 from storage.folder_layouts import ModelLayout
 from storage.folders import new_folder
-from storage.records import write_json
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {

@@ -11,8 +11,8 @@ from features.row_draws import draw_held_out, held_out_limit
 from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, choice_of, report_of, train
 from storage.arrays import read_arrays
+from storage.files import read_record
 from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.records import read_record
 from storage.zarr_arrays import open_arrays
 
 

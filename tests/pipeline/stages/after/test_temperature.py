@@ -177,7 +177,7 @@ def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_
     chosen = [point["penalty"] for point in report["path"]].index(report["penalty"])
     decision = np.zeros((len(X), 3))
     for output in range(3):
-        solution = read_arrays(layout.solution(f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz"))
+        solution = read_arrays(layout.solutions / f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz")
         rows = read_arrays(layout.candidates)["index"][solution["active"]]
         f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])

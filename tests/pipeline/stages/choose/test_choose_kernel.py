@@ -10,19 +10,17 @@ import pytest
 from cases import SERIAL
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import evaluate, predict
-from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.kernels.kernel_functions import GaussianKernel, lengths, scaled
 from pipeline.prediction.trained_model import load_model
 from pipeline.report import write
 from pipeline.reporting.run_facts import table
-from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from pipeline.stages import target_facts
 from pipeline.stages.choose import choose_kernel
 from pipeline.stages.target_facts import Labels, TargetFacts
 from pipeline.stages.workspace import Workspace
 from runs import TrainedRuns, choice_of, report_of, save_once, train
-from storage.arrays import read_arrays
+from storage.arrays import Arrays, read_arrays
 from storage.folder_layouts import RunLayout
 
 GREEDY = ("--centers", "150", "--select", "greedy:60", *SERIAL)

@@ -10,16 +10,15 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.trained_model import load_model
-from pipeline.runtime.stored_arrays import as_dataclass
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import row_blocks
 from pipeline.stages.choose import greedy_selection as selection
 from pipeline.train import main
+from pipeline.work.store import CheckpointsOnDisk
 from runs import TrainedRuns, model_bytes, report_of, train, train_beside
 from stopping_points import until_done
-from storage import checkpoints
-from storage.arrays import read_arrays
+from storage.arrays import as_dataclass, read_arrays
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
@@ -49,7 +48,7 @@ def test_report_and_model_agree(whole, rows_of):
     curve = {point["size"]: point for point in found["curve"]}
     assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
-    chosen = read_arrays(layout.solution("all-selection.npz"))["chosen"]
+    chosen = read_arrays(layout.solutions / "all-selection.npz")["chosen"]
     everything = as_dataclass(read_arrays(layout.statistics / "all"), GramStatistics)
     for size in (1, 10, 20):
         cut = everything.cut(chosen[:size])
@@ -101,16 +100,16 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     monkeypatch.setattr(greedy, "BLOCK", 4)
     data = {"dataset": tables / "classes.npz"}
     train(tmp_path / "whole", features, *arguments, *SERIAL, **data)
-    save, saved = checkpoints.save, list[tuple[Path, int]]()
+    save, saved = CheckpointsOnDisk.save, list[tuple[Path, int]]()
 
-    def saved_and_stopped(folder: Path, step: int, *rest: Any, **named: Any) -> None:
-        assert (folder, step) not in saved
-        save(folder, step, *rest, **named)
-        saved.append((folder, step))
+    def saved_and_stopped(of: CheckpointsOnDisk, step: int, *rest: Any) -> None:
+        assert (of.folder, step) not in saved
+        save(of, step, *rest)
+        saved.append((of.folder, step))
         if len(saved) in (1, 2, 4, 7):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoints, "save", saved_and_stopped)
+    monkeypatch.setattr(CheckpointsOnDisk, "save", saved_and_stopped)
     line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *arguments]
     assert until_done(line) > 3
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")

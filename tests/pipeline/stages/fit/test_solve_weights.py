@@ -31,7 +31,7 @@ def test_the_search_reports_objective_size_held_out_error_and_time(finished):
     for number, point in enumerate(path):
         of_penalty = np.zeros((CENTERS, 3))
         for output in range(3):
-            solution = read_arrays(RunLayout(run).solution(f"fit-penalty-{number:02d}-output-{output:04d}.npz"))
+            solution = read_arrays(RunLayout(run).solutions / f"fit-penalty-{number:02d}-output-{output:04d}.npz")
             of_penalty[solution["active"], output] = solution["weights"]
         wrong = np.argmax(rows.K[held] @ of_penalty, 1) != rows.y[held]
         assert point["hold_out_error"] == pytest.approx(wrong.mean())

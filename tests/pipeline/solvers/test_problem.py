@@ -12,10 +12,9 @@ from dense_twins import make_kernel, never_rises, problem_of, statistics_of, unl
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.solvers.duality_gap import certify, certify_problem
+from pipeline.solvers.problem import certify
 from pipeline.solvers.problem import problem_of as problem_of_statistics
-from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions, warm_state
+from pipeline.solvers.solve import SolverOptions, Status, solve, warm_state
 
 
 def dense_certificate(C, y, w, tau):
@@ -40,7 +39,7 @@ def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, size):
     C, y = rng.standard_normal((20, 7)), rng.standard_normal(20)
     problem = problem_of(C, y, 0.7)
     w = rng.standard_normal(7) * size * (rng.random(7) < 0.6)
-    certificate = certify_problem(problem, w)
+    certificate = certify(problem, w)
     primal, dual = dense_certificate(C, y, w, problem.tau)
     assert certificate.primal == pytest.approx(primal, rel=1e-10)
     if primal > 0.5 * problem.yty * (1 + 1e-9):  # worse than no weights at all
@@ -188,10 +187,10 @@ def test_a_diverged_iterate_is_certified_of_nothing(size):
     state = replace(cold, weights=w).with_proof(replace(found, primal=-1.0))
     assert (state.relative_gap, state.best_primal) == (np.inf, cold.best_primal), "none of the best"
     assert not state.best_weights.any()
-    nothing = certify_problem(problem, np.zeros(80))
+    nothing = certify(problem, np.zeros(80))
     assert nothing.primal == pytest.approx(problem.yty / 2)
     assert nothing.relative_gap <= 1
     rough = certify(problem, np.zeros(80), np.full(80, np.nan))
     assert rough.relative_gap == np.inf
     w[3] = np.nan
-    assert certify_problem(problem, w).relative_gap == np.inf
+    assert certify(problem, w).relative_gap == np.inf

@@ -1,4 +1,7 @@
-"""Checkpoints: the newest whole step counts, damage is passed over and told, and steps never push out whole ones."""
+"""Checkpoints: the newest whole step counts, damage is passed over and told, and steps never push out whole ones.
+
+Of a solve that runs, what a stage shows comes from records that others write and take away.
+"""
 
 from pathlib import Path
 
@@ -6,23 +9,29 @@ import numpy as np
 import pytest
 
 from commands import flip
-from storage import checkpoints
-from storage.checkpoints import load, save
+from pipeline.work.runner import latest_note
+from pipeline.work.store import CheckpointsOnDisk
 from storage.errors import CorruptDataError
+
+LINE = '{"output": 3, "objective": 12.5, "relative_gap": 0.25, "penalty": 2.0, "which": ""}'
+
+
+def checkpoints_in(folder: Path) -> CheckpointsOnDisk:
+    return CheckpointsOnDisk(folder, folder / "records.jsonl", 60.0)
 
 
 def write(folder: Path, step: int) -> None:
-    save(folder, step, {"weights": np.full((3, 2), step / 7), "state": np.arange(step)}, {"step": step})
+    arrays = {"weights": np.full((3, 2), step / 7), "state": np.arange(step)}
+    checkpoints_in(folder).save(step, arrays, {"step": step})
 
 
-def assert_step(folder: Path, step: int, n_damaged: int = 0) -> checkpoints.Checkpoint:
-    found = load(folder)
+def assert_step(folder: Path, step: int, n_damaged: int = 0) -> None:
+    found = (checkpoints := checkpoints_in(folder)).load()
     assert found is not None
     assert (found.step, found.metadata) == (step, {"step": step})
     assert (found.arrays["weights"] == step / 7).all()
     assert found.arrays["state"].tolist() == list(range(step))
-    assert len(found.warnings) == n_damaged
-    return found
+    assert len(checkpoints.warnings) == n_damaged
 
 
 def steps(folder: Path) -> list[int]:
@@ -41,7 +50,7 @@ def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path):
         write(tmp_path, step)
         flip(tmp_path / f"step-{step:09d}" / "weights.npy")
     with pytest.raises(CorruptDataError, match=r"weights\.npy.*delete the folder") as caught:
-        load(tmp_path)
+        checkpoints_in(tmp_path).load()
     assert caught.value.exit_code == 65
     assert str(caught.value).startswith(f"{tmp_path}: no checkpoint is whole")
 
@@ -57,3 +66,16 @@ def test_damaged_steps_do_not_push_out_whole_ones(tmp_path):
         assert steps(tmp_path) == [58, 59]
         assert_step(tmp_path, 59)
         flip(tmp_path / "step-000000059" / "state.npy")
+
+
+@pytest.mark.parametrize("written", ["", LINE[:-5], '{"a": {"b": 1}', "gone", "gone after a look"])
+def test_what_is_half_written_or_taken_away_is_not_shown(tmp_path, written, monkeypatch):
+    """The driver takes the records of a finished solve between two looks of the progress thread, or amid one."""
+    (path := tmp_path / "0.jsonl").write_text(f"{LINE}\n")
+    assert "12.5" in latest_note([path])
+    path.write_text(written)
+    if written == "gone":
+        path.unlink()
+    elif written == "gone after a look":
+        monkeypatch.setattr(Path, "read_text", lambda path, **_: (path.unlink(), path.read_bytes()))
+    assert latest_note([path]) == ""
