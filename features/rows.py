@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from threading import Lock
 from typing import Any, Protocol
 
@@ -86,6 +85,7 @@ class Mapped:
             return self._make(self.values[rows], np.arange(*rows.indices(self.shape[0])))
         out, order = np.empty((len(rows), *self.shape[1:]), self.dtype), np.argsort(rows, kind="stable")
         step = max(1, TAKE_BYTES // max(1, row_bytes(self) + row_bytes(self.values)))
+        step = max(step, 4 * getattr(self.values, "chunk_rows", 0))  # Chunks between two pieces are read twice.
         for some in (order[start : start + step] for start in range(0, len(rows), step)):
             out[some] = self._make(self.values[rows[some]], rows[some])
         return out
@@ -203,14 +203,16 @@ def inputs_of(
 
 
 def keys_of_inputs(inputs: RowArray) -> Mapped:
-    """Return the keys (n,) u8 of inputs: all are found when some are first asked for, and then held."""
+    """Return the keys (n,) u8 of inputs, found whenever they are asked for; inputs are read in pieces."""
 
-    @cache
-    def every() -> RowKeys:
-        return np.concatenate(list(map(row_keys, pieces_of(inputs))))
+    def keys(_: Any, numbers: NDArray[np.int64]) -> RowKeys:
+        span = piece_rows(inputs)
+        pieces = [numbers[begin : begin + span] for begin in range(0, len(numbers), span)]
+        are_rows_in_turn = len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers)
+        read: list[Some] = [slice(int(one[0]), int(one[-1]) + 1) if are_rows_in_turn else one for one in pieces]
+        return np.concatenate([np.empty(0, np.uint64), *(row_keys(inputs[some]) for some in read)])
 
-    places = np.broadcast_to(np.uint64(0), inputs.shape[:1])
-    return Mapped(places, lambda _, numbers: every()[numbers], (), np.uint64)
+    return Mapped(np.broadcast_to(np.uint64(0), inputs.shape[:1]), keys, (), np.uint64)
 
 
 def root_of(array: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,11 @@ def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     if asked.dry_run:
         prepared = _prepared(session)
         told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-        print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
+        plan = prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())
+        print("\n".join([*map(worded, told), *plan]))
         return None
     run = run or _trained(session)
-    _tell(run, asked.quiet)
+    _tell(run, asked)
     return run
 
 
@@ -148,7 +149,7 @@ def _compute(session: Session, prepared: planning.Prepared, layout: RunLayout, e
     asked, (costs, peak_bytes) = session.asked, _costs_so_far(layout, session.reading)
     with (
         MemoryMeter(peak_bytes) as meter,
-        Events(layout, costs, meter, quiet=asked.quiet, callback=asked.callback) as events,
+        Events(layout, costs, meter, quiet=asked.quiet, names=asked.names, callback=asked.callback) as events,
         _recording_errors(events, layout),
     ):
         stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
@@ -221,10 +222,11 @@ def _fitted_and_scored(run: Run) -> dict[str, Any]:
     return evaluate_model(run)
 
 
-def _tell(run: TrainedRun, quiet: bool) -> None:
-    if quiet:
+def _tell(run: TrainedRun, asked: Arguments) -> None:
+    said = partial(worded, names=asked.names)
+    if asked.quiet:
         for line in run_facts.remarks(run.report):
-            print(line, file=console.Console(sys.stderr))
+            print(said(line), file=console.Console(sys.stderr))
         return
-    told = ["", *run_facts.table(run.report), f"model and report: {run.folder}"]
+    told = ["", *map(said, run_facts.table(run.report)), f"model and report: {run.folder}"]
     print("\n".join([*told, *run_facts.next_steps(run.folder)]), file=console.Console(sys.stdout), flush=True)

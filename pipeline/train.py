@@ -112,7 +112,12 @@ def _arguments(
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
         raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
     given = {keys[name]: (value, name) for name, value in options.items()}
+    if not all(isinstance(key, str) for key in settings or {}):
+        raise ConfigError('settings have keys that are no text: give keys such as "kernel.sigma2"')
     given |= {key: (value, "settings") for key, value in flat(settings or {}).items()}
+    for name in ("run_dir", "config"):
+        if not isinstance(around[name], str | PathLike | None):
+            raise ConfigError(f"{name} is a {type(around[name]).__name__}: give a path")
     paths = {name: None if around[name] is None else Path(around[name]) for name in ("run_dir", "config")}
     check_plain(str(path) for path in paths.values() if path)
     if around["resume"] not in RESUME:
@@ -126,6 +131,7 @@ def _arguments(
         config=paths["config"],
         run_dir=paths["run_dir"],
         resume=around["resume"],
+        names=ARGUMENTS,
     )
 
 

@@ -4,13 +4,13 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.config.settings import SETTINGS
+from pipeline.config.settings import FLAGS, SETTINGS
 from pipeline.config.train_config import PLAIN, is_plain
 from pipeline.errors import ConfigError
 
@@ -28,6 +28,7 @@ class Arguments:
 
     assignments : settings by key: the value, or its text, and where it came from
     command : what was typed or called
+    names : what settings are called by who asks, see `config.settings`
     callback : called with every record of the log and of the metrics; None from a command
     """
 
@@ -41,6 +42,7 @@ class Arguments:
     print_config: bool = False
     dry_run: bool = False
     callback: Callable[[dict[str, Any]], object] | None = None
+    names: Mapping[str, str] = field(default_factory=lambda: FLAGS)
 
 
 RESUME = ("never", "auto", "require")

@@ -5,6 +5,7 @@ or without: `centers.count`, `kernel.sigma2=auto`, and so the options `run_dir` 
 puts it into the words of its reader with `worded`.
 """
 
+import ast
 import json
 import os
 import re
@@ -78,6 +79,7 @@ PARAMETERS = ARGUMENTS | {
     "data.deform": "deform",
     "features.deskew": "deskew",
     "kernel.scale": "feature_scale",
+    "seed": "random_state",
     "solver.intercept": "fit_intercept",
 }
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)?)(?:=([^`]*))?`")
@@ -93,10 +95,10 @@ def worded(message: str, names: Mapping[str, str] = FLAGS) -> str:
         if text is None:
             return names.get(key, key)
         if names is FLAGS:
-            return f"{FLAGS[key]} {text}" if key in FLAGS else f"--set {shlex.quote(f'{key}={text}')}"
-        value: Any = text
-        with suppress(ValueError, KeyError):  # a text may stand for a value, such as greedy:K
-            value = SETTINGS[key].parse(text)
+            return f"{FLAGS[key]} {shlex.quote(text)}" if key in FLAGS else f"--set {shlex.quote(f'{key}={text}')}"
+        value: Any = {"true": True, "false": False}.get(text, text)
+        with suppress(ValueError, SyntaxError):  # A number is one in Python too; of other texts none is.
+            value = ast.literal_eval(text)
         if key not in names and names is ARGUMENTS:
             return f"settings={{{key!r}: {value!r}}}"
         return f"{names.get(key, key)}={value!r}"
@@ -134,7 +136,8 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
         return SETTINGS[key].parse(os.fspath(value) if isinstance(value, os.PathLike) else value)
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    found = f"{' '.join(repr(value).split()):.80}" + (f" ({origin})" if origin else "")
+    is_told = origin in ("", FLAGS.get(key), ARGUMENTS.get(key))  # by the name of the setting
+    found = f"{' '.join(repr(value).split()):.80}" + ("" if is_told else f" ({origin})")
     raise ConfigError(f"`{key}` {reason}; found {found}")
 
 

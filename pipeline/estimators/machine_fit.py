@@ -60,6 +60,7 @@ from pipeline.fit.filled_settings import (
 from pipeline.fit.fit_model import fit, solving_needs
 from pipeline.fit.kept_columns import growth_needs
 from pipeline.fit.preparation import compile_told, feature_steps, warming_steps
+from pipeline.fit.rounds import NO_ROOM
 from pipeline.fit.row_blocks import RunSize
 from pipeline.fit.solves import REACHED
 from pipeline.fit.statistics import statistics_needs
@@ -333,8 +334,8 @@ def _filled_in(
         most = bisect(range(1, n_candidates), limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
-            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or give penalty a number, with "
-            "which not all need a Gram"
+            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit"
+            + ("" if len(sizes) > 1 else ", or give penalty a number or select centers, for which not all need a Gram")
         )
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
@@ -382,8 +383,9 @@ def _store(machine: Any, work: Workspace, model: SparseKernelModel, given: Any, 
     if not all(solve["converged"] for solve in summary["solves"]):
         tolerance = config.solver.tolerance or REACHED
         numbers = f"relative duality gap {machine.dual_gap_:.2e}, tol={tolerance:g}, {machine.n_iter_} iterations"
-        words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
-        warn(words, ConvergenceWarning)
+        has_room = all(solve["status"] != NO_ROOM for solve in summary["solves"])
+        words = "the tolerance was not reached; raise max_sweeps or tol" if has_room else NO_ROOM
+        warn(f"{words} ({numbers})", ConvergenceWarning)
 
 
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:

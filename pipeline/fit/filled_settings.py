@@ -138,7 +138,7 @@ def _with_count(
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
         note = f"at most {count} candidates of {n} rows: what a budget of {budget:g} core seconds and the memory "
-        note += "allow (--budget, --centers)"
+        note += "allow (`centers.budget`, `centers.count`)"
         config = with_values(config, {"centers.count": count, "centers.budget": budget})
         return config, [note] if count < n else []
     asked = CENTERS if centers.count is None else centers.count

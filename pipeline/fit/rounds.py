@@ -42,7 +42,7 @@ LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
 AT_ZERO = "at-zero"  # the round before the first: candidates priced at zero weights
 ROUNDS = "rounds"  # the folder of the records of rounds
-NO_ROOM = "the working set has no room for the candidates it lacks; raise --penalty, --memory-limit or its size"
+NO_ROOM = "the working set has no room for the candidates it lacks; raise `solver.penalty` or `resources.memory_limit`"
 
 
 class Limits(NamedTuple):

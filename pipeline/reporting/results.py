@@ -125,9 +125,12 @@ def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any]
 
 def _warnings(model: SparseKernelModel, score: dict[str, Any], config: TrainConfig) -> list[str]:
     if not model.n_centers:
-        return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
-    untried = [] if config.kernel.sigma2 == "auto" else ["--sigma2 auto"]
-    untried += ["--penalty auto"] if config.solver.is_penalised and not isinstance(config.solver.penalty, str) else []
+        fault = "the model has no centers and predicts the same for every row"
+        return [f"{fault}; lower `solver.penalty`, or give `solver.penalty=auto`"]
+    untried = [] if config.kernel.sigma2 == "auto" else ["`kernel.sigma2=auto`"]
+    untried += (
+        ["`solver.penalty=auto`"] if config.solver.is_penalised and not isinstance(config.solver.penalty, str) else []
+    )
     advice = "try " + (", ".join(untried) or "other inputs, or more rows")
     if score["r2"] is not None and score["r2"] <= 0:
         return [f"the model is no better on the test part than its mean (R2 {score['r2']:.3g}); {advice}"]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from features.cell_text import counted, printable
 from pipeline.config.command_line import program
+from pipeline.config.settings import worded
 from pipeline.errors import ExitCode, MissingRunError
 from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
@@ -96,7 +97,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         "continue with": facts["resume"],
     }
     text += [f"{name}: {words}" for name, words in shown.items() if words is not None]
-    text += [error_words(report, report), *remarks(report)] if report else []
+    text += [error_words(report, report), *map(worded, remarks(report))] if report else []
     return [printable(line) for line in (*text, *(f"damaged: {line}" for line in facts["damaged"]))]
 
 
@@ -172,7 +173,7 @@ def table(report: dict[str, Any]) -> list[str]:
         lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
         if numbers["seen"]:
             why = "the temperature was found on rows that the weights were fitted to"
-            lines.append(f"probabilities may be too sure: {why}; --refit ridge helps")
+            lines.append(f"probabilities may be too sure: {why}; `solver.refit=ridge` helps")
     return lines + remarks(report)
 
 

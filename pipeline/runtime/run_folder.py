@@ -29,7 +29,7 @@ from storage.files import aside_of, read_record, write_file, write_record
 from storage.folder_layouts import RunLayout
 from storage.folders import check_folder, digest_file, hold_lock, remove_folder, remove_stale
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")

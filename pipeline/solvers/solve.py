@@ -184,8 +184,8 @@ class Status(Enum):
 
     CONVERGED = "the relative gap is within the tolerance"
     PAPER_RULE = "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
-    SWEEP_LIMIT = "the sweep limit came before the tolerance; raise --max-sweeps or --tol"
-    STALLED = "no step lowers the objective in float64; use a larger penalty, or raise --tol"
+    SWEEP_LIMIT = "the sweep limit came before the tolerance; raise `solver.max_sweeps` or `solver.tolerance`"
+    STALLED = "no step lowers the objective in float64; use a larger penalty, or raise `solver.tolerance`"
     EXHAUSTED = "float64 ends before the tolerance with this Gram; use a larger penalty"
     STOPPED = "stopped on request; resume to go on"
 

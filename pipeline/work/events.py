@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from features.cell_text import printable
-from pipeline.config.settings import worded
+from pipeline.config.settings import FLAGS, worded
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Above, Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
@@ -88,6 +88,7 @@ class Events(StepEvents):
     """Log, metrics, progress and costs of a run. Safe to use from several threads.
 
     costs : of each stage, over all sessions
+    names : what messages call settings
     callback : gets every record of both files once it is written, one at a time; none after it has raised an error
     """
 
@@ -98,11 +99,12 @@ class Events(StepEvents):
         meter: MemoryMeter,
         *,
         quiet: bool,
+        names: Mapping[str, str] = FLAGS,
         callback: Callback | None = None,
     ) -> None:
         self.costs, self.meter, self._layout = costs, meter, layout
         self._stream = Console(sys.stderr)
-        self._quiet, self._callback, self._lock = quiet, callback, threading.Lock()
+        self._quiet, self._names, self._callback, self._lock = quiet, names, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells
         self._told = dict[str, dict[str, Any]]()  # how far each stage was told to be
@@ -118,13 +120,13 @@ class Events(StepEvents):
         self._metrics.close()
 
     def log(self, message: str, **facts: Any) -> None:
-        message = worded(message)
+        message = worded(message, self._names)
         self.record("message", message=message, **facts)
         if not self._quiet:
             self._print(message)
 
     def warn(self, message: str, **facts: Any) -> None:
-        message = worded(message)
+        message = worded(message, self._names)
         self.record("warning", message=message, **facts)
         self._print(f"warning: {message}")
 

@@ -131,7 +131,7 @@ def test_exit_reasons_are_exceptions_that_speak_of_arguments(images, features, t
         ),
         (DataError, settings_of_words, rows, new | {"target": "y"}),
         (ConfigError, "centers=1000: .* has 30 training rows", rows, no_zone | {"centers": 1000}),
-        (PlanError, r"; use memory_limit=\d+ or more", rows, no_zone | {"memory_limit": "1MiB"}),
+        (PlanError, r"; use memory_limit='\d+MiB' or more", rows, no_zone | {"memory_limit": "1MiB"}),
         (ConfigError, "callback is a int", "digits", new | {"callback": 3}),
         (MissingInputError, r"nowhere\.csv", tmp_path / "nowhere.csv", new),
         (MissingRunError, "holds no run", "digits", new | {"resume": "require"}),
