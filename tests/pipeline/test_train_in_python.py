@@ -125,7 +125,7 @@ def test_exit_reasons_are_exceptions_that_speak_of_arguments(images, features, t
         (ConfigError, "savez", (np.eye(3), np.arange(3)), new),
         (
             ConfigError,
-            "kernel must be one of gaussian, .*; found 'rbf' \\(kernel\\)",
+            "kernel must be one of gaussian, .*; found 'rbf'",
             "digits",
             new | {"kernel": "rbf"},
         ),

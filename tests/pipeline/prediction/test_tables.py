@@ -169,7 +169,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     assert found["n_centers"] == found["n_train"]
     (line,) = found["warnings"]
     assert words in line
-    assert line.endswith("try --sigma2 auto, --penalty auto")
+    assert line.endswith("try `kernel.sigma2=auto`, `solver.penalty=auto`")
     assert f"WARNING: {line}" in capsys.readouterr().err
     if task == "multiclass":
         counts = np.sum(found["confusion"], axis=1)
