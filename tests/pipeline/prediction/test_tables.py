@@ -13,6 +13,7 @@ from commands import predicted
 from features.errors import DataError
 from pipeline import evaluate, export, predict, report
 from pipeline import train as training
+from pipeline.config.settings import worded
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model, save_model
 from runs import TrainedRuns, report_of, train_beside
@@ -170,7 +171,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     (line,) = found["warnings"]
     assert words in line
     assert line.endswith("try `kernel.sigma2=auto`, `solver.penalty=auto`")
-    assert f"WARNING: {line}" in capsys.readouterr().err
+    assert f"WARNING: {worded(line)}" in capsys.readouterr().err
     if task == "multiclass":
         counts = np.sum(found["confusion"], axis=1)
         assert found["n_errors"] >= counts.sum() - counts.max()
