@@ -19,7 +19,7 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
 from features.source import PARTS, Source, SourceSpec, source_of
-from features.tables.row_numbers import array_warnings
+from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "give numbers of days or seconds"

@@ -76,7 +76,7 @@ Tick = Callable[[int], None]  # told how many more rows were read
 
 
 class Keeper(Protocol):
-    """Keeps what was found in tables and pictures; see `pipeline.datasets.table_records`."""
+    """Keeps what was found in tables and pictures; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
         """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""

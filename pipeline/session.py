@@ -20,8 +20,7 @@ from pipeline.config.settings import Loaded, lines, resumed
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, request_of, source_spec
 from pipeline.datasets.feature_rows import ScaledFeatures, live
-from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.planning import plan as planning
 from pipeline.planning.plan import Prepared

@@ -33,9 +33,8 @@ from features.cell_text import (
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, long_numbers, numbers, texts_of
-from features.tables.columns import TableLayout
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
-from features.tables.readers import Batch, CsvFile, Table
+from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.

@@ -22,11 +22,17 @@ from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
-from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, placed, unknown_words
+from features.tables.encoding import (
+    EncodingRequest,
+    RowOrder,
+    TableEncoding,
+    Words,
+    learn_encoding,
+    placed,
+    unknown_words,
+)
 from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
-from features.tables.readers import Batch, CsvFile, Table
-from features.tables.row_numbers import RowOrder
+from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each

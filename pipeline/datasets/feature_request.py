@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from features.descriptors import FeatureSpec, feature_length, parameters
-from features.published import PUBLISHED, given_folder
+from features.open_source import PUBLISHED, given_folder
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data

@@ -30,7 +30,7 @@ from features.row_draws import keys_apart, row_keys
 from features.rows import Chosen, Mapped, Rows, some_of
 from features.source import Columns
 from features.standardisation import Standardisation
-from features.tables.row_numbers import array_warnings
+from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values

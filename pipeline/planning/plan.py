@@ -16,8 +16,7 @@ from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.feature_rows import store_of
-from pipeline.datasets.open_data import open_data, open_outline
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.open_data import Reading, open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import is_kept
 from pipeline.kernels.kernel_loops import add_lower_tile

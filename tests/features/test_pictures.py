@@ -10,8 +10,7 @@ from features import open_source as opening
 from features import pictures
 from features.errors import DataError
 from features.source import Source, SourceSpec
-from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.open_data import Reading, open_data
 
 SMOOTH = (np.outer(np.hanning(40), np.hanning(60)) * 255).astype(np.uint8)
 RGB = np.stack([SMOOTH, SMOOTH[::-1], 255 - SMOOTH], axis=2)

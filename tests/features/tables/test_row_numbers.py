@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from features.errors import DataError
 from features.source import Source
 from features.tables import readers
-from features.tables.columns import model_layout
-from features.tables.readers import Table
-from features.tables.row_numbers import BACK_SHARE, CHANCE, RowOrder
+from features.tables.encoding import BACK_SHARE, CHANCE, RowOrder
+from features.tables.readers import Table, model_layout
 from pipeline.estimators import SLKLClassifier
 from sources import opened, same
 

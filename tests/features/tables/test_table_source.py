@@ -20,8 +20,7 @@ from features.errors import DataError, UsageError
 from features.row_draws import draw_sample
 from features.source import Source
 from features.tables import readers, table_source
-from features.tables.columns import model_layout
-from features.tables.readers import Table
+from features.tables.readers import Table, model_layout
 from features.tables.table_source import cell_reader, codes_of
 from sources import all_of, everything, opened, people, same, write_idx_folder
 

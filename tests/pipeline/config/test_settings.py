@@ -12,8 +12,7 @@ from pipeline.config.parsers import PLAIN, byte_size, duration
 from pipeline.config.settings import from_toml, load, resumed, to_toml, with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.prediction.examples import ExampleRequest
-from pipeline.prediction.predictor import Predictor, open_examples
+from pipeline.prediction.predictor import ExampleRequest, Predictor, open_examples
 
 
 def test_layers_override_each_other_in_order(tmp_path):

@@ -17,7 +17,7 @@ from features.source import SourceSpec
 from features.tables import readers, table_source
 from pipeline import session
 from pipeline import train as training
-from pipeline.datasets import feature_request, open_data, table_records
+from pipeline.datasets import feature_request, open_data
 from pipeline.planning import plan
 from runs import model_bytes, train
 from sources import write_idx_folder, write_zarr
@@ -90,7 +90,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
         for module, name, value in ((table_source, "SAMPLE_CELLS", 30), (readers, "BLOCK_BYTES", 256)):
             monkeypatch.setattr(module, name, value)
     if times == "do not tell":
-        for module in (open_source, table_records):
+        for module in (open_source, open_data):
             monkeypatch.setattr(module, "stamp", lambda path: (str(path),))
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     X, form = np.random.default_rng(0).normal(size=(N, 4)), kind.split()[0]

@@ -14,8 +14,7 @@ from features.errors import DataError
 from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
 from pipeline.datasets import feature_request, feature_rows
-from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import Reading, TableRecords
+from pipeline.datasets.open_data import Reading, TableRecords, open_data
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same
