@@ -12,7 +12,6 @@ keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and o
 
 import hashlib
 import io
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,7 +147,7 @@ class Decoder:
     scale: float = BYTE_SCALE
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], scale: float) -> "Decoder":
+    def of(cls, shape: Sequence[int], scale: float) -> "Decoder":
         """Return what makes pictures of a shape, (height, width) or (height, width, 3); `scale` as images have it."""
         return cls((shape[0], shape[1]), len(shape) > 2, max(scale, BYTE_SCALE))
 
@@ -283,29 +282,15 @@ def _pool(_: int) -> ThreadPoolExecutor:
 class ReadPictures:
     """What the first reading of a folder found."""
 
-    names: NDArray[Any]  # (n,) text: of its pictures, in it
+    names: Sequence[str]  # of its pictures, in it
     checks: NDArray[np.uint64]  # (n,): the first number of the sha256 of each
     keys: RowKeys  # (n,) of the pixels
-    shape: tuple[int, ...]  # of each, (height, width) or (height, width, 3)
+    shape: Sequence[int]  # of each, (height, width) or (height, width, 3)
     scale: float  # what is white in those with more than 8 bits, else 255
     sha256: str  # of names, files and pixels
     decoding_bytes: int  # of the largest picture
-    notes: tuple[str, ...]  # what was passed over, and how they were resized
-    warnings: tuple[str, ...]  # what may be damaged
-
-    def as_arrays(self) -> dict[str, NDArray[Any]]:
-        record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes")}
-        record |= {"notes": self.notes, "warnings": self.warnings}
-        record["names"] = self.names.tolist()
-        of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
-        return {"checks": self.checks, "keys": self.keys, "record": of_record}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
-        """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
-        record = json.loads(arrays["record"].tobytes())
-        record |= {name: tuple(record[name]) for name in ("shape", "notes", "warnings")}
-        return cls(texts(record.pop("names")), arrays["checks"], arrays["keys"], **record)
+    notes: Sequence[str]  # what was passed over, and how they were resized
+    warnings: Sequence[str]  # what may be damaged
 
 
 def texts(names: Sequence[str]) -> NDArray[Any]:
@@ -326,7 +311,7 @@ class Pictures:
         self._folder, self._names, self._decoder = folder, names, decoder
         self._checks = None if found is None else found.checks
         self.shape = (len(names), *decoder.shape)
-        self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
+        self.nbytes = 0 if found is None else names.nbytes + found.checks.nbytes
         largest = 0 if found is None else found.decoding_bytes  # of which each thread has one, unless it is alone
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
@@ -363,9 +348,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     for path in folders:
         asked = Decoder.of(read[0].shape, read[0].scale) if read else size
         found = _found(path, asked, keeper, skip_bad=spec.skip_bad)
-        labels = np.array(list(map(class_of, found.names.tolist())))
-        pictures = Pictures(path, found.names, Decoder.of(found.shape, found.scale), found)
-        given.append(Rows(pictures, labels, keys=found.keys, names=found.names))
+        labels, names = np.array(list(map(class_of, found.names))), texts(found.names)
+        pictures = Pictures(path, names, Decoder.of(found.shape, found.scale), found)
+        given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)
     classes = np.unique(given[0].y)
     if unknown := np.setdiff1d(given[-1].y, classes).tolist():
@@ -376,8 +361,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
-    sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
-    identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
+    sha256s: Any = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
+    sha256s = sha256s if len(read) > 1 else read[0].sha256
+    identity = {"source": "pictures", "shape": tuple(read[0].shape), "sha256": sha256s}
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
     notes = [note for one in read for note in one.notes]
@@ -479,8 +465,8 @@ def decode_all(
     what = f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
     warnings = (what,) if gaps else ()
     checks, n_bytes = zip(*read, strict=True)
-    arrays = texts(names), np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
+    arrays = np.array(checks, np.uint64), np.concatenate(keys)
+    return ReadPictures(names, *arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
 
 
 class Look(NamedTuple):

@@ -5,7 +5,6 @@ keeps the codes of a sample of the rows, of all where the table is small.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -85,7 +84,7 @@ class ReadTable:
     left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
     notes: Sequence[str] = ()  # what was seen of the cells
     warnings: Sequence[str] = ()  # what was seen of the order of the rows
-    encoding: TableEncoding | None = None  # learned on the training rows; None for numbers alone and for a test file
+    encoding: Mapping[str, Any] | None = None  # a `TableEncoding`, described; None for numbers alone, for a test file
     unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
     # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
@@ -100,26 +99,6 @@ class ReadTable:
         codes = _codes_again(table, layout, self) if self.held is None else self.held
         codes = codes[:] if in_memory else codes
         return Rows(encoded(codes, encoding, self.words), self.labels, self.weights, self.keys, self.groups)
-
-    def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
-        texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
-        labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
-        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "warnings", "unknown")
-        record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
-        record["encoding"] = self.encoding and self.encoding.described()
-        facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
-        facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
-        return {name: values for name, values in facts.items() if values is not None}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadTable":
-        """Return what was found. Raises DataError, KeyError, TypeError, ... where something in it cannot be."""
-        facts: dict[str, Any] = {"weights": None, "groups": None, **arrays}
-        facts |= json.loads(facts.pop("record").tobytes())
-        texts, described = facts.pop("texts"), facts.pop("encoding")
-        facts["labels"] = facts["labels"] if texts is None else np.array(texts)[facts["labels"]]
-        return cls(**facts, encoding=described and TableEncoding.from_description(described))
 
 
 def encoded(codes: RowArray, encoding: TableEncoding | None, words: Words) -> RowArray:
@@ -167,7 +146,9 @@ class TrainingTable:
             request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, spec.test is None]
         self.found = _read_once(keeper, path, request, self._learn)
         self.layout = self._every.without(self.found.left_out)
-        self.columns = replace(columns, inputs=tuple(self.layout.input_names), encoding=self.found.encoding)
+        described = self.found.encoding
+        encoding = None if described is None else TableEncoding.from_description(described)
+        self.columns = replace(columns, inputs=tuple(self.layout.input_names), encoding=encoding)
 
     def _learn(self, tick: Tick) -> ReadTable:
         """Return what one reading finds.
@@ -204,7 +185,7 @@ class TrainingTable:
             encoding = learn_encoding(inputs.input_names, found.words, codes, asked)
         except DataError as error:
             raise DataError(f"{table.path}: {error}") from None
-        return replace(found, encoding=encoding)
+        return replace(found, encoding=encoding.described())
 
     def sampled(self, train: Rows) -> Rows:
         """Return the training rows that are in the sample, encoded as they are read, as they may be many.
@@ -220,7 +201,7 @@ class TrainingTable:
         numbers = np.arange(len(train)) if train.numbers is None else train.numbers
         chosen = np.flatnonzero(np.isin(drawn, numbers))
         places = np.searchsorted(numbers, drawn[chosen])
-        inputs = encoded(codes[chosen], found.encoding, found.words)
+        inputs = encoded(codes[chosen], self.columns.encoding, found.words)
         return Rows(inputs, train.y[places], some_of(train.weights, places), numbers=drawn[chosen])
 
     def notes(self) -> Iterator[str]:

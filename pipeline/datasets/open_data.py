@@ -15,6 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
 from features.errors import CHANGED, DataError
 from features.input_files import is_picture_folder, is_table, pictures_below, stamp, table_files
@@ -23,7 +26,7 @@ from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
 from pipeline.runtime.own_code import digest_sources
 from pipeline.runtime.stage_line import StageLine
-from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
+from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory, as_json, from_json
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.files import make_folder, remove_file
@@ -104,14 +107,30 @@ class TableRecords:
             make_folder(self.folder)
             for old in earlier:
                 remove_file(old)
-            write_arrays(file, found.as_arrays())
+            write_arrays(file, _packed(found))
         return found
 
 
+def _packed(found: Any) -> dict[str, NDArray[Any]]:
+    """Return all that was found but a sample as arrays, which `_known` reads: texts by their places, the rest as JSON."""
+    arrays = {name: values for name, values in vars(found).items() if isinstance(values, np.ndarray)}
+    record = {name: value for name, value in vars(found).items() if name not in arrays and name != "sample"}
+    record["texts"] = dict[str, list[str]]()
+    for name, values in arrays.items():
+        if values.dtype.kind == "U":
+            texts, arrays[name] = np.unique(values, return_inverse=True)
+            record["texts"][name] = texts.tolist()
+    return arrays | {"record": as_json(record)}
+
+
 def _known(file: Path, form: Any) -> Any:
+    """Return what is kept in a file, None where it is not there or damaged."""
     try:
-        return form.from_arrays(read_arrays(file))
-    except (MissingDataError, StorageError, DataError, KeyError, IndexError, TypeError, ValueError):
+        arrays = read_arrays(file)
+        record = from_json(arrays.pop("record"))
+        arrays |= {name: np.array(texts)[arrays[name]] for name, texts in record.pop("texts").items()}
+        return form(**record, **arrays)
+    except (MissingDataError, StorageError, KeyError, IndexError, TypeError, ValueError):
         return None
 
 

@@ -285,7 +285,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         place = folder if folder.is_dir() else Path()
         listed = pictures_below(folder).names if place == folder else [str(path), *asked.more]
         found = decode_all(place, listed, decoder, lambda _: stopping.check(), skip_bad=True) if skip_bad else None
-        names = texts(listed) if found is None else found.names
+        names = texts(listed if found is None else found.names)
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)
