@@ -38,14 +38,7 @@ from features.source import NAMED, Keeper, Source, SourceSpec, source_of
 _opening = Lock()
 # Faults of the cache folder, where another mirror would not help.
 CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-DIGITS_SIDE = 28
-USPS_SIDE = 16
-BOSTON_TEST, BOSTON_ROWS = 156, 506
-ABALONE_TEST = 1177
-SEXES = ("M", "F", "I")
-SINC_ROWS = 1000
-SINC_NOISE = 0.1
-SINC_HALF_WIDTH = 5.0
+SINC_ROWS, SINC_NOISE = 1000, 0.1  # of each part; the variance
 
 
 @dataclass(frozen=True)
@@ -160,18 +153,13 @@ def fetch(
             except (OSError, ValueError) as error:
                 if getattr(error, "errno", None) in CACHE_FAULTS:
                     raise
-                failures.append(f"{mirror}: {_cause(error)}")
+                cause = getattr(error.args[0] if error.args else None, "reason", error)  # of what requests raises
+                failures.append(f"{mirror}: {next(iter(str(cause).splitlines()), type(cause).__name__)}")
         else:
             remedy = f"copy {', '.join(files)} to {folder} or to the folder that SLKL_DATA_DIR names"
             told = f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); {remedy}"
             raise UnavailableError(f"{told}, or train on digits, which needs no download")
     return folder
-
-
-def _cause(error: Exception) -> str:
-    """Return why a mirror did not deliver, in a line: of what requests raises, the reason."""
-    cause = getattr(error.args[0] if error.args else None, "reason", error)
-    return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
 
 
 def open_mnist(spec: SourceSpec) -> Source:
@@ -190,7 +178,7 @@ def open_digits(spec: SourceSpec) -> Source:
     rows = np.loadtxt(str(file), np.uint8, delimiter=",")
     small, labels = rows[:, :-1].reshape(-1, 8, 8) / 16.0, rows[:, -1].astype(np.int64)
     # Cubic splines are linear in the pixels: a matrix (28, 8) for the lines, and the same for the columns.
-    resize = zoom(np.eye(8), (DIGITS_SIDE / 8, 1), order=3, mode="grid-constant", grid_mode=True)
+    resize = zoom(np.eye(8), (28 / 8, 1), order=3, mode="grid-constant", grid_mode=True)
     large = resize @ small @ resize.T
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
@@ -206,8 +194,8 @@ def open_usps(spec: SourceSpec) -> Source:
     contents = read_files("usps", find("usps", spec.data_dir))
     given = []
     for file in ("zip.train.gz", "zip.test.gz"):
-        table = np.array(gzip.decompress(contents[file]).split(), dtype=np.float32).reshape(-1, 1 + USPS_SIDE**2)
-        images = np.ascontiguousarray(table[:, 1:]).reshape(-1, USPS_SIDE, USPS_SIDE)
+        table = np.array(gzip.decompress(contents[file]).split(), dtype=np.float32).reshape(-1, 1 + 16 * 16)
+        images = np.ascontiguousarray(table[:, 1:]).reshape(-1, 16, 16)
         given.append(Rows(images, table[:, 0].astype(np.int64)))
     identity = {"source": "usps", "sha256": dict(PUBLISHED["usps"].files)}
     return source_of(spec, "usps", given, False, identity)
@@ -216,8 +204,8 @@ def open_usps(spec: SourceSpec) -> Source:
 def open_boston(spec: SourceSpec) -> Source:
     """Open Boston housing: 506 rows of 13 numbers, 156 of them the test part; the target is a value in 1000 dollars."""
     content = read_files("boston", find("boston", spec.data_dir))["housing.data"]
-    table = np.array(content.split(), dtype=np.float64).reshape(BOSTON_ROWS, 14)
-    return _regression(spec, "boston", table[:, :-1], table[:, -1], BOSTON_TEST)
+    table = np.array(content.split(), dtype=np.float64).reshape(506, 14)
+    return _regression(spec, "boston", table[:, :-1], table[:, -1], 156)
 
 
 def open_abalone(spec: SourceSpec) -> Source:
@@ -225,8 +213,8 @@ def open_abalone(spec: SourceSpec) -> Source:
     content = read_files("abalone", find("abalone", spec.data_dir))["abalone.data"]
     cells = np.array([line.split(",") for line in content.decode("ascii").split()])
     numbers = cells[:, 1:].astype(np.float64)
-    sexes = (cells[:, :1] == np.array(SEXES)).astype(np.float64)
-    return _regression(spec, "abalone", np.hstack([sexes, numbers[:, :-1]]), numbers[:, -1], ABALONE_TEST)
+    sexes = (cells[:, :1] == np.array(["M", "F", "I"])).astype(np.float64)
+    return _regression(spec, "abalone", np.hstack([sexes, numbers[:, :-1]]), numbers[:, -1], 1177)
 
 
 def open_sinc(spec: SourceSpec) -> Source:
@@ -239,14 +227,13 @@ def open_sinc(spec: SourceSpec) -> Source:
     streams = np.random.SeedSequence(spec.seed).spawn(2)
     for stream, n_rows in zip(streams, (spec.n_train or SINC_ROWS, SINC_ROWS), strict=True):
         rng = np.random.default_rng(stream)
-        X = rng.uniform(-SINC_HALF_WIDTH, SINC_HALF_WIDTH, (n_rows, 2))
+        X = rng.uniform(-5.0, 5.0, (n_rows, 2))
         radius = np.hypot(X[:, 0], X[:, 1])
         noise = rng.standard_normal(n_rows) * np.sqrt(SINC_NOISE)
         given.append(Rows(X, np.sinc(radius / np.pi) + (0.0 if given else noise)))
     generated = replace(spec, n_train=None, task="regression")
     digests = [digest_rows(one.X) for one in given] + [digest_rows(one.y) for one in given]
-    identity = {"source": "sinc", "sha256": digests}
-    return source_of(generated, "sinc", given, False, identity)
+    return source_of(generated, "sinc", given, False, {"source": "sinc", "sha256": digests})
 
 
 def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.ndarray, n_test: int) -> Source:

@@ -63,25 +63,8 @@ LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of 
 _alone = Lock()
 
 
-class Mode(NamedTuple):
-    """What pixels of a mode are, what becomes of them, and the bytes that one takes while it is decoded."""
-
-    pixels: str
-    becomes: str
-    pixel_bytes: int
-
-
-MODES = {
-    "1": Mode("black and white", "0 or 255", 3),
-    "L": Mode("grey of at most 8 bits", "itself; what is transparent, white", 2),
-    "I;16": Mode("grey of 16 bits", "the upper 8 of its bits", 10),
-    "I;16B": Mode("grey of 16 bits, most significant byte first", "the upper 8 of its bits", 10),
-    "I": Mode("grey of more than 8 bits", "the upper 8 of its bits", 14),
-    "LA": Mode("grey and alpha", "grey on white", 14),
-    "P": Mode("a palette", "its colours; what is transparent, white", 14),
-    "RGB": Mode("colour", "itself; what is transparent, white", 12),
-    "RGBA": Mode("colour and alpha", "colour on white", 16),
-}
+# Bytes that a pixel of a mode takes while it is decoded.
+PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
 PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
     ("PNG", "1"): ("1",),
     ("PNG", "L"): ("L;2", "L;4", "L"),
@@ -161,12 +144,12 @@ class Decoder:
             if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
                 raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
             content = stream.read()
-        picture, mode = _opened(io.BytesIO(content))
+        picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
         has_gap = picture.format in JPEGS and bytes(GAP_BYTES) in _scan_of(content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
-        n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
+        n_bytes = len(content) + PIXEL_BYTES[picture.mode] * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
         return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes, has_gap)
@@ -213,16 +196,17 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return picture.convert("L") if picture.mode == "1" else picture
 
 
-def _opened(stream: Any) -> tuple[Image.Image, Mode]:
-    """Return a picture of which only the head was read, and what it is."""
+def _opened(stream: Any) -> Image.Image:
+    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
-    return picture, check_form(picture)
+    check_form(picture)
+    return picture
 
 
-def check_form(picture: Image.Image) -> Mode:
-    """Return what an opened picture is. Raises DataError where it is not on the list, or one of several in a file."""
+def check_form(picture: Image.Image) -> None:
+    """Raise DataError where an opened picture is not on the list, or one of several in a file."""
     if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
@@ -240,7 +224,6 @@ def check_form(picture: Image.Image) -> Mode:
             fault = {2: "signed pixels", 3: "fractions"}.get(min(samples), "other pixels")
     if fault:
         raise DataError(f"has {fault} ({kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
-    return MODES[picture.mode]
 
 
 def _stored(picture: Image.Image) -> str:
@@ -492,14 +475,14 @@ def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]
 def _look(path: Path) -> Look:
     """Return what the head of a picture tells, and where its pixels matter these: a small JPEG is enough for that."""
     with open_plain(path) as stream:
-        picture, mode = _opened(stream)
+        picture = _opened(stream)
         is_known = picture.format == "TIFF" or (picture.format == "PNG" and "exif" not in picture.info)
         is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # of PNG without it all would be decoded
         look = Look(*(picture.size if is_turned else picture.size[::-1]))
         if picture.mode in GREY_MODES and picture.mode not in DEEP_MODES:
             return look
         picture.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
-        with _room(mode.pixel_bytes * picture.width * picture.height):
+        with _room(PIXEL_BYTES[picture.mode] * picture.width * picture.height):
             if picture.mode in DEEP_MODES:
                 values = np.asarray(picture)
                 return look._replace(largest=float(values.max()), counts=bit_counts(values))

@@ -140,14 +140,13 @@ class Source:
     classes: tuple  # sorted labels as Python scalars; () for regression
     standardise: bool  # whether inputs are to be z-scored with the statistics of the training part
     identity: dict[str, Any]  # all that determines the rows, as JSON-able values; no path, no time
-    train: (
-        Rows  # inputs as `rows.inputs_of`, uint8, float32 or float64; targets; `numbers` of rows in the data as given
-    )
+    train: Rows  # inputs as `rows.inputs_of`, uint8, float32 or float64; targets; `numbers` of rows as given
     test: Rows
     image_scale: float | None = None  # what is white in images as they were given; None for other inputs
     notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
     warnings: tuple[str, ...] = ()  # what makes errors doubtful: rows in order, damage
     columns: Columns | None = None  # of the file that the inputs are from; None where it is no table
+    sampled: Callable[[Rows], Rows] | None = None  # returns some of the training rows, of a table that is read in order
 
     @property
     def parts(self) -> dict[Part, Rows]:
@@ -201,7 +200,7 @@ class Source:
 
     def learned(self) -> Rows:
         """Return the training rows that moments are fitted to."""
-        return self.train
+        return self.train if self.sampled is None else self.sampled(self.train)
 
 
 def source_of(

@@ -220,16 +220,6 @@ class TrainingTable:
         yield from self.found.notes
 
 
-@dataclass(frozen=True, eq=False)
-class TableSource(Source):
-    """Rows of a table; moments are fitted to a sample where not all were kept. Read again, they are read in order."""
-
-    sampled: TrainingTable | None = None  # None: all rows were kept
-
-    def learned(self) -> Rows:
-        return self.train if self.sampled is None else self.sampled.sampled(self.train)
-
-
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
     """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
 
@@ -261,8 +251,13 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     if test is None and encoding is not None and isinstance(codes, np.ndarray) and chosen is not None:
         counts = encoding.unknown(placed(codes[chosen], encoding.places(found.words)))
         notes += [f"test part: {line}" for line in unknown_words(counts)]
-    facts = {"notes": (*read.notes(), *source.notes, *notes), "warnings": tuple(found.warnings)}
-    return TableSource(**vars(source) | facts | {"columns": read.columns, "sampled": None if is_whole else read})
+    return replace(
+        source,
+        notes=(*read.notes(), *source.notes, *notes),
+        warnings=tuple(found.warnings),
+        columns=read.columns,
+        sampled=None if is_whole else read.sampled,
+    )
 
 
 def learning_bytes(spec: SourceSpec) -> int:

@@ -93,16 +93,13 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
 @lru_cache(maxsize=2)
 def _opened(access: FeatureLayout | LiveFeatures) -> dict[Part, Rows]:
     if isinstance(access, LiveFeatures):
-        return {part: _with_features(access, part, rows) for part, rows in _data_of(access).items()}
+        source = open_data(access.request.source, access.data)
+        return {part: _with_features(access, part, rows) for part, rows in source.parts.items()}
     arrays = open_store(access)
     fitted = Standardisation(*(arrays[f"standardisation/{name}"][:] for name in ("mean", "scale")))
-    fields = ("y", "weights", "keys", "groups")
-    stored: dict[Part, Any] = {part: {name: arrays.get(f"{part}/{name}") for name in fields} for part in PARTS}
+    names = ("y", "weights", "keys", "groups")
+    stored: dict[Part, Any] = {part: {name: arrays.get(f"{part}/{name}") for name in names} for part in PARTS}
     return {part: Rows(arrays[f"{part}/X"], **stored[part], standardisation=fitted) for part in PARTS}
-
-
-def _data_of(access: LiveFeatures) -> dict[Part, Rows]:
-    return open_data(access.request.source, access.data).parts
 
 
 def _with_features(access: LiveFeatures, part: Part, rows: Rows) -> Rows:
@@ -220,7 +217,7 @@ BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build a
 def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None = None) -> int:
     """Compute and store the features of one row block; return its number of rows."""
     (layout, access), part, some = task, item.part, item.rows
-    rows = _data_of(access)[part]
+    rows = open_data(access.request.source, access.data).parts[part]
     inputs = rows.X[some] if inputs is None else inputs
     made = {"X": _computed(access, part)(inputs, np.arange(some.start, some.stop)), "y": rows.y[some]}
     if rows.weights is not None:

@@ -112,7 +112,7 @@ class TableRecords:
 
 
 def _packed(found: Any) -> dict[str, NDArray[Any]]:
-    """Return all that was found but a sample as arrays that `_known` reads: texts by places, what is no array as JSON."""
+    """Return all that was found but a sample as arrays, for `_known`: texts by their places, all else as JSON."""
     arrays = {name: values for name, values in vars(found).items() if isinstance(values, np.ndarray)}
     record = {name: value for name, value in vars(found).items() if name not in arrays and name != "sample"}
     record["texts"] = dict[str, list[str]]()

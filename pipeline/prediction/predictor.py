@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.array_sources import is_frame, label_array, npz_archive, numeric, read_array
+from features.array_sources import PART_KEYS, SPLIT_KEYS, Keys, is_frame, label_array, npz_archive, numeric, read_array
 from features.cell_text import normal_name
 from features.descriptors import feature_length
 from features.errors import DataError, MissingInputError, UsageError
@@ -50,7 +50,6 @@ from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
-NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,10 +200,12 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
         return _open_pictures(path, asked, model, skip_bad=skip_bad)
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
     if is_folder and path.suffix == ".zarr":
-        arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})
-        return _open_arrays(path, asked, {"X": arrays[""]} if "" in arrays else arrays, ZARR_NAME)
+        arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, SPLIT_KEYS)})
+        return _open_arrays(path, asked, {"X": arrays[""]} if "" in arrays else arrays, SPLIT_KEYS)
     if is_folder and not is_file:
-        return _open_idx(path, asked)
+        files = idx_files(path, _wanted((), asked, tuple(IDX_FILES)))
+        read = {name: read_idx(file, IDX_FILES[name]) for name, file in files.items()}
+        return _open_arrays(path, asked, read, tuple(IDX_FILES))
     if not path.exists() and (path.suffix or len(path.parts) > 1):
         raise MissingInputError(f"{path}: no such file or folder")
     if not path.exists():
@@ -215,9 +216,9 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
         )
     if path.suffix == ".npz":
         with npz_archive(path) as archive:
-            wanted = [name for name in _wanted(archive.files, asked, NPZ_NAME) if name in archive.files]
+            wanted = [name for name in _wanted(archive.files, asked, PART_KEYS) if name in archive.files]
             read = {name: read_array(archive, name) for name in wanted}
-        return _open_arrays(path, asked, read, NPZ_NAME)
+        return _open_arrays(path, asked, read, PART_KEYS)
     _refuse_part(path, asked)
     return _open_table(path, asked, model)
 
@@ -227,45 +228,34 @@ def _refuse_part(path: Path, asked: ExampleRequest) -> None:
         raise UsageError(f"--part {asked.part}: {path} has no parts; leave it out")
 
 
-def _array_names(known: Container[str], asked: ExampleRequest, part_name: str) -> list[tuple[str, str]]:
+def _array_names(known: Container[str], asked: ExampleRequest, keys: Keys) -> list[tuple[str, ...]]:
+    """Return the names of inputs and labels: X and the target where X is `known`, else those of the parts asked for."""
     if "X" in known:
         return [("X", asked.target or "y")]
-    parts = parts_asked(asked.part or "test")
-    return [(part_name.format(name="X", part=part), part_name.format(name="y", part=part)) for part in parts]
+    return [keys[:2] if part == "train" else keys[2:] for part in parts_asked(asked.part or "test")]
 
 
-def _wanted(known: Container[str], asked: ExampleRequest, part_name: str) -> list[str]:
-    return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
+def _wanted(known: Container[str], asked: ExampleRequest, keys: Keys) -> list[str]:
+    return [name for pair in _array_names(known, asked, keys) for name in pair[: 1 + asked.labelled]]
 
 
-def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], part_name: str) -> Examples:
+def _open_arrays(path: Path, asked: ExampleRequest, arrays: Mapping[str, RowArray], keys: Keys) -> Examples:
     if "X" in arrays:
         _refuse_part(path, asked)
     pieces = []
-    for inputs, labels in _array_names(arrays, asked, part_name):
+    for inputs, labels in _array_names(arrays, asked, keys):
         for name in (inputs, labels)[: 1 + asked.labelled]:
             if name not in arrays:
                 words = name if "X" in arrays or name != inputs else f"X or {name}"
                 raise DataError(f"{path}: has no array {words}")
         y = label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
-    return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
+    return Examples(path.resolve().name, None if "X" in arrays else asked.part or "test", tuple(pieces))
 
 
 def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Rows:
     check_lengths(X, np.broadcast_to(0, X.shape[:1]) if y is None else y, name, "y")
     return Rows(X, y, name=name)
-
-
-def _open_idx(path: Path, asked: ExampleRequest) -> Examples:
-    part = asked.part or "test"
-    pieces = []
-    for name in parts_asked(part):
-        images, labels = (file for file in IDX_FILES if file.startswith("train") == (name == "train"))
-        files = idx_files(path, (images, labels)[: 1 + asked.labelled])
-        y = read_idx(files[labels], 1).astype(np.int64) if asked.labelled else None
-        pieces.append(_array_piece(images, read_idx(files[images], 3), y))
-    return Examples(path.resolve().name, part, tuple(pieces))
 
 
 def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, *, skip_bad: bool) -> Examples:
