@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from features.descriptors import FeatureSpec, extract, feature_length
 from features.row_draws import row_keys
-from features.rows import Mapped, Rows, keys_of_inputs, some_of
+from features.rows import Mapped, Rows, RunningMoments, Standardisation, keys_of_inputs, some_of
 from features.source import PARTS, Part, Source
-from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape

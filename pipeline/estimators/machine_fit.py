@@ -27,9 +27,8 @@ from features.deformed_copies import Copies
 from features.descriptors import FeatureSpec, extract, feature_length
 from features.images import image_scale, input_shape, to_bytes
 from features.row_draws import keys_apart, row_keys
-from features.rows import Chosen, Mapped, Rows, some_of
+from features.rows import Chosen, Mapped, Rows, Standardisation, some_of
 from features.source import Columns
-from features.standardisation import Standardisation
 from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.parsers import learns_scales

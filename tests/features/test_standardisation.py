@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.standardisation import RunningMoments, Standardisation
+from features.rows import RunningMoments, Standardisation
 
 
 def fit(rows, block):
