@@ -91,11 +91,7 @@ class Mapped:
     """Rows (n, …) that are made of those of another array: `make(values, numbers)`, numbers (m,) of the rows."""
 
     def __init__(
-        self,
-        values: RowArray,
-        make: Callable[[Any, NDArray[np.int64]], np.ndarray],
-        shape: tuple[int, ...],
-        dtype: Any,
+        self, values: RowArray, make: Callable[[Any, NDArray[np.int64]], np.ndarray], shape: tuple[int, ...], dtype: Any
     ) -> None:
         self.values, self._make = values, make
         self.shape, self.dtype = (values.shape[0], *shape), np.dtype(dtype)
@@ -146,10 +142,7 @@ class InOrder:
     kept_bytes = 0
 
     def __init__(
-        self,
-        blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]],
-        shape: tuple[int, ...],
-        decoding_bytes: int = 0,
+        self, blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]], shape: tuple[int, ...], decoding_bytes: int = 0
     ) -> None:
         self.shape, self.dtype, self.decoding_bytes = shape, np.dtype(np.float64), decoding_bytes
         self._all, self._lock = blocks, Lock()
@@ -237,11 +230,6 @@ def root_of(array: Any) -> Any:
     while isinstance(array, Mapped | Chosen | Repeated):
         array = array.values
     return array
-
-
-def given_of(inputs: Mapped) -> RowArray:
-    """Return the rows that `inputs_of` was given."""
-    return inputs.values.values if isinstance(inputs.values, Chosen) else inputs.values
 
 
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:

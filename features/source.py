@@ -21,7 +21,6 @@ from features.rows import (
     Mapped,
     Rows,
     check_lengths,
-    given_of,
     inputs_of,
     piece_rows,
     root_of,
@@ -188,7 +187,8 @@ class Source:
         named: list[tuple[Part, Rows]] = [("train", self.train), ("test", self.test)]
         is_one = root_of(self.train.X) is root_of(self.test.X)
         for together in [named] if is_one else [named[:1], named[1:]]:
-            given = given_of(cast("Mapped", together[0][1].X))
+            inputs = cast("Mapped", together[0][1].X).values
+            given = inputs.values if isinstance(inputs, Chosen) else inputs
             span = piece_rows(given)
             for start in range(0, given.shape[0], span):
                 block = given[start : start + span]

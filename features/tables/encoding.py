@@ -46,7 +46,6 @@ LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
 MOST_REPEATED = 20  # Columns of which a warning repeats all names.
 COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
 Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
-Places = list[NDArray[np.float64] | None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,6 @@ class ColumnEncoding:
         words = (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
-    def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
-        """Return the place of each of some words among those of the column, and last UNKNOWN; None for None."""
-        known = {word: k for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array([*(known.get(word, UNKNOWN) for word in words), UNKNOWN], np.float64)
-
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""
         out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
@@ -113,9 +107,16 @@ class TableEncoding:
     def inputs(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.inputs)
 
-    def places(self, words: Words) -> Places:
-        """Return, of each column, the places among its words that codes of some words stand for; None for numbers."""
-        return [column.places(known) for column, known in zip(self.columns, words, strict=True)]
+    def placed(self, codes: NDArray[np.float64], words: Words) -> NDArray[np.float64]:
+        """Return codes (n, columns) of some words as those of the words of the encoding; numbers are as they are."""
+        codes = np.array(codes)
+        for k, (column, listed) in enumerate(zip(self.columns, words, strict=True)):
+            if listed is not None:
+                known = {word: place for place, word in enumerate(column.words or ())}
+                places = np.array([*(known.get(word, UNKNOWN) for word in listed), UNKNOWN], np.float64)
+                filled = ~np.isnan(codes[:, k])
+                codes[filled, k] = places[codes[filled, k].astype(np.int64)]
+        return codes
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, d) f8 of codes (n, columns)."""
@@ -146,16 +147,6 @@ class TableEncoding:
         notes = [f"columns of words, with their number of categories: {shown(words)}"] if words else []
         filled = "missing cells count as the median (words: as no category), and an input marks them"
         return (*notes, f"{filled}: {shown(gaps)}") if gaps else tuple(notes)
-
-
-def placed(codes: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
-    """Return codes (n, columns) with the places that their words have in an encoding; numbers are as they are."""
-    codes = np.array(codes)
-    for k, table in enumerate(places):
-        if table is not None:
-            filled = ~np.isnan(codes[:, k])
-            codes[filled, k] = table[codes[filled, k].astype(np.int64)]
-    return codes
 
 
 def learn_encoding(

@@ -127,7 +127,7 @@ class Learner:
     """
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
-        self.names, self._path, self._asked = list(names), path, asked
+        self._path, self._asked = path, asked
         for name in asked.columns:
             if name not in names:
                 known = ", ".join(names)[:400]

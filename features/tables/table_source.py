@@ -27,7 +27,6 @@ from features.tables.encoding import (
     TableEncoding,
     Words,
     learn_encoding,
-    placed,
     unknown_words,
 )
 from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
@@ -105,8 +104,8 @@ def encoded(codes: RowArray, encoding: TableEncoding | None, words: Words) -> Ro
     """Return the inputs (n, d) f8 that codes (n, columns) of words are; codes are inputs where nothing is encoded."""
     if encoding is None:
         return codes
-    tables = encoding.places(words)
-    return Mapped(codes, lambda values, _: encoding.apply(placed(values, tables)), (len(encoding.inputs),), np.float64)
+    shape = (len(encoding.inputs),)
+    return Mapped(codes, lambda values, _: encoding.apply(encoding.placed(values, words)), shape, np.float64)
 
 
 def _codes_again(table: Table, layout: TableLayout, found: ReadTable) -> RowArray:
@@ -249,7 +248,7 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     source = source_of(spec, table_name(path), given, True, identity, labels_names=labels_names)
     codes, chosen = root_of(rows.X), source.test.numbers
     if test is None and encoding is not None and isinstance(codes, np.ndarray) and chosen is not None:
-        counts = encoding.unknown(placed(codes[chosen], encoding.places(found.words)))
+        counts = encoding.unknown(encoding.placed(codes[chosen], found.words))
         notes += [f"test part: {line}" for line in unknown_words(counts)]
     return replace(
         source,
