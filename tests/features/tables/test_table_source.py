@@ -215,8 +215,6 @@ def test_all_columns_that_need_a_setting_are_told_with_settings_that_work(tmp_pa
 def test_a_column_of_many_words_is_taken_where_its_number_is_given(tmp_path):
     text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k * 37 % 700}\n" for k in range(700))
     assert table(tmp_path, text, categorical="onehot", categories=70).input_shape == (71,)
-
-    text = "a,y,c\n" + "".join(f"w{k % 70},{k % 2},{k * 37 % 700}\n" for k in range(700))
     with pytest.raises(DataError, match=r"more than 64; `data.categories=70` takes them"):
         table(tmp_path, text, categorical="onehot")
 
