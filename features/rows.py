@@ -57,7 +57,7 @@ class Standardisation:
 
     def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
         """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d), infinite if too large."""
-        flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
+        flat = _flat(inputs)
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
         with np.errstate(over="ignore", invalid="ignore"):

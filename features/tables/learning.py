@@ -1,7 +1,7 @@
 """Codes of the cells of inputs, (n, columns) f8: learned in the first reading of a table, and read as learned.
 
 A code is a number, the place of a word in the list of its column, -1 for an unknown word, or NaN for a missing cell;
-`features.tables.encoding` makes inputs of them.
+`features.tables.encoding` makes inputs of them. Which number a cell is, `numbers` of `features.tables.cells` says.
 """
 
 import re
