@@ -15,17 +15,7 @@ from features.cell_text import MOST_CATEGORIES, is_number, shown
 from features.errors import DataError, UsageError
 from features.images import input_shape, scale_note
 from features.row_draws import keys_apart, units_of
-from features.rows import (
-    Chosen,
-    InOrder,
-    Mapped,
-    Rows,
-    check_lengths,
-    inputs_of,
-    piece_rows,
-    root_of,
-    some_of,
-)
+from features.rows import Chosen, InOrder, Mapped, Rows, check_lengths, inputs_of, piece_rows, root_of, some_of
 from features.tables.encoding import TableEncoding
 from features.targets import (
     MOST_CLASSES,

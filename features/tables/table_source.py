@@ -21,14 +21,7 @@ from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
-from features.tables.encoding import (
-    EncodingRequest,
-    RowOrder,
-    TableEncoding,
-    Words,
-    learn_encoding,
-    unknown_words,
-)
+from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
 from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task

@@ -140,10 +140,7 @@ def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
     (folder / "b" / "gone.png").symlink_to(tmp_path / "nothing")
     Image.fromarray(SMOOTH.astype(np.float32)).save(folder / "b" / "float.tif")
     Image.fromarray(SMOOTH).save(folder / "b" / "pages.tif", save_all=True, append_images=[Image.fromarray(SMOOTH)])
-    with pytest.raises(
-        DataError,
-        match=r"134 of 152 .*b/cut\.png \(.* 108 more \(is damaged: broken .*skip_bad",
-    ):
+    with pytest.raises(DataError, match=r"134 of 152 .*b/cut\.png \(.* 108 more \(is damaged: broken .*skip_bad"):
         opened(folder)
     source = opened(folder, skip_bad=True)
     assert source.n_train + source.n_test == 18
