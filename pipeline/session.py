@@ -18,8 +18,7 @@ from pipeline.config.names import worded
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import Loaded, lines, resumed
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import ScaledFeatures, live
+from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
 from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.planning import plan as planning

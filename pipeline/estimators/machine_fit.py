@@ -34,8 +34,7 @@ from features.targets import check_printable, check_spellings, checked_weights, 
 from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
-from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
+from pipeline.datasets.feature_rows import FeatureShape, ScaledFeatures, feature_spec, fit_moments, seen, source_spec
 from pipeline.estimators import parameters
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.trained_model import SparseKernelModel

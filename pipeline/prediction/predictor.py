@@ -36,7 +36,7 @@ from features.tables.encoding import unknown_words
 from features.targets import class_array, encode
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import describe, request_of, source_spec
+from pipeline.datasets.feature_rows import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.prediction.model_folder import load_model

@@ -14,8 +14,7 @@ from features.descriptors import extract
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import feature_rows
-from pipeline.datasets.feature_request import FeatureShape, feature_spec
-from pipeline.datasets.feature_rows import FeatureItem
+from pipeline.datasets.feature_rows import FeatureItem, FeatureShape, feature_spec
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ExactGram

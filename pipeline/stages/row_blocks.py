@@ -13,8 +13,7 @@ from features.rows import some_of
 from features.source import Part
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
 from pipeline.runtime import stopping

@@ -19,8 +19,7 @@ from features.rows import some_of
 from features.targets import balanced_factors, outputs
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime import stopping

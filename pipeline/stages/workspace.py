@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.runtime.stored_arrays import Arrays, as_json, from_json

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
 from pipeline.config.parsers import selection_size
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import open_features
+from pipeline.datasets.feature_rows import FeatureShape, open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part

@@ -18,7 +18,7 @@ from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
 from pipeline import session
 from pipeline import train as training
-from pipeline.datasets import feature_request, feature_rows
+from pipeline.datasets import feature_rows
 from pipeline.datasets import open_data as opening
 from pipeline.datasets.open_data import Reading, TableRecords, open_data
 from pipeline.planning import plan
@@ -169,7 +169,7 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys, r
 @pytest.mark.usefixtures("in_order")
 def test_of_a_table_that_was_not_read_to_its_end_nothing_is_taken_up(tmp_path, monkeypatch, capsys):
     """It may have been another table, which is known at the end."""
-    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     X, path = np.random.default_rng(0).normal(size=(400, 4)), tmp_path / "t.csv"
     np.savetxt(path, X, delimiter=",", header="a,b,c,y", comments="")
     train(tmp_path / "whole", tmp_path / "f", *SMALL, dataset=path)
@@ -277,7 +277,7 @@ def test_rows_of_other_data_are_in_no_store_and_no_model(tmp_path, monkeypatch, 
     if times == "do not tell":
         for module in (open_source, opening):
             monkeypatch.setattr(module, "stamp", lambda path: (str(path),))
-    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     X, form = np.random.default_rng(0).normal(size=(N, 4)), kind.split()[0]
     path = write_data(tmp_path / "data", form, X)
     write_data(tmp_path / "as it was", form, X)

@@ -16,7 +16,7 @@ import pytest
 from features.source import SourceMemory
 from pipeline.config.settings import with_values
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_rows import FeatureShape
 from pipeline.errors import PlanError
 from pipeline.planning.plan import Plan, check_disk, make_plan
 from storage.errors import CannotWriteError

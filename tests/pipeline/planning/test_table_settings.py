@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.settings import get, load
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_rows import FeatureShape
 from pipeline.datasets.open_data import Reading
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
