@@ -153,13 +153,18 @@ def fetch(
             except (OSError, ValueError) as error:
                 if getattr(error, "errno", None) in CACHE_FAULTS:
                     raise
-                cause = getattr(error.args[0] if error.args else None, "reason", error)  # of what requests raises
-                failures.append(f"{mirror}: {next(iter(str(cause).splitlines()), type(cause).__name__)}")
+                failures.append(f"{mirror}: {_cause(error)}")
         else:
             remedy = f"copy {', '.join(files)} to {folder} or to the folder that SLKL_DATA_DIR names"
             told = f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); {remedy}"
             raise UnavailableError(f"{told}, or train on digits, which needs no download")
     return folder
+
+
+def _cause(error: Exception) -> str:
+    """Return why a mirror did not deliver, in a line: of what requests raises, the reason."""
+    cause = getattr(error.args[0] if error.args else None, "reason", error)
+    return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
 
 
 def open_mnist(spec: SourceSpec) -> Source:
