@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.config.parsers import OneOf
 from pipeline.config.settings import SETTINGS, get
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import OneOf, TrainConfig
 
 GROUPS = {
     "": "The whole run",

@@ -129,7 +129,8 @@ class Source:
     classes: tuple  # sorted labels as Python scalars; () for regression
     standardise: bool  # whether inputs are to be z-scored with the statistics of the training part
     identity: dict[str, Any]  # all that determines the rows, as JSON-able values; no path, no time
-    train: Rows  # inputs as `rows.inputs_of`, uint8, float32 or float64; targets; `numbers` of rows as given
+    # Inputs as of `rows.inputs_of`, uint8, float32 or float64; targets; and `numbers` of rows in the data as given.
+    train: Rows
     test: Rows
     image_scale: float | None = None  # what is white in images as they were given; None for other inputs
     notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes

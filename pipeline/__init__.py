@@ -23,21 +23,17 @@ def check_own_packages() -> None:
     if sys.platform == "win32":
         _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
     for name in ("features", "storage"):
-        file, ours = _found(name), Path(__file__).parents[1] / name
-        if file is None or os.path.realpath(file) == os.path.realpath(ours / "__init__.py"):
-            continue
+        spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+        ours = Path(__file__).parents[1] / name
+        if spec is None or not spec.origin or os.path.realpath(spec.origin) == os.path.realpath(ours / "__init__.py"):
+            continue  # where there is none, the import itself says so best
+        file = Path(spec.origin)
         theirs = file.parent if file.name == "__init__.py" else file
         listed = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
         advice = "start from another folder, or with python -P; the command slkl works here too"
         if theirs.resolve().parent in listed:
             advice = "take its folder out of PYTHONPATH"
         _refuse(f"{theirs} is imported instead of slkl's own package {name} ({ours}); rename it, or {advice}", name)
-
-
-def _found(name: str) -> Path | None:
-    """Return the file that `import name` reads; None where there is none, which the import itself says best."""
-    spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
-    return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def _refuse(line: str, name: str) -> NoReturn:

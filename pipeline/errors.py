@@ -1,6 +1,6 @@
 """Errors a user meets and the exit code of each (the table is in docs/operations.md).
 
-A message names a setting by its key, in backticks; see `config.names`.
+A message names a setting by its key, in backticks; see `config.settings`.
 """
 
 from enum import IntEnum

@@ -10,8 +10,9 @@ from typing import Any
 
 from features.cell_text import counted
 from pipeline.config.command_line import add_data_options, command_parser
+from pipeline.reporting.run_facts import class_lines, probability_words
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
 
@@ -70,8 +71,6 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> list[str]:
     """Return the result as lines for people: the confusion matrix, the error, recall and precision of each class."""
-    from pipeline.reporting.result_table import class_lines, probability_words  # brings numpy, needless for --help
-
     part = f", {result['part']}" if result["part"] else ""
     counts = f"{counted(result['n_rows'], 'row')}, {counted(result['n_centers'], 'center')}"
     weighted = ", errors by their weights" if result["weighted"] else ""

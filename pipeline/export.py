@@ -8,7 +8,7 @@ from features.cell_text import printable
 from features.errors import UnavailableError
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 EPILOG = """\
 In: "inputs" (rows, d) float64 of a table, as they stand in its file ("encoded" ones, in the order that is told, where
@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     """Write the model of a run, or of a model folder, as an ONNX file; return lines for people."""
     # Bring numpy and numba, which --help does without.
-    from pipeline.prediction.onnx_graph import to_onnx
     from pipeline.prediction.predictor import load_predictor
     from storage.files import write_file
     from storage.output_files import check_output
@@ -49,10 +48,10 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     check_output(path, replace=replace)
     model = load_predictor(root).model
     try:
-        built = to_onnx(model)
+        from pipeline.prediction.onnx_graph import to_onnx
     except ImportError:
         raise UnavailableError("onnx is not installed; pip install onnx") from None
-    write_file(path, built.SerializeToString(deterministic=True), replace=replace)
+    write_file(path, to_onnx(model).SerializeToString(deterministic=True), replace=replace)
     columns = model.table_columns
     if columns is None or columns.encoding is None:
         return [str(path)]

@@ -12,8 +12,7 @@ from features.errors import UsageError
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
-from pipeline.runtime.console import Console
+from pipeline.runtime.console import Console, answered
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once

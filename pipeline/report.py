@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 PAGE_START = b"<!doctype html"
 

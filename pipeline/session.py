@@ -13,35 +13,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline import plan as planning
 from pipeline.config.command_line import Arguments
-from pipeline.config.names import worded
-from pipeline.config.parsers import learns_scales
-from pipeline.config.settings import Loaded, lines, resumed
+from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
 from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
-from pipeline.planning import plan as planning
-from pipeline.planning.plan import Prepared
+from pipeline.fit.evaluation import evaluate_model
+from pipeline.fit.fit_model import fit
+from pipeline.fit.preparation import build_features, compile_needed
+from pipeline.fit.workspace import Run, Workspace
 from pipeline.prediction.predictor import Predictor, load_predictor
-from pipeline.reporting import result_table, results
-from pipeline.runtime import answers, run_folder, stopping
-from pipeline.runtime.console import Console
+from pipeline.reporting import results, run_facts
+from pipeline.runtime import console, run_folder, stopping
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.memory_limits import MemoryMeter, limit_bytes
-from pipeline.runtime.open_executor import open_executor
-from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.after.evaluate_model import evaluate_model
-from pipeline.stages.fit_model import fit
-from pipeline.stages.preparation import build_features, compile_needed
-from pipeline.stages.workspace import Run, Workspace
 from pipeline.work.events import READ, Events, StageCost, saved_state
-from pipeline.work.runner import OnExecutor
+from pipeline.work.runner import OnExecutor, open_executor
 from pipeline.work.store import FolderStore
+from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError, StorageError
-from storage.files import make_folder, remove_file
+from storage.files import make_folder, read_record, remove_file
 from storage.folder_layouts import RunLayout
-from storage.records import read_record
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,27 +74,25 @@ class Session:
 
 def run_session(asked: Arguments, loaded: Loaded) -> TrainedRun | None:
     """Train, go on with a run, or find it finished; return it. None where only settings or the plan are printed."""
-    session = _open(asked, loaded)
-    config = session.config
+    stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
+    config = loaded.config if stored is None else resumed(stored, loaded)
     if asked.print_config:
-        print("\n".join(lines(config, dict.fromkeys(loaded.origins, "the run") if session.stored else loaded.origins)))
+        print("\n".join(lines(config, dict.fromkeys(loaded.origins, "the run") if stored else loaded.origins)))
         return None
+    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
+    reading = Reading(tells=not asked.quiet, writes=not asked.dry_run)
+    session = Session(asked, loaded, root, stored, config, reading)
     run = None if asked.dry_run else _finished(session)
     if run is None and config.resources.stores_features:
-        run_folder.check_apart(session.root, Path(config.resources.features_dir))
+        run_folder.check_apart(root, Path(config.resources.features_dir))
     if asked.dry_run:
-        _print_plan(_prepared(session))
+        prepared = _prepared(session)
+        told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
+        print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
         return None
     run = run or _trained(session)
     _tell(run, asked.quiet)
     return run
-
-
-def _open(asked: Arguments, loaded: Loaded) -> Session:
-    stored = run_folder.stored_config(asked.run_dir, asked.resume, asked.dataset)
-    config = loaded.config if stored is None else resumed(stored, loaded)
-    root = asked.run_dir or run_folder.default_run_dir(asked.dataset)
-    return Session(asked, loaded, root, stored, config, Reading(tells=not asked.quiet, writes=not asked.dry_run))
 
 
 def _finished(session: Session) -> TrainedRun | None:
@@ -114,11 +106,11 @@ def _finished(session: Session) -> TrainedRun | None:
     run_folder.check_data(layout, shape.digest, "finished")
     if not session.asked.quiet:
         ended = datetime.fromtimestamp(layout.report.stat().st_mtime, UTC)
-        print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=Console(sys.stdout), flush=True)
+        print(f"finished on {ended:%Y-%m-%d %H:%M} UTC", file=console.Console(sys.stdout), flush=True)
     return TrainedRun(layout.root, report)
 
 
-def _prepared(session: Session) -> Prepared:
+def _prepared(session: Session) -> planning.Prepared:
     """Open the data, fill in the settings that they decide, and plan the stages within memory and disk."""
     config, is_frozen = session.config, session.stored is not None
     with MemoryMeter() as meter:  # rows that were read are split and ordered in it
@@ -127,11 +119,6 @@ def _prepared(session: Session) -> Prepared:
     is_stored = config.resources.stores_features
     planning.check_disk(prepared.plan, session.root, prepared.store, prepared.shape, stored=is_stored)
     return prepared
-
-
-def _print_plan(prepared: Prepared) -> None:
-    told = [*prepared.notes, *map("warning: {}".format, prepared.warnings)]
-    print("\n".join([*map(worded, told), *prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())]))
 
 
 def _trained(session: Session) -> TrainedRun:
@@ -155,7 +142,7 @@ def _trained(session: Session) -> TrainedRun:
         return TrainedRun(layout.root, read_record(layout.report))
 
 
-def _compute(session: Session, prepared: Prepared, layout: RunLayout, executor: Executor) -> None:
+def _compute(session: Session, prepared: planning.Prepared, layout: RunLayout, executor: Executor) -> None:
     asked, (costs, peak_bytes) = session.asked, _costs_so_far(layout, session.reading)
     with (
         MemoryMeter(peak_bytes) as meter,
@@ -193,12 +180,12 @@ def _recording_errors(events: Events, layout: RunLayout) -> Iterator[None]:
     except BaseException as error:
         with suppress(StorageError):
             events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
-            if answers.describe(error)[0] is ExitCode.BUG:
+            if console.describe(error)[0] is ExitCode.BUG:
                 error.add_note(f"(traceback in {layout.log})")
         raise
 
 
-def _tell_the_start(events: Events, session: Session, prepared: Prepared, layout: RunLayout) -> None:
+def _tell_the_start(events: Events, session: Session, prepared: planning.Prepared, layout: RunLayout) -> None:
     started = run_folder.read_environment(layout)["environment"]
     changes = run_folder.environment_warnings(started, run_folder.environment())
     for note in (f"run folder {layout.root}", *session.reading.notes, *prepared.notes):
@@ -207,14 +194,14 @@ def _tell_the_start(events: Events, session: Session, prepared: Prepared, layout
         events.warn(warning)
 
 
-def _run_of(prepared: Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
+def _run_of(prepared: planning.Prepared, layout: RunLayout, events: Events, executor: Executor) -> Run:
     config, every = prepared.config, prepared.config.resources.checkpoint_every
     store = FolderStore(layout, every, events.warn)
     runner = OnExecutor(executor, store, events, every, prepared.plan.workers.together)
     is_stored = config.resources.stores_features
     features = prepared.store if is_stored else live(prepared.request, prepared.shape, layout.data_chunks)
     scales = StoredFile(layout.feature_scales)
-    seen = ScaledFeatures(features, scales) if learns_scales(config.kernel.scale) else features
+    seen = ScaledFeatures(features, scales) if config.kernel.learns_scales else features
     work = Workspace(config, prepared.shape, seen, store, runner, events)
     return Run(layout, prepared.request, prepared.store, work, runner, events)
 
@@ -234,8 +221,8 @@ def _fitted_and_scored(run: Run) -> dict[str, Any]:
 
 def _tell(run: TrainedRun, quiet: bool) -> None:
     if quiet:
-        for line in result_table.remarks(run.report):
-            print(line, file=Console(sys.stderr))
+        for line in run_facts.remarks(run.report):
+            print(line, file=console.Console(sys.stderr))
         return
-    told = ["", *result_table.table(run.report), f"model and report: {run.folder}"]
-    print("\n".join([*told, *result_table.next_steps(run.folder)]), file=Console(sys.stdout), flush=True)
+    told = ["", *run_facts.table(run.report), f"model and report: {run.folder}"]
+    print("\n".join([*told, *run_facts.next_steps(run.folder)]), file=console.Console(sys.stdout), flush=True)

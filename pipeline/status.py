@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode
 from pipeline.reporting.run_facts import lines, status
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from features.errors import DataError, UsageError
 from pipeline.config.command_line import RESUME, Arguments, check_plain, parse, program
-from pipeline.config.names import ARGUMENTS, worded
-from pipeline.config.settings import SETTINGS, flat, lines, load
+from pipeline.config.settings import ARGUMENTS, SETTINGS, flat, lines, load, worded
 from pipeline.errors import ConfigError, ExitCode, PipelineError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import answered
+from pipeline.runtime.console import answered
 from storage.errors import StorageError
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once

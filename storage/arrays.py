@@ -1,4 +1,4 @@
-"""Named arrays: one .npz, or a folder of .npy files to be mapped, with facts in its manifest; both as NumPy has them.
+"""Named arrays: one .npz, or a folder of .npy files to be mapped, as NumPy has them; and references to them.
 
 The same arrays give the same bytes: an .npz has its entries sorted and uncompressed, dated 1980-01-01, in C order.
 Nothing is pickled.
@@ -6,18 +6,26 @@ Nothing is pickled.
 
 import contextlib
 import errno
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage.errors import CorruptDataError, MissingDataError, remedy_at
 from storage.files import open_plain, read_errors, replacing
 from storage.folders import compare, new_folder, read_manifest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
+Arrays = dict[str, NDArray[Any]]
 _KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
 _NAMES = "names"  # the entry of an .npz that names all: a damaged directory can hide one
 _HEADER_BYTES = 128  # of an .npy without values, which cannot be mapped
@@ -57,26 +65,18 @@ def _as_written(name: str, values: np.ndarray) -> np.ndarray:
     return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
 
-def read_arrays(path: Path, *, mapped: bool = False, required: bool = False) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, *, mapped: bool = False) -> Arrays:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and contents too
     unless `mapped` (then `check_folder` is the caller's).
 
-    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read. The
-    absence of what is `required` is damage too.
+    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read.
     """
-    try:
-        if path.suffix == ".npz":
-            return dict(read_each_array(path))
-        return read_folder(path, mapped=mapped)[0]
-    except MissingDataError:
-        if not required:
-            raise
-        raise CorruptDataError(f"{path}: does not exist; {remedy_at(path)}") from None
+    return dict(read_each_array(path)) if path.suffix == ".npz" else read_folder(path, mapped=mapped)[0]
 
 
-def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
+def read_folder(path: Path, *, mapped: bool = False) -> tuple[Arrays, Mapping[str, Any]]:
     """Return the arrays and the metadata of a folder of `write_arrays`. Raises as `read_arrays`."""
     manifest = read_manifest(path)
     problems = compare(path, manifest.files, contents=not mapped)
@@ -125,3 +125,53 @@ def _damage_of(path: Path) -> Iterator[None]:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, KeyError) as error:
         reason = str(error) or type(error).__name__
         raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """Arrays in a file or folder of a run."""
+
+    path: Path
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError, also for absence."""
+        try:
+            return read_arrays(self.path, mapped=mapped)
+        except MissingDataError:
+            raise CorruptDataError(f"{self.path}: does not exist; {remedy_at(self.path)}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredInMemory:
+    """Arrays of this process, which may be committed later."""
+
+    committed: Mapping[str, Arrays]
+    name: str
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        return self.committed[self.name]
+
+
+# Named arrays, by reference: a path is small and picklable, arrays in memory stay in their process.
+Stored = StoredFile | StoredInMemory
+
+
+def as_arrays(value: "DataclassInstance") -> Arrays:
+    """Return a dataclass of arrays and numbers as arrays, one by the name of each field."""
+    return {field.name: np.asarray(getattr(value, field.name)) for field in fields(value)}
+
+
+def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[D]) -> D:
+    """Return the dataclass of a `kind` that `as_arrays` turned into arrays; other arrays may be among them."""
+    found = {field.name: arrays[field.name] for field in fields(kind) if field.name in arrays}
+    return kind(**{name: values if np.ndim(values) else values.item() for name, values in found.items()})
+
+
+def as_json(value: object) -> NDArray[np.uint8]:
+    """Return what JSON knows as an array of the bytes of its text; `from_json` reads it."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def from_json(text: NDArray[np.uint8]) -> Any:
+    """Return what `as_json` made an array of."""
+    return json.loads(text.tobytes())

@@ -5,7 +5,6 @@ Imports nothing of weight, so that a command's --help may.
 
 from pathlib import Path
 
-AGAIN = "delete it and report.json, then resume the run: it is made again"
 ANEW = (
     "delete the folders statistics, solutions, correlations and rounds, and report.json, then resume the run: it does \
 its stages again, to the same bytes"
@@ -27,7 +26,7 @@ _REMEDIES = {  # by how the name begins; the first that fits
         "report.json, then resume the run: it does its stages again, to the same bytes"
     ),
     "passes": "delete the folder passes and resume the run: what was under way is made again",
-    "scores": AGAIN,
+    "scores": "delete it and report.json, then resume the run: it is made again",
     "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",
 }
 

@@ -1,5 +1,8 @@
 """Files: read where they are plain ones, written whole or not at all (aside, fsync, rename, fsync of the folder).
 
+JSON that programs read back carries its own digest: records, manifests and done-markers. A marker is a small record for
+a finished item, so that a resumed run never does it again; one that is damaged counts as not done, which is safe.
+
 Every change of the disk by this package goes through the `low_*` functions, called as `files.low_*` from elsewhere, so
 that a test can record, break or replay them. Only the text in a lock file and the lines of a `LineFile`, on which
 nothing depends, do not.
@@ -17,11 +20,18 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.errors import (
+    CannotWriteError,
+    CorruptDataError,
+    MissingDataError,
+    StorageError,
+    UnavailableStoreError,
+    remedy_at,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -61,24 +71,14 @@ def low_fsync(descriptor: int, path: Path) -> None:
     os.fsync(descriptor)
 
 
-def low_rename(source: Path, target: Path) -> None:
-    """Rename within one file system, replacing a file or an empty folder."""
-    source.rename(target)
-
-
 def low_link(source: Path, target: Path) -> None:
     """Give a file a second name, which nothing may have."""
     target.hardlink_to(source)
 
 
-def low_mkdir(path: Path) -> None:
-    """Create one folder."""
-    path.mkdir()
-
-
-def low_unlink(path: Path) -> None:
-    """Remove one file."""
-    path.unlink()
+low_rename = Path.rename  # within one file system, replacing a file or an empty folder
+low_mkdir = Path.mkdir
+low_unlink = Path.unlink
 
 
 def low_remove_tree(path: Path) -> None:
@@ -252,6 +252,85 @@ def rename_file(path: Path, target: Path) -> None:
         low_rename(path, target)
 
 
+def canonical_json(obj: object) -> bytes:
+    """Encode as JSON with one spelling per value: sorted keys, no spaces, UTF-8; numpy scalars as numbers.
+
+    Raises ValueError for NaN and infinities, TypeError for a value without a JSON form.
+    """
+    return _encode(obj, separators=(",", ":"))
+
+
+def _encode(obj: object, **layout: Any) -> bytes:
+    text = json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=_plain_value, **layout)
+    return text.encode()
+
+
+def _plain_value(obj: object) -> object:
+    if getattr(obj, "ndim", None) == 0:  # a numpy scalar, without an import of numpy
+        return obj.item()  # type: ignore[attr-defined]
+    if isinstance(obj, Mapping):
+        return dict(obj)
+    raise TypeError(f"JSON: cannot store a {type(obj).__name__}")
+
+
+def digest_of(obj: object) -> str:
+    """Return the sha256 (hex) of the canonical JSON of `obj`."""
+    return hashlib.sha256(canonical_json(obj)).hexdigest()
+
+
+def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
+    """Write JSON with sorted keys, durably, indented or on one line if `compact`. Raises as `canonical_json`."""
+    write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises MissingDataError, UnavailableStoreError where it cannot be read, CorruptDataError."""
+    try:
+        with read_errors(path):
+            return parse_json(read_plain(path))
+    except ValueError as error:
+        raise CorruptDataError(f"{path}: not valid JSON ({error}); {remedy_at(path)}") from None
+
+
+def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
+    """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
+    body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
+    write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
+
+    Raises as `read_json`; CorruptDataError also where it does not match its digest.
+    """
+    body = read_json(path)
+    try:
+        if body.pop("digest") == digest_of(body):
+            return dict(body)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # no object, or none of ours
+        pass
+    raise CorruptDataError(f"{path}: not the record that was written; {remedy_at(path)}")
+
+
+def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
+    """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
+    make_folder(folder)
+    write_record(folder / f"{item_name}.json", {"item": item_name, "payload": dict(payload)}, compact=True)
+
+
+def read_markers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the payloads of all finished items, by name. Raises UnavailableStoreError."""
+    markers, paths = dict[str, dict[str, Any]](), list[Path]()
+    with contextlib.suppress(MissingDataError), read_errors(folder):
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
+    for path in paths:
+        with contextlib.suppress(StorageError):
+            body = read_record(path)
+            if body.get("item") == path.stem:
+                markers[path.stem] = body["payload"]
+    return markers
+
+
 class LineFile:
     """A file of unbuffered lines; a last line that a kill cut off is removed at opening."""
 
@@ -317,13 +396,6 @@ def _fsync(path: Path, flag: int) -> None:
         os.close(descriptor)
 
 
-class Aside(NamedTuple):
-    """What the name of something aside tells."""
-
-    name: str  # that it is to get, or had before; of what is to get it, its first 200 characters
-    replaced: bool  # it had the name before
-
-
 def temporary_path(path: Path) -> Path:
     """Return a fresh name beside `path` to write it under, see `aside_of`."""
     return path.with_name(f".tmp-{path.name[:200]}-{secrets.token_hex(8)}")
@@ -337,9 +409,13 @@ def replaced_path(path: Path) -> Path:
     return path.with_name(f".old-{path.name}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}")
 
 
-def aside_of(name: str) -> Aside | None:
-    """Return what a file name of `temporary_path` or `replaced_path` says; None for any other name."""
+def aside_of(name: str) -> tuple[str, bool] | None:
+    """Return what a name says that something has aside; None for any other name.
+
+    That is the name it had before (True), of `replaced_path`; or is to get (False), its first 200 characters, of
+    `temporary_path`.
+    """
     parts = _ASIDE.fullmatch(name)
     if parts is None or (parts["kind"] == "old" and replaced_path(Path(parts["name"])).name != name):
         return None
-    return Aside(parts["name"], parts["kind"] == "old")
+    return parts["name"], parts["kind"] == "old"

@@ -1,6 +1,5 @@
-"""Every path of a run, a feature store and a model folder. Nobody else joins paths."""
+"""The paths of a run, a feature store and a model folder."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,6 @@ class _Path:
         return layout.root / self.name.format_map(vars(layout))
 
 
-class _Named:
-    """The function that returns the path of a file or folder by its name."""
-
-    def __init__(self, pattern: str) -> None:
-        self.pattern = pattern
-
-    def __get__(self, layout: Any, owner: type | None = None) -> Callable[[str], Path]:
-        return lambda name: layout.root / self.pattern.format(name)
-
-
 @dataclass(frozen=True)
 class RunLayout:
     """The paths inside the folder of one run. Creates nothing."""
@@ -43,13 +32,10 @@ class RunLayout:
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
     data_chunks = _Path("statistics/data.npz")  # of zarr data: the checksums of their chunks, for whoever reads them
-    passes = _Path("passes")  # the passes over the rows that are under way
-    row_pass = _Named("passes/{}")  # the folder of one: what it reads, and the sums that it has committed
+    passes = _Path("passes")  # a folder for each pass under way: what it reads, and the sums that it has committed
     progress = _Path("progress")  # how far the items are that run in other processes
-    solutions = _Path("solutions")
-    solution = _Named("solutions/{}")  # of one solve
-    solution_records = _Named("solutions/{}.jsonl")  # the iteration records of a solve that is under way
-    checkpoints = _Named("checkpoints/{}")  # the folder of the checkpoints of one solve
+    solutions = _Path("solutions")  # of each solve, and the iteration records of one that is under way
+    checkpoints = _Path("checkpoints")  # a folder for each solve under way
     model = _Path("model")  # see `ModelLayout`
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records

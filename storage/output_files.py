@@ -8,7 +8,7 @@ import contextlib
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,17 @@ def csv_writer(
 
     def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
         nonlocal start
+        rows = slice(start, start + len(label))
         labels = [float(f"{value:.9g}") for value in label.tolist()] if regression else label.tolist()
-        numbers = range(start, start + len(label))
-        begun = [[row] if files is None else [row, files[row]] for row in numbers]
-        rows = zip(begun, labels, np.hstack(values).tolist(), strict=True)
-        emit(_csv_text([[*begin, value, *others] for begin, value, others in rows]))
-        start += len(label)
+        of_files = [] if files is None else [files[rows].tolist()]
+        columns = [range(rows.start, rows.stop), *of_files, labels, *np.hstack(values).T.tolist()]
+        emit(_csv_text(zip(*columns, strict=True)))
+        start = rows.stop
 
     return write
 
 
-def _csv_text(rows: list[list[object]]) -> str:
+def _csv_text(rows: Iterable[Iterable[object]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from storage import files as disk
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
-from storage.files import write_errors
-from storage.records import write_json
+from storage.files import write_errors, write_json
 
 _AIM_BYTES = 4 * 2**20
 _CRC_BYTES = 4

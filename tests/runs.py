@@ -21,8 +21,7 @@ from sklearn.datasets import load_digits
 
 from pipeline import train as training
 from pipeline.runtime import run_folder
-from pipeline.runtime.stored_arrays import from_json
-from storage.arrays import read_arrays
+from storage.arrays import from_json, read_arrays
 from storage.folder_layouts import RunLayout
 
 ROOT = Path(__file__).resolve().parents[1]

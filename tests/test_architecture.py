@@ -22,8 +22,8 @@ FLOORS = (
     ("pipeline.solvers", "pipeline.runtime"),
     ("pipeline.datasets", "pipeline.work"),
     ("pipeline.prediction",),
-    ("pipeline.stages",),
-    ("pipeline.planning", "pipeline.reporting", "pipeline.estimators"),
+    ("pipeline.fit",),
+    ("pipeline.plan", "pipeline.reporting", "pipeline.estimators"),
     ("pipeline.session",),
     tuple(f"pipeline.{command}" for command in COMMANDS),
 )
@@ -106,7 +106,7 @@ def test_no_circle():
 
 def test_mathematics_sees_arrays_only():
     modules = [module for module in MODULES if room_of(module) in MATHEMATICS]
-    assert len(modules) > 20
+    assert len(modules) > 15
     for module in modules:
         seen = [name for name in reached(module) if f"{name}.".startswith(FOREIGN_TO_MATHEMATICS)]
         assert not seen, f"{module} reaches {seen}"
@@ -163,15 +163,15 @@ def test_the_estimators_import_what_computes_with_the_first_fit():
 import sys
 import pipeline.estimators
 from sklearn.utils.fixes import pd  # which scikit-learn imports where it is there, and pyarrow with it
-late = {"numba", "zarr", "dask", "pipeline.stages", "pipeline.kernels"} | (set() if pd else {"pyarrow"})
+late = {"numba", "zarr", "dask", "pipeline.fit", "pipeline.kernels"} | (set() if pd else {"pyarrow"})
 print(sorted(late & set(sys.modules)))
 machine = pipeline.estimators.SLKLRegressor(n_centers=2, sigma2=1.0, feature_scale=None)
 machine.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
-print(sorted({"numba", "pipeline.stages"} & set(sys.modules)))
+print(sorted({"numba", "pipeline.fit"} & set(sys.modules)))
 """
     done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["[]", "['numba', 'pipeline.stages']"]
+    assert done.stdout.splitlines() == ["[]", "['numba', 'pipeline.fit']"]
 
 
 EQUATIONS = ROOT / "pipeline" / "solvers" / "mathematics.md"

@@ -25,7 +25,7 @@ import numpy as np
 from mnist_runs import rows_of, run_mnist
 from threadpoolctl import threadpool_limits
 
-from pipeline.stages.fit.correlations import LINE_ROWS, TILE_ROWS
+from pipeline.fit.pricing import LINE_ROWS, TILE_ROWS
 
 
 def bare_pass(X: np.ndarray, workers: int) -> float:

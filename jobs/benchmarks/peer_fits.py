@@ -24,7 +24,7 @@ import numpy as np
 from mnist_runs import NOT_CONVERGED, SETTINGS, read_part, report_of
 from numpy.typing import NDArray
 
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from storage.folder_layouts import RunLayout
 
 Facts = dict[str, Any]

@@ -35,14 +35,12 @@ from child_process import facts_of
 from mnist_runs import PAPER, report_of, rows_of
 
 from features.targets import outputs
+from pipeline.fit.fit_model import draw_rows
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.solvers import shrinking
-from pipeline.solvers.duality_gap import certify_problem
-from pipeline.solvers.problem import Problem
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import Record, SolverOptions, SolverState
-from pipeline.stages.fit_model import draw_rows
+from pipeline.solvers import solve as solving
+from pipeline.solvers.problem import Problem, certify
+from pipeline.solvers.solve import Record, SolverOptions, SolverState, solve
 from pipeline.train import main as train
 from storage.folder_layouts import RunLayout
 
@@ -130,7 +128,7 @@ def own_points(problem: Problem, name: str, cap_seconds: float) -> Iterator[Poin
     """Yield a point for each certificate of a schedule of ours, which stops at the cap on request."""
     points, started, visits = list[Point](), time.perf_counter(), 0
     if name == ALL_VISITED:
-        shrinking.LEAST_VIOLATION = 0.0
+        solving.LEAST_VIOLATION = 0.0
     schedule = "shrinking" if name == ALL_VISITED else name
 
     def keep(record: Record, _: SolverState) -> None:
@@ -183,7 +181,7 @@ def peer_points(problem: Problem, name: str, R: np.ndarray, z: np.ndarray, cap_s
     for rung in count():
         started = time.perf_counter()
         weights = fit(rung, R, z, alpha)
-        seconds, gap = time.perf_counter() - started, certify_problem(problem, weights).relative_gap
+        seconds, gap = time.perf_counter() - started, certify(problem, weights).relative_gap
         yield {"seconds": seconds, "relative_gap": gap, "n_active": int(np.count_nonzero(weights))}
         if gap <= TARGETS[-1] or time.perf_counter() - begun > cap_seconds:
             return

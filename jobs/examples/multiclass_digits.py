@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs 
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.predict import main as predict
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.report import main as report
 from pipeline.train import main as train
 

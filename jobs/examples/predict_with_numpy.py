@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
 
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.train import main as train
 
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="slkl-"))

@@ -23,11 +23,11 @@ from pipeline.config.command_line import parse
 from pipeline.config.settings import load
 from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec
 from pipeline.datasets.open_data import open_data
-from pipeline.stages.filled_settings import fill_in_features
+from pipeline.fit.filled_settings import fill_in_features
 from pipeline.train import main as train
 from storage.arrays import read_arrays
+from storage.files import read_record, write_json
 from storage.folder_layouts import RunLayout
-from storage.records import read_record, write_json
 
 # Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
 PAPER_WAY = ("--schedule", "paper")

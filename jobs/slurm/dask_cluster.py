@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage.lock import hold_lock, holder
+from storage.folders import hold_lock, holder
 
 ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
 STOPPED = 75  # the exit code of a run that was stopped on request and can be resumed

@@ -10,8 +10,8 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.config.parsers import PLAIN, is_plain
 from pipeline.config.settings import SETTINGS
+from pipeline.config.train_config import PLAIN, is_plain
 from pipeline.errors import ConfigError
 
 DATASETS = """\

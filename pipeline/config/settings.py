@@ -1,13 +1,17 @@
 """The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags, and as a run freezes it.
 
-Every way in which a TOML file is malformed is one error.
+Every way in which a TOML file is malformed is one error. Messages name a setting by its key, in backticks, with a value
+or without: `centers.count`, `kernel.sigma2=auto`, and so the options `run_dir` and `resume`. Whoever shows a message
+puts it into the words of its reader with `worded`.
 """
 
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
@@ -15,8 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.parsers import PLAIN, is_address, is_plain, text
-from pipeline.config.train_config import DATASETS, TrainConfig
+from pipeline.config.train_config import DATASETS, PLAIN, TrainConfig, is_address, is_plain, text
 from pipeline.errors import ConfigError, ConfigMismatchError
 from storage.errors import CorruptDataError
 from storage.files import read_plain
@@ -64,6 +67,41 @@ def _declared() -> Iterator[tuple[str, Field[Any]]]:
 
 
 SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, field in _declared()}
+# By key: the options of the command, the arguments of `pipeline.train`, and the parameters of the estimators.
+FLAGS = {key: setting.flag for key, setting in SETTINGS.items() if setting.flag}
+FLAGS |= {"run_dir": "--run-dir", "resume": "--resume"}
+ARGUMENTS = {key: flag.removeprefix("--").replace("-", "_") for key, flag in FLAGS.items()}
+PARAMETERS = ARGUMENTS | {
+    "centers.count": "n_centers",
+    "centers.columns": "columns",
+    "data.standardise": "standardise",
+    "data.deform": "deform",
+    "features.deskew": "deskew",
+    "kernel.scale": "feature_scale",
+    "solver.intercept": "fit_intercept",
+}
+_NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)?)(?:=([^`]*))?`")
+
+
+def worded(message: str, names: Mapping[str, str] = FLAGS) -> str:
+    """Return a message with each setting as its reader gives it: by FLAGS, by ARGUMENTS or by PARAMETERS."""
+
+    def given(found: re.Match[str]) -> str:
+        key, text = found[1], found[2]
+        if key not in SETTINGS and key not in names:  # a column may be called so
+            return found[0]
+        if text is None:
+            return names.get(key, key)
+        if names is FLAGS:
+            return f"{FLAGS[key]} {text}" if key in FLAGS else f"--set {shlex.quote(f'{key}={text}')}"
+        value: Any = text
+        with suppress(ValueError, KeyError):  # a text may stand for a value, such as greedy:K
+            value = SETTINGS[key].parse(text)
+        if key not in names and names is ARGUMENTS:
+            return f"settings={{{key!r}: {value!r}}}"
+        return f"{names.get(key, key)}={value!r}"
+
+    return _NAMED.sub(given, message).replace("} settings={", ", ")
 
 
 def get(config: TrainConfig, key: str) -> Any:

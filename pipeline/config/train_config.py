@@ -1,40 +1,216 @@
-"""The settings of a run, as frozen dataclasses: one for each section of a TOML file.
+"""The settings of a run, as frozen dataclasses: one for each section of a TOML file; first their parsers.
 
-Every field carries its help text, flag and check, for the command line, TOML files, `--set` and `--print-config`.
-Nothing here imports numpy, so that `--help` is quick.
+Every field carries its help text, flag and parser, for the command line, TOML files, `--set` and `--print-config`. A
+parser takes a text or a TOML value and returns a checked value, or raises ValueError with a reason that starts with
+"must". Nothing here imports numpy, so that `--help` is quick.
 """
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
+from string import ascii_letters
 from typing import Any
 
-from features.cell_text import MOST_CATEGORIES
-from pipeline.config.parsers import (
-    NO_PENALTY,
-    OneOf,
-    Optionally,
-    address,
-    byte_size,
-    categories,
-    column,
-    deformation,
-    duration,
-    learns_scales,
-    name_list,
-    penalty,
-    picture_size,
-    real,
-    selection,
-    text,
-    truth,
-    whole,
-)
+from features.cell_text import MOST_CATEGORIES, has_controls, names_in
 
 AUTO_KERNEL = "auto"
-REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits")
-FEATURES = ("auto", "soft-hog", "sphog", "raw")
-TASKS = ("multiclass", "binary", "regression")
+PLAIN = "must be UTF-8 text without control characters"
+NO_PENALTY = "none"
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
+
+
+def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
+    """Return a parser of whole numbers between two bounds."""
+    words = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
+
+    def parse(value: object) -> int:
+        number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+        if isinstance(number, bool) or not isinstance(number, Integral) or not minimum <= int(number) <= maximum:
+            raise ValueError(f"must be a whole number of {words}")
+        return int(number)
+
+    return parse
+
+
+def real(
+    minimum: float, maximum: float = math.inf, *, above: bool = False, closed: bool = False
+) -> Callable[[Any], float]:
+    """Return a parser of finite numbers: `minimum` is too low where `above`, `maximum` too high unless `closed`."""
+    words = f"above {minimum:g}" if above else f"of at least {minimum:g}"
+    if maximum < math.inf:
+        words += f" and {'at most' if closed else 'below'} {maximum:g}"
+
+    def parse(value: object) -> float:
+        number = _number(value)
+        if not minimum <= number <= maximum or (above and number == minimum) or (number == maximum and not closed):
+            raise ValueError(f"must be a number {words}")
+        return number
+
+    return parse
+
+
+def _number(value: Any) -> float:
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A parser that accepts the listed words, and what `otherwise` makes of any other value."""
+
+    choices: tuple[str, ...]
+    otherwise: Callable[[Any], Any] | None = None
+
+    def __call__(self, value: object) -> Any:
+        if value in self.choices:
+            return value
+        if self.otherwise is None:
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
+        try:
+            return self.otherwise(value)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{', '.join([str(error), *self.choices[:-1]])}, or {self.choices[-1]}") from None
+
+
+@dataclass(frozen=True)
+class Optionally:
+    """A parser that maps `word` to None (decided from the data) and hands the rest on."""
+
+    parse: Callable[[Any], Any]
+    word: str
+
+    def __call__(self, value: object) -> Any:
+        return None if value is None or value == self.word else self.parse(value)
+
+
+def text(value: object) -> str:
+    """Accept a non-empty text."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a non-empty text")
+    if not is_plain(value):
+        raise ValueError(f"{PLAIN}; rename the file or column")
+    return value
+
+
+def column(value: object) -> str:
+    """Accept the name of a column, or its position."""
+    is_position = isinstance(value, Integral) and not isinstance(value, bool)
+    return text(str(value) if is_position else value)
+
+
+def is_plain(value: str) -> bool:
+    """Return whether a text can be a path and be printed: names that are no UTF-8 have lone surrogates."""
+    return not has_controls(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def address(value: object) -> str:
+    """Accept the address of a dask scheduler: `settings.load` knows where it may come from."""
+    if is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value)):
+        return str(value)
+    raise ValueError("must be tls://HOST:PORT")
+
+
+def is_address(scheduler: object) -> bool:
+    """Return whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
+    return isinstance(scheduler, str) and scheduler.startswith("tls://")
+
+
+def truth(value: object) -> bool:
+    """Accept true or false."""
+    words = {"true": True, "false": False}
+    if str(value).lower() not in words:
+        raise ValueError("must be true or false")
+    return words[str(value).lower()]
+
+
+def name_list(value: Any) -> tuple[str, ...]:
+    """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
+    given = names_in(value) if isinstance(value, str) else value
+    names = tuple("" if name == "" else column(name) for name in given)  # a column may have none
+    if not names or len(set(names)) < len(names):
+        raise ValueError("must be names of columns, each once, separated by commas")
+    return names
+
+
+def categories(value: object) -> str:
+    """Accept onehot, alone or with columns after a colon."""
+    kind, colon, names = text(value).partition(":")
+    if kind != "onehot" or (colon and not names_in(names)):
+        raise ValueError("must be onehot, or onehot with columns that hold codes: onehot:zip,month")
+    return text(value)
+
+
+def deformation(value: object) -> str:
+    """Accept strengths such as rotation:12,smooth:0,flip."""
+    from features.deformed_copies import strengths  # with numba
+
+    strengths(text(value))
+    return text(value)
+
+
+def picture_size(value: object) -> str:
+    """Parse a side of pictures in pixels, or their height and width, to HEIGHTxWIDTH."""
+    sides = str(value).split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and 2 <= int(side) <= 4096 for side in sides):
+        raise ValueError("must be a number of pixels, 2 to 4096, or a height and a width such as 28x40")
+    return f"{int(sides[0])}x{int(sides[-1])}"
+
+
+def penalty(value: object) -> float | str:
+    """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, or `none`."""
+    if value in ("auto", NO_PENALTY):
+        return str(value)
+    is_fraction = isinstance(value, str) and value.startswith("max:")
+    number = penalty_fraction(str(value)) if is_fraction else _number(value)
+    if not 0 < number < (1 if is_fraction else math.inf):
+        raise ValueError("must be a number above 0, none, max:F with F above 0 and below 1 such as max:1e-7, or auto")
+    return str(value) if is_fraction else number
+
+
+def penalty_fraction(value: str) -> float:
+    """Return the F of `max:F`: a fraction of the penalty at which all weights are zero."""
+    return _number(value.removeprefix("max:"))
+
+
+def selection(value: object) -> str:
+    """Accept `none`, or `greedy:K` with a number of centers K."""
+    if value == "none":
+        return "none"
+    kind, _, size = str(value).partition(":")
+    if kind != "greedy" or not size.isascii() or not size.isdigit() or int(size) < 1:
+        raise ValueError("must be none, or greedy:K with a number of centers K such as greedy:400")
+    return f"greedy:{int(size)}"
+
+
+BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def byte_size(value: object) -> int:
+    """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
+    return max(int(_in_units(value, BYTE_UNITS, "a size above 0 such as 2GiB, 800MB or a number of bytes")), 1)
+
+
+_TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
+
+
+def duration(value: object) -> float:
+    """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
+    return _in_units(value, _TIME_UNITS, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
+
+
+def _in_units(value: object, units: Mapping[str, float], words: str) -> float:
+    typed = str(value).strip()
+    digits = typed.rstrip(f"{ascii_letters} ")
+    number = _number(digits) * units.get(typed[len(digits) :].strip().upper(), math.nan)
+    if not 0 < number < math.inf:
+        raise ValueError(f"must be {words}")
+    return number
 
 
 def option(default: Any, parse: Callable[[Any], Any], description: str, flag: str | None = None) -> Any:
@@ -58,10 +234,7 @@ class DataConfig:
         0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
     target: str | None = optional(
-        column,
-        "auto",
-        "column of a table (name, or position from 0), or key of an .npz or .zarr, that holds the target",
-        "--target",
+        column, "auto", "column of a table (name or position), or key of an .npz or .zarr, that holds y", "--target"
     )
     weights: str | None = optional(
         column, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
@@ -72,9 +245,7 @@ class DataConfig:
         "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
         "stay together, in the fit or the held-out rows, and in the training or the test part",
     )
-    copies: int = option(
-        1, whole(1), "rows that each training image becomes: itself, and deformed copies of it", "--copies"
-    )
+    copies: int = option(1, whole(1), "rows that each training image becomes: it, and deformed copies", "--copies")
     deform: str | None = optional(
         deformation,
         "default",
@@ -103,19 +274,15 @@ class DataConfig:
         "encode words of a table as categories, with an input for each; onehot:A,B also encodes the columns A and B, "
         "which hold numbers",
     )
-    categories: int = option(
-        MOST_CATEGORIES, whole(2, 1000), "the most categories of a column; one with more words is refused"
-    )
+    categories: int = option(MOST_CATEGORIES, whole(2, 1000), "the most categories of a column; more are refused")
     missing: str | None = optional(
-        OneOf(("median",)),
-        "none",
-        "replace missing cells of a table by the median of their column, and add an input that marks them",
+        OneOf(("median",)), "none", "replace missing cells of a table by medians, and add inputs that mark them"
     )
-    task: str | None = optional(OneOf(TASKS), "auto", "kind of task; auto finds it from the targets")
+    task: str | None = optional(
+        OneOf(("multiclass", "binary", "regression")), "auto", "kind of task; auto finds it from the targets"
+    )
     standardise: bool | None = optional(
-        truth,
-        "auto",
-        "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
+        truth, "auto", "subtract from inputs their mean in the training rows, divide by the deviation (auto: tables)"
     )
     skip_bad: bool = option(False, truth, "leave out pictures that cannot be read, and train on the others")
 
@@ -130,7 +297,7 @@ class FeaturesConfig:
 
     name: str = option(
         "auto",
-        OneOf(FEATURES),
+        OneOf(("auto", "soft-hog", "sphog", "raw")),
         "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), "
         "or raw for the pixels; tables are raw",
         "--features",
@@ -142,9 +309,7 @@ class FeaturesConfig:
         "most 128 pixels)",
     )
     deskew: float = option(
-        0.0,
-        real(0, 1, closed=True),
-        "shear each image upright before its features are computed: 0 not at all, 0.5 halfway, 1 fully",
+        0.0, real(0, 1, closed=True), "shear images upright before all else: 0 not at all, 0.5 halfway, 1 fully"
     )
     brightness: float | None = optional(
         real(0, closed=True),
@@ -178,9 +343,7 @@ class CentersConfig:
         "--budget",
     )
     working_set: int | None = optional(
-        whole(2),
-        "auto",
-        "number of candidates whose Gram matrix may be in memory (auto: all, if memory allows)",
+        whole(2), "auto", "number of candidates whose Gram matrix may be in memory (auto: all, if memory allows)"
     )
     columns: str | None = optional(
         OneOf(("at-once", "on-demand")),
@@ -223,6 +386,11 @@ class KernelConfig:
         "--scale",
     )
 
+    @property
+    def learns_scales(self) -> bool:
+        """Whether the scale is one of those that are learned; none is where it is not filled in yet."""
+        return self.scale not in (None, "none")
+
 
 @dataclass(frozen=True)
 class StatisticsConfig:
@@ -257,7 +425,7 @@ class SolverConfig:
     )
     refit: str = option(
         "none",
-        OneOf(REFITS),
+        OneOf(("none", "ridge")),
         "fit the selected centers again by least squares, with a ridge chosen on held-out rows (ridge; the default of "
         "images without a --penalty of yours)",
         "--refit",
@@ -266,14 +434,9 @@ class SolverConfig:
         0, whole(0), "steps, at most, that move the chosen centers to lower the squared error", "--move-centers"
     )
     tolerance: float = option(
-        1e-3,
-        real(0, 1),
-        "relative duality gap to reach; 0 goes as far as float64 allows, and asks for 1e-3 at least",
-        "--tol",
+        1e-3, real(0, 1), "relative duality gap to reach; 0: as far as float64 allows, and 1e-3 at least", "--tol"
     )
-    max_sweeps: int = option(
-        1000, whole(1), "iterations (sweeps or Newton rounds) after which a solve gives up", "--max-sweeps"
-    )
+    max_sweeps: int = option(1000, whole(1), "sweeps or Newton rounds after which a solve gives up", "--max-sweeps")
     schedule: str = option(
         "newton",
         OneOf(("newton", "shrinking", "uniform", "paper")),
@@ -286,6 +449,11 @@ class SolverConfig:
     @property
     def selects(self) -> bool:
         return self.select != "none"
+
+    @property
+    def n_selected(self) -> int:
+        """The K of greedy:K; 0 where nothing is selected."""
+        return int(self.select.partition(":")[2] or 0)
 
     @property
     def is_penalised(self) -> bool:
@@ -307,9 +475,7 @@ class Resources:
         "for one start",
         "--scheduler",
     )
-    workers: int | None = optional(
-        whole(1, 4096), "auto", "tasks at a time (auto: the processors at hand)", "--workers"
-    )
+    workers: int | None = optional(whole(1, 4096), "auto", "tasks at a time (auto: the processors)", "--workers")
     memory_limit: int | None = optional(
         byte_size,
         "auto",
@@ -363,7 +529,7 @@ def what_needs_held_out_rows(config: TrainConfig) -> str | None:
         f"`solver.penalty={solver.penalty}`": solver.penalty in ("auto", NO_PENALTY),
         "`solver.refit=ridge`": solver.refit != "none",
         f"`kernel.name={kernel.name}`": kernel.name == AUTO_KERNEL,
-        f"`kernel.scale={kernel.scale}`": learns_scales(kernel.scale),
+        f"`kernel.scale={kernel.scale}`": kernel.learns_scales,
         f"`kernel.sigma2={kernel.sigma2}`": kernel.sigma2 == "auto",
     }
     return next((setting for setting, needed in needs.items() if needed), None)

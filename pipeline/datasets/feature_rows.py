@@ -27,16 +27,15 @@ from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
+from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
-from pipeline.runtime.own_code import digest_sources
-from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory
+from pipeline.runtime.run_folder import digest_sources
+from storage.arrays import Stored, StoredFile, StoredInMemory
 from storage.errors import CorruptDataError, MissingDataError
-from storage.files import make_folder, remove_file
+from storage.files import digest_of, make_folder, read_markers, remove_file, write_marker
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
 from storage.folders import verify as verify_manifest
-from storage.records import digest_of, read_markers, write_marker
 from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
 

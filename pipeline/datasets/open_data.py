@@ -24,13 +24,11 @@ from features.input_files import is_picture_folder, is_table, pictures_below, st
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
 from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
-from pipeline.runtime.own_code import digest_sources
-from pipeline.runtime.stage_line import StageLine
-from pipeline.runtime.stored_arrays import Stored, StoredFile, StoredInMemory, as_json, from_json
-from storage.arrays import read_arrays, write_arrays
+from pipeline.runtime.console import StageLine
+from pipeline.runtime.run_folder import digest_sources
+from storage.arrays import Stored, StoredFile, StoredInMemory, as_json, from_json, read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import make_folder, remove_file
-from storage.records import digest_of
+from storage.files import digest_of, make_folder, remove_file
 from storage.user_arrays import UserArray, open_user_arrays
 
 _opening = Lock()

@@ -1,18 +1,23 @@
 """The fit and the predictions of the two estimators: `KernelMachine` imports this when it is fitted or asked.
 
-It brings numba, which takes as long to import as scikit-learn does.
+It brings numba, which takes as long to import as scikit-learn does. Parameters are settings of a run, and messages of a
+fit name them as such.
 """
 
 import math
+import sys
+import warnings
 from bisect import bisect
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, column_or_1d
@@ -25,26 +30,20 @@ from features.array_sources import given_labels, keys_of_groups, numeric, unmask
 from features.cell_text import shown
 from features.deformed_copies import Copies
 from features.descriptors import FeatureSpec, extract, feature_length
+from features.errors import DataError, UsageError
 from features.images import image_scale, input_shape, to_bytes
 from features.row_draws import keys_apart, row_keys
 from features.rows import Chosen, Mapped, Rows, Standardisation, some_of
 from features.source import Columns
 from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
-from pipeline.config.parsers import learns_scales
-from pipeline.config.settings import with_value, with_values
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
+from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_rows import FeatureShape, ScaledFeatures, feature_spec, fit_moments, seen, source_spec
-from pipeline.estimators import parameters
-from pipeline.prediction.predictor import Predictor
-from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.runtime import stopping
-from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.runtime.row_pass import Workers
-from pipeline.stages.accumulate_statistics import statistics_needs
-from pipeline.stages.after.evaluate_model import assemble_model
-from pipeline.stages.choose.choose_kernel import SCALES, candidates_needs
-from pipeline.stages.filled_settings import (
+from pipeline.errors import ConfigError, InvalidDataError
+from pipeline.fit.choose_kernel import SCALES, candidates_needs
+from pipeline.fit.evaluation import assemble_model
+from pipeline.fit.filled_settings import (
     WORKING_SETS,
     MemoryBudget,
     count_candidates,
@@ -56,12 +55,18 @@ from pipeline.stages.filled_settings import (
     with_candidates,
     without_room,
 )
-from pipeline.stages.fit.penalised_solves import REACHED
-from pipeline.stages.fit.working_set import growth_needs
-from pipeline.stages.fit_model import fit, solving_needs
-from pipeline.stages.preparation import compile_told, feature_steps, warming_steps
-from pipeline.stages.row_blocks import RunSize
-from pipeline.stages.workspace import FinalWeights, Workspace
+from pipeline.fit.fit_model import fit, solving_needs
+from pipeline.fit.kept_columns import growth_needs
+from pipeline.fit.preparation import compile_told, feature_steps, warming_steps
+from pipeline.fit.row_blocks import RunSize
+from pipeline.fit.solves import REACHED
+from pipeline.fit.statistics import statistics_needs
+from pipeline.fit.workspace import FinalWeights, Workspace
+from pipeline.prediction.predictor import Predictor
+from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime import stopping
+from pipeline.runtime.memory_limits import limit_bytes
+from pipeline.runtime.row_pass import Workers
 from pipeline.work.events import StepEvents
 from pipeline.work.runner import WHICH, Here, note_of
 from pipeline.work.store import MemoryStore, TaskCheckpoints
@@ -71,6 +76,44 @@ BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies 
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
+NONE_MEANS = dict.fromkeys(("feature_scale", "refit", "select"), "none")  # Else None is left to the data.
+
+
+def settings_of(machine: Any) -> tuple[TrainConfig, frozenset[str]]:
+    """Return the settings that the parameters of an estimator are, and the keys of those not at their defaults."""
+    if not (machine.callback is None or callable(machine.callback)):
+        raise ValueError(f"callback must be a function or None; found {machine.callback!r}")
+    if not isinstance(machine.verbose, Integral) or int(machine.verbose) < 0:
+        raise ValueError(f"verbose must be 0 or 1; found {machine.verbose!r}")
+    keys = {name: key for key, name in PARAMETERS.items()}
+    values, explicit = dict[str, Any]({"resources.features_dir": "none"}), set[str]()
+    for parameter in fields(machine):
+        name, value = parameter.name, getattr(machine, parameter.name)
+        if name not in keys or (name == "class_weight" and not isinstance(value, str)):
+            continue
+        setting = NONE_MEANS.get(name) if value is None else value
+        if setting is not None or parameter.default is not None:
+            values[keys[name]] = parse_value(keys[name], setting, "")
+        if value != parameter.default:
+            explicit.add(keys[name])
+    return with_values(TrainConfig("X"), values), frozenset(explicit)
+
+
+@contextmanager
+def as_value_error() -> Iterator[None]:
+    """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
+    try:
+        yield
+    except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
+        raise ValueError(worded(getattr(error, "message", str(error)), PARAMETERS)) from None
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn in the words of the parameters, at the line outside of this package that called."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pipeline.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(worded(message, PARAMETERS), category, stacklevel=level)
 
 
 class Listeners(TaskCheckpoints, StepEvents):
@@ -85,7 +128,7 @@ class Listeners(TaskCheckpoints, StepEvents):
         self._said = message
 
     def warn(self, message: str, **facts: Any) -> None:
-        parameters.warn(message)
+        warn(message)
 
     def callback(self, record: dict[str, Any]) -> None:
         if self._machine.callback is not None:
@@ -105,7 +148,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
     """Fit an estimator in memory and set its attributes. Where that fails, it stays as it was: its last model, too."""
     before = dict(vars(machine))
     try:
-        with parameters.as_value_error(), threadpool_limits(1, user_api="blas"), stopping.obeying(stopping.Stop()):
+        with as_value_error(), threadpool_limits(1, user_api="blas"), stopping.obeying(stopping.Stop()):
             _fit(machine, X, y, sample_weight, groups)  # the bits depend on the number of threads of BLAS
     except BaseException:
         machine.__dict__ = before
@@ -113,7 +156,7 @@ def fit_machine(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, g
 
 
 def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
-    config, explicit = parameters.settings_of(machine)
+    config, explicit = settings_of(machine)
     seed, random = machine.random_state, check_random_state(machine.random_state)  # which refuses what is none
     seed = int(seed) if isinstance(seed, Integral) else int(random.randint(np.iinfo(np.int32).max))
     config = with_value(config, "seed", seed)
@@ -155,7 +198,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
     compile_told(warming_steps(config, shape), log)
     room = limit_bytes(config.resources) - _memory_of_fit(config, shape)
     store = MemoryStore(listeners, column_bytes=max(room, 0))
-    scaled = ScaledFeatures(rows, store.stored(SCALES)) if learns_scales(config.kernel.scale) else rows
+    scaled = ScaledFeatures(rows, store.stored(SCALES)) if config.kernel.learns_scales else rows
     work = Workspace(config, shape, scaled, store, Here(store), listeners, factors)
     final, names = fit(work), tuple(getattr(machine, "feature_names_in_", np.empty(0)).tolist())
     model = assemble_model(
@@ -188,7 +231,7 @@ def _validated(machine: Any, X: Any, y: Any) -> tuple[NDArray[np.floating], NDAr
     )
     names = getattr(machine, "feature_names_in_", range(X.shape[1]))
     for warning in array_warnings(X, [*map(str, names)]):  # as of what `pandas.to_csv` has written
-        parameters.warn(warning)
+        warn(warning)
     return X, column_or_1d(y, warn=True)
 
 
@@ -272,14 +315,14 @@ def _filled_in(
     count, limit = config.centers.count, limit_bytes(config.resources)
     n_different = len(np.unique(rows.keys))
     if isinstance(count, int) and count > n_different:
-        parameters.warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
+        warn(f"n_centers={count} is above the {n_different} different rows of weight above 0; all are taken")
         count = n_different
     room = MemoryBudget(n_different, limit, lambda whole: _memory_of_fit(whole, shape) <= limit)
     values = {"centers.count": count, "centers.working_set": None if count is None else shape.n_train}
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
     sizes = [n_candidates]
-    if config.solver.is_penalised and config.solver.penalty != "auto":  # Others need the Gram of all candidates.
+    if config.solver.selects or config.solver.penalty not in (NO_PENALTY, "auto"):  # They need no Gram of all.
         sizes += [size for size in WORKING_SETS if size < n_candidates]
     sized = (with_value(config, "centers.working_set", size) for size in sizes)
     found = next((one for one in sized if _memory_of_fit(one, shape) <= limit), None)
@@ -289,7 +332,7 @@ def _filled_in(
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
             f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit, or give penalty a number, with "
-            "which no whole Gram is needed"
+            "which not all need a Gram"
         )
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
@@ -305,7 +348,7 @@ def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     run = RunSize(config, shape, Workers(1, 1, 1))
     gram, statistics = 8 * run.n_columns**2, statistics_needs(run)
     kept = 2 * gram if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
-    if is_in_rounds(config, shape.n_train):
+    if is_in_rounds(config, shape.n_train) and not config.solver.selects:
         kept, statistics = 2 * gram, growth_needs(run)
     return kept + max(needed.memory for needed in (candidates_needs(run), statistics, solving_needs(run)))
 
@@ -338,13 +381,13 @@ def _store(machine: Any, work: Workspace, model: SparseKernelModel, given: Any, 
         tolerance = config.solver.tolerance or REACHED
         numbers = f"relative duality gap {machine.dual_gap_:.2e}, tol={tolerance:g}, {machine.n_iter_} iterations"
         words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
-        parameters.warn(words, ConvergenceWarning)
+        warn(words, ConvergenceWarning)
 
 
 def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
     """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
     check_is_fitted(machine, "centers_")
-    with parameters.as_value_error():
+    with as_value_error():
         if (images := _images(X)) is not None or len(machine._model.input_shape) > 1:
             return Predictor(model_of(machine)).decision_function(X if images is None else images)
         X = _numbers(machine, X, reset=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
 class KernelMachine(BaseEstimator):
-    """What the two estimators share. `config.names.PARAMETERS` says which setting each parameter is."""
+    """What the two estimators share. `config.settings.PARAMETERS` says which setting each parameter is."""
 
     n_centers: int | str | None = None
     _: KW_ONLY
@@ -88,7 +88,7 @@ class KernelMachine(BaseEstimator):
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        from pipeline.prediction.model_folder import save_model  # slow to import
+        from pipeline.prediction.trained_model import save_model  # slow to import
 
         save_model(Path(folder), self.to_model())
 

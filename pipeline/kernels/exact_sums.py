@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.blas import product_tile
+from pipeline.kernels.jit import product_tile
 from pipeline.kernels.kernel_loops import add_lower_tile
 
 _SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
@@ -70,15 +70,18 @@ class ExactSum:
         """Add a term to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
         if np.ndim(term) == 2 and not self._unit.ndim and np.shape(term) == self.units[rows].shape:
             # Large sums: one reading of them, without temporaries.
-            tile, place = np.ascontiguousarray(term, np.float64), (rows.indices(len(self.units))[0], 0)
-            if not add_lower_tile(tile, 1.0 / self._unit, self._most_units, self.units, *place, tile.shape[1]):
-                raise _out_of_range()
+            tile = np.ascontiguousarray(term, np.float64)
+            self._add_tile(tile, rows.indices(len(self.units))[0], 0, tile.shape[1])
             return
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             units = np.rint(np.asarray(term) / self._unit)
         if not (np.abs(units) <= self._most_units).all():
             raise _out_of_range()
         self.units[... if rows == slice(None) else rows] += units.astype(np.int64)
+
+    def _add_tile(self, tile: NDArray[np.float64], row: int, column: int, diagonal: int) -> None:
+        if not add_lower_tile(tile, 1.0 / self._unit, self._most_units, self.units, row, column, diagonal):
+            raise _out_of_range()
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
         """Return the sum in units, as it is stored."""
@@ -105,20 +108,17 @@ class ExactSums(dict[str, Any]):
             self[mine].absorb([(inner, units)])
 
 
-class ExactGram:
-    """The last rows of a Gram's lower triangle, added up: those of columns `n_kept` to M, against all before them.
+class ExactGram(ExactSum):
+    """The last rows of a Gram's lower triangle, (M - n_kept, M): of columns `n_kept` to M, against all before them.
 
-    units : (M - n_kept, M) i8, the sum in multiples of the unit. Terms are KᵀK of at most `n_terms` blocks, each
-    entry within ±`largest`. error : the most that the unit may have changed an entry by
+    Terms are KᵀK of at most `n_terms` blocks, each entry within ±`largest`.
     """
 
     def __init__(self, n_columns: int, n_kept: int, largest: float, n_terms: int) -> None:
-        self.units = np.zeros((n_columns - n_kept, n_columns), np.int64)
-        self._unit = float(unit_of(largest, n_terms))
-        self.error = 0.5 * self._unit * n_terms
-        self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
+        super().__init__((n_columns - n_kept, n_columns), largest, n_terms)
+        self._kept = n_kept
 
-    def add(self, columns: NDArray[np.float64], each: ForEach = serially) -> None:
+    def add_products(self, columns: NDArray[np.float64], each: ForEach = serially) -> None:
         """Add KᵀK of a block K = columns (rows, M) f8 C-contiguous; `each` shares out the tiles.
 
         Costs rows·M² operations where nothing is kept. Raises InvalidDataError for an entry beyond the bound.
@@ -127,17 +127,15 @@ class ExactGram:
             n, step = self.units.shape[1], TILE_COLUMNS
             tiles = [(i, j) for i in range(self._kept, n, step) for j in range(0, min(i + step, n), step)]
             largest_first = sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
-            each(lambda tile: self._add_tile(columns, *tile), largest_first)
+            each(lambda tile: self._add_product(columns, *tile), largest_first)
 
-    def _add_tile(self, columns: NDArray[np.float64], i: int, j: int) -> None:
+    def _add_product(self, columns: NDArray[np.float64], i: int, j: int) -> None:
         n_columns = self.units.shape[1]
         rows, stop = slice(i, min(i + TILE_COLUMNS, n_columns)), min(j + TILE_COLUMNS, n_columns, i + TILE_COLUMNS)
         tile = product_tile(columns, rows, slice(j, stop), _scratch.tile)
-        inverse, place = 1.0 / self._unit, (i - self._kept, j, i - j + 1)
-        if not add_lower_tile(tile, inverse, self._most_units, self.units, *place):
-            raise _out_of_range()
+        self._add_tile(tile, i - self._kept, j, i - j + 1)
 
-    def rows(self) -> NDArray[np.float64]:
+    def values(self) -> NDArray[np.float64]:
         """Return the sum (M - n_kept, M) f8, both triangles; it overwrites the units: call it once."""
         values = self.units.view(np.float64)
         for start in range(0, len(values), 64):  # no second Gram

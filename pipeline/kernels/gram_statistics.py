@@ -4,9 +4,8 @@ With K the (n, M) columns and Y the (n, T) targets: gram = KᵀK, kty = KᵀY, y
 target sums Yᵀ1 and the number (sum of weights) of rows.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -202,7 +201,7 @@ def largest_terms(targets: NDArray[np.float64], weights: ArrayLike | None = None
     return np.asarray(terms.max(axis=0, initial=0.0))
 
 
-class StatisticsSums:
+class StatisticsSums(ExactSums):
     """Statistics of one part (fit or held out), added up exactly: blocks may come in any order and grouping.
 
     The bits depend on the bounds: what a row adds at most, most rows a block, most blocks. The Gram is that of the
@@ -214,11 +213,9 @@ class StatisticsSums:
         shapes = {"kty": (new, t), "yty": (t,), "column_sums": (new,), "target_sums": (t,), "weight_sum": ()}
         bounds = (largest.targets, largest.yty, largest.weight, largest.targets, largest.weight)
         with np.errstate(over="ignore"):  # what overflows is refused, in words
-            self._sums = {
-                name: ExactSum(shape, block_rows * np.array(bound), n_blocks)
-                for (name, shape), bound in zip(shapes.items(), bounds, strict=True)
-            }
-        self._gram = ExactGram(n_columns, n_kept, block_rows * largest.weight, n_blocks)
+            for (name, shape), bound in zip(shapes.items(), bounds, strict=True):
+                self[name] = ExactSum(shape, block_rows * np.array(bound), n_blocks)
+        self["gram"] = ExactGram(n_columns, n_kept, block_rows * largest.weight, n_blocks)
 
     def add(
         self,
@@ -235,31 +232,23 @@ class StatisticsSums:
         if not len(columns):
             return
         new, ones = columns[:, self._kept :], np.ones(len(columns)) if weights is None else weights
-        self._sums["column_sums"].add(ones @ new)
-        self._sums["target_sums"].add(ones @ targets)
-        self._sums["weight_sum"].add(float(ones.sum()))
+        self["column_sums"].add(ones @ new)
+        self["target_sums"].add(ones @ targets)
+        self["weight_sum"].add(float(ones.sum()))
         if weights is not None and np.any(weights != 1.0):
             roots = np.sqrt(weights)[:, None]
             columns *= roots
             targets = targets * roots
-        self._sums["kty"].add(new.T @ targets)
-        self._sums["yty"].add(np.einsum("it,it->t", targets, targets))
-        self._gram.add(columns, each)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"gram": self._gram.units, **{name: value.units for name, value in self._sums.items()}}
-
-    def absorb(self, arrays: Iterable[tuple[str, NDArray[Any]]]) -> None:
-        mine = self.arrays()
-        for name, units in arrays:
-            mine[name] += units
+        self["kty"].add(new.T @ targets)
+        self["yty"].add(np.einsum("it,it->t", targets, targets))
+        self["gram"].add_products(columns, each)
 
     def statistics(self) -> GramStatistics:
         """Return the sums so far, the Gram (M - n_kept, M); it overwrites the units, so call it once."""
-        values = {name: value.values() for name, value in self._sums.items()}
-        errors = [self._gram.error, *(np.linalg.norm(self._sums[name].error) for name in ("kty", "column_sums"))]
-        values |= {"gram": self._gram.rows(), "unit_errors": np.array(errors)}
-        return GramStatistics(weight_sum=float(values.pop("weight_sum")), **values)
+        values = {name: value.values() for name, value in self.items()}
+        errors = [self["gram"].error, *(np.linalg.norm(self[name].error) for name in ("kty", "column_sums"))]
+        weight_sum = float(values.pop("weight_sum"))
+        return GramStatistics(weight_sum=weight_sum, unit_errors=np.array(errors), **values)
 
 
 def statistics_by_part(sums: ExactSums) -> dict[str, GramStatistics]:

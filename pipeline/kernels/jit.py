@@ -1,25 +1,33 @@
-"""Compiled loops: numba keeps them in NUMBA_CACHE_DIR (see `pipeline`), and compiles what it does not have there.
+"""Compiled code that runs without the interpreter lock: loops by numba, and routines of BLAS and LAPACK.
 
-A loop is compiled for the types that it is called with. `warm_up` has that done before the work.
+numba keeps loops in NUMBA_CACHE_DIR (see `pipeline`), and compiles what it does not have there, for the types that a
+loop is called with. `warm_up` has that done before the work.
+
+The routines are those that scipy has for Cython, and write in place. `numpy.matmul` copies what is not contiguous and
+mirrors KᵀK for every row block (1.5 times slower at M = 1000), `scipy.linalg.blas.dsyrk` holds the lock, and
+`numpy.linalg.cholesky` in a compiled loop takes a second to compile.
 """
 
+import ctypes
 import hashlib
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core import event
+from numpy.typing import NDArray
+from scipy.linalg import cython_blas, cython_lapack
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(numba.njit, cache=True, nogil=True)
 inner = partial(numba.njit, nogil=True)  # Loops that other loops call are kept with them.
-
-
 OUR_FILES = ("kernel_loops.", "solver_loops.", "soft_hog.", "sphog.", "deskew.", "deformed_copies.")  # of loops
+_POINTER = ctypes.c_void_p
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -61,15 +69,68 @@ def warm_up(steps: Iterable[Callable[[], object]], tell: Callable[[], object]) -
     compilations = _Compilations(tell)
     with event.install_listener("numba:compile", compilations):
         for step in steps:
-            _call(step)
+            try:
+                step()
+            except Exception:  # Code that is damaged raises whatever it likes while it is read.
+                for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
+                    if index.name.startswith(OUR_FILES):
+                        index.unlink(missing_ok=True)
+                step()
     return compilations.count
 
 
-def _call(step: Callable[[], object]) -> None:
-    try:
-        step()
-    except Exception:  # Code that is damaged raises whatever it likes while it is read.
-        for index in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"):
-            if index.name.startswith(OUR_FILES):
-                index.unlink(missing_ok=True)
-        step()
+def _routine(library: ModuleType, name: str, n_arguments: int) -> "ctypes._CFunctionType":
+    capsule = library.__pyx_capi__[name]
+    capsule_name = ctypes.pythonapi.PyCapsule_GetName
+    capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
+    prototype = ctypes.CFUNCTYPE(None, *[_POINTER] * n_arguments)
+    return prototype(address(capsule, capsule_name(capsule)))
+
+
+_dsyrk = _routine(cython_blas, "dsyrk", 10)
+_dgemm = _routine(cython_blas, "dgemm", 13)
+_dpotrf = _routine(cython_lapack, "dpotrf", 5)
+
+
+def product_tile(
+    columns: NDArray[np.float64], rows: slice, others: slice, space: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return columns[:, rows]ᵀ columns[:, others], f8 C-contiguous; of a tile with itself the lower triangle alone.
+
+    columns (n, M) f8, C-contiguous; the tile is in `space`, (r·c,) f8 or more. Costs 2·n·r·c operations for an r by c
+    tile, half of it where `rows` = `others`.
+    """
+    n, lead = columns.shape
+    _check(columns)
+    shape = rows.stop - rows.start, others.stop - others.start
+    tile = space[: shape[0] * shape[1]].reshape(shape)
+    # Fortran reads row-major arrays as their transposes: tileᵀ (c, r) = otherᵀ (c, n) · rows (n, r).
+    sizes = [ctypes.c_int(value) for value in (*shape, n, lead)]
+    lines, width, depth, leading = (ctypes.addressof(size) for size in sizes)
+    scalars = ctypes.c_double(1.0), ctypes.c_double(0.0)
+    one, zero = (ctypes.addressof(scalar) for scalar in scalars)
+    left, right = columns.ctypes.data + 8 * rows.start, columns.ctypes.data + 8 * others.start
+    if rows == others:
+        _dsyrk(b"U", b"N", width, depth, one, left, leading, zero, tile.ctypes.data, width)
+    else:
+        _dgemm(b"N", b"T", width, lines, depth, one, right, leading, left, leading, zero, tile.ctypes.data, width)
+    return tile
+
+
+def factorise_definite(matrix: NDArray[np.float64], n: int) -> None:
+    """Overwrite the upper triangle of matrix[:n, :n] by R of its Cholesky factorisation RᵀR; the rest is left alone.
+
+    matrix (m, m) f8, C-contiguous, m ≥ n. Costs n³/3 operations. Raises LinAlgError where it is not definite.
+    """
+    _check(matrix)
+    order, leading, info = ctypes.c_int(n), ctypes.c_int(matrix.shape[1]), ctypes.c_int(0)
+    _dpotrf(b"L", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
+    if info.value != 0:
+        raise np.linalg.LinAlgError("Matrix is not positive definite.")
+
+
+def _check(matrix: NDArray[np.float64]) -> None:
+    if matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
+        raise ValueError(f"expected a C-contiguous float64 array, got {matrix.dtype} of strides {matrix.strides}")

@@ -1,6 +1,7 @@
 """The kernels, each a class: its name, columns, width, derivatives, compiled loops and the nodes of its ONNX graph.
 
-Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers.
+Each is a function of a distance with 0 ≤ k(x, z) ≤ 1 = k(z, z). An object is the kernel at some centers. Before them
+rows are multiplied by learned scales or a metric (`scaled`).
 """
 
 import math
@@ -8,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import ForEach, serially
@@ -16,6 +17,7 @@ from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_loops import add_squared_slopes, direct_distances, gaussian_float32, gaussian_float64
 
 Values = NDArray[np.floating]
+Doubles = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
@@ -25,6 +27,7 @@ MOST_SQUARED_NORM = 1e3  # times σ²: beyond, products round a Gaussian's value
 MOST_OF_GRAPH = 1e6  # the same in an ONNX graph, which is float64 and whose differences take more memory
 COLUMNS_TILE = 512  # centers whose columns are computed at once: work for several threads, and long enough for BLAS
 MEDIAN_POINTS = 1000  # between which distances are measured, at most
+TILE_ROWS = 32  # rows of a product with a metric; blocks of rows begin at multiples of it
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
 
 
@@ -56,7 +59,7 @@ class Kernel(ABC):
         """Check the centers and the width, and prepare what all columns need."""
 
     @abstractmethod
-    def _prepared(self, X: Values) -> tuple[Values, Values]:
+    def _prepared(self, X: Values, who: str = "row") -> tuple[Values, Values]:
         """Return checked rows (rows, d) as `_write` wants them, and a size of each (rows,)."""
 
     @abstractmethod
@@ -91,9 +94,7 @@ class Kernel(ABC):
         return out
 
     @abstractmethod
-    def slope_sums(
-        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def slope_sums(self, X: Values, weights: Doubles, kind: str, row_weights: Doubles | None = None) -> Doubles:
         """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
 
         f(u) = Σ_m w_m k(u, u_m) with weights (n_centers, T) f8 (mathematics.md, eqs. 84 and 96). For a METRIC Σ_i s_i
@@ -128,10 +129,10 @@ class Kernel(ABC):
         return float(np.median(squares)) if len(squares) else 1.0
 
     @staticmethod
-    def _squared_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _squared_distances(points: Doubles) -> Doubles:
         """Return the squared distances between centred points (m, d), (m, m)."""
         norms = _squared_norms(points)
-        distances: NDArray[np.float64] = norms[:, None] + norms - 2.0 * (points @ points.T)
+        distances: Doubles = norms[:, None] + norms - 2.0 * (points @ points.T)
         return distances
 
 
@@ -157,13 +158,11 @@ class GaussianKernel(Kernel):
         self._of_differences = float(self._norms.max(initial=0.0)) > MOST_SQUARED_NORM * sigma2
         if self._of_differences:
             self._origin, self._near, self._norms = None, self._centers, _squared_norms(self._centers)
-        _check_sizes("center", self._norms)
+        _checked("center", "squared norm", self._norms)
 
-    def _prepared(self, X: Values) -> tuple[Values, Values]:
+    def _prepared(self, X: Values, who: str = "row") -> tuple[Values, Values]:
         values = X if self._origin is None else X - self._origin
-        norms = _squared_norms(values)
-        _check_sizes("row", norms)
-        return values, norms
+        return values, _checked(who, "squared norm", _squared_norms(values))
 
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         near = self._near[tile]
@@ -173,9 +172,7 @@ class GaussianKernel(Kernel):
             loop = gaussian_float32 if X.dtype == np.float32 else gaussian_float64
             loop(X @ near.T, sizes, self._norms[tile], self._scale, order, out, tile.start)
 
-    def slope_sums(
-        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def slope_sums(self, X: Values, weights: Doubles, kind: str, row_weights: Doubles | None = None) -> Doubles:
         """Do so by products of matrices (mathematics.md, eq. 84)."""
         total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
         origin = self._centers.mean(axis=0, dtype=np.float64)  # far from it, differences of products would cancel
@@ -213,20 +210,18 @@ class ProductLaplaceKernel(Kernel):
     has_metric = False
 
     def _set_up(self) -> None:
-        _absolute_sums("center", self._centers)
+        self._prepared(self._centers, "center")
         sigma2 = self._sigma2
         self._scale = _scale(1.0 / np.sqrt(np.float64(sigma2)), self._centers.dtype, sigma2, "1/√sigma2")
 
-    def _prepared(self, X: Values) -> tuple[Values, Values]:
-        return X, _absolute_sums("row", X)
+    def _prepared(self, X: Values, who: str = "row") -> tuple[Values, Values]:
+        return X, _checked(who, "sum of absolute features", np.abs(X).sum(axis=1))
 
     def _write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         distances = _distances(X, self._centers[tile], euclidean=False)
         _write_exponentials(distances, self._scale, order, out, tile.start)
 
-    def slope_sums(
-        self, X: Values, weights: NDArray[np.float64], kind: str, row_weights: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def slope_sums(self, X: Values, weights: Doubles, kind: str, row_weights: Doubles | None = None) -> Doubles:
         """Do so by a loop (mathematics.md, eq. 96)."""
         if kind != DIAGONAL:
             raise ValueError(f"the {self.name} kernel has scales of its features, and no metric")
@@ -248,7 +243,7 @@ class ProductLaplaceKernel(Kernel):
         return str(graph.add("Exp", graph.add("Mul", distances, scale)))
 
     @staticmethod
-    def _squared_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _squared_distances(points: Doubles) -> Doubles:
         values = points.astype(np.float32)  # for which the loop is compiled
         return np.square(_distances(values, values, euclidean=False), dtype=np.float64)
 
@@ -279,7 +274,7 @@ def _write_exponentials(distances: Values, scale: np.floating, order: Index, out
     loop(distances, np.zeros(n_rows, distances.dtype), np.zeros(n_columns, distances.dtype), scale, order, out, first)
 
 
-def _onnx_distances(graph: Any, X: str, centers: NDArray[np.float64], norm: str) -> str:
+def _onnx_distances(graph: Any, X: str, centers: Doubles, norm: str) -> str:
     """Add a norm of the differences of rows and centers, of which rows · m · d are in memory at once."""
     rows = graph.add("Unsqueeze", X, graph.constant(np.array([1])))
     differences = graph.add("Sub", rows, graph.constant(centers[None]))
@@ -296,15 +291,8 @@ def _origin(centers: Values) -> Values | None:
     return mean.astype(centers.dtype) if offset > FAR_FROM_ORIGIN * spread else None
 
 
-def _absolute_sums(who: str, X: Values) -> Values:
-    """Return Σ_j |x_j| (rows,) of rows. Raises InvalidDataError where distances could overflow."""
-    sums: Values = np.abs(X).sum(axis=1)
-    _check_sizes(who, sums, "sum of absolute features")
-    return sums
-
-
-def _check_sizes(who: str, sizes: Values, what: str = "squared norm") -> None:
-    """Raise InvalidDataError naming the first row or center whose size (rows,) is too large for distances.
+def _checked(who: str, what: str, sizes: Values) -> Values:
+    """Return sizes (rows,), or raise InvalidDataError naming the first row or center that is too large for distances.
 
     The largest is that with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way.
     """
@@ -315,6 +303,7 @@ def _check_sizes(who: str, sizes: Values, what: str = "squared norm") -> None:
             f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; standardise the "
             "inputs (`data.standardise=true`) or rescale them"
         )
+    return sizes
 
 
 def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.floating:
@@ -330,3 +319,36 @@ def _scale(value: np.float64, dtype: np.dtype, sigma2: float, what: str) -> np.f
 def _squared_norms(X: Values) -> Values:
     """Return ‖x‖² of rows X (rows, d), in their dtype."""
     return np.einsum("ij,ij->i", X, X)
+
+
+def scaled(X: Values, scales: NDArray[np.float32] | None) -> Values:
+    """Return rows X (rows, d) times the scales (d,) f4 of the features, of the dtype of X; as they are without any.
+
+    mathematics.md, eqs. 81 and 90. Scales (d, d) are the root of a metric. Costs 2·rows·d² operations then; a row
+    does not depend on how many are beside it.
+    """
+    if scales is None:
+        return X
+    if scales.ndim == 1:
+        return X * scales
+    # By products of TILE_ROWS rows in order: BLAS rounds by their number and their order in memory.
+    X, root = np.ascontiguousarray(X), scales.astype(X.dtype, copy=False)
+    out, whole = np.empty_like(X), len(X) - len(X) % TILE_ROWS
+    tiles = (-1, TILE_ROWS, X.shape[1])
+    np.matmul(X[:whole].reshape(tiles), root, out=out[:whole].reshape(tiles))
+    last = np.zeros((TILE_ROWS, X.shape[1]), X.dtype)
+    last[: len(X) - whole] = X[whole:]
+    out[whole:] = (last @ root)[: len(X) - whole]
+    return out
+
+
+def lengths(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return how far apart scales (d,) or (d, d) bring two rows that differ by one in a single feature, (d,) f4."""
+    return scales if scales.ndim == 1 else np.sqrt(np.square(scales).sum(axis=1))
+
+
+def first_non_finite_row(rows: ArrayLike) -> int | None:
+    """Return the number of the first row of (n, …) that holds an infinity or nan, None where all are finite."""
+    rows = np.asarray(rows)
+    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    return None if finite.all() else int(np.argmin(finite))

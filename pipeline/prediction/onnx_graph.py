@@ -1,20 +1,19 @@
 """A model as an ONNX graph of standard operators: features in, decision values, labels and probabilities out.
 
 The arithmetic behind the features is float64: weights of opposite signs cancel, and float32 would keep less of them.
+Only exports import this file: it needs onnx, which is not installed with the rest.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from features.targets import class_array
 from pipeline import __version__
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import SparseKernelModel
-
-if TYPE_CHECKING:  # an extra, which only exports need
-    import onnx
 
 OPSET, IR_VERSION = 18, 8
 
@@ -25,19 +24,15 @@ class _Graph:
     constants: list[Any] = field(default_factory=list)
 
     def constant(self, value: Any) -> str:
-        from onnx import helper, numpy_helper  # not installed with the rest: see `to_onnx`
-
         name, array = f"c{len(self.constants)}", np.asarray(value)
         if array.dtype.kind == "U":
             texts = [text.encode() for text in array.reshape(-1).tolist()]
-            self.constants.append(helper.make_tensor(name, 8, array.shape, texts))  # TensorProto.STRING
+            self.constants.append(helper.make_tensor(name, TensorProto.STRING, array.shape, texts))
         else:
             self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
     def add(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        from onnx import helper  # not installed with the rest: see `to_onnx`
-
         output = name or f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
         return output
@@ -50,15 +45,13 @@ def input_name(model: SparseKernelModel) -> str:
     return "encoded" if model.table_columns is not None and model.table_columns.encoding is not None else "inputs"
 
 
-def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
+def to_onnx(model: SparseKernelModel) -> ModelProto:
     """Return a model as an ONNX model (opset 18) of one input and two or three outputs.
 
     inputs (rows, d) f8 of a table, before z-scoring ("encoded" where words or missing cells became numbers), or
     features (rows, d) f4 of images, from `SparseKernelModel.features_of`. decision (rows, T) f8; label (rows,);
-    probability (rows, K) f8 where the model has a calibration. Raises ImportError where onnx is not installed.
+    probability (rows, K) f8 where the model has a calibration.
     """
-    from onnx import TensorProto, helper  # not installed with the rest: pip install onnx
-
     graph, name = _Graph(), input_name(model)
     is_table = name != "features"
     X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
@@ -91,8 +84,6 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
 
 def _features(graph: _Graph, model: SparseKernelModel) -> str:
     """Z-score and scale the inputs, rounded to float32 as they are in training."""
-    from onnx import TensorProto  # as above
-
     X, z_scores = input_name(model), model.standardisation
     if z_scores is not None:
         X = graph.add("Div", graph.add("Sub", X, graph.constant(z_scores.mean)), graph.constant(z_scores.scale))
@@ -104,8 +95,6 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
-    from onnx import TensorProto, helper  # as above
-
     if model.task == "regression":
         graph.add("Squeeze", decision, graph.constant(np.array([1])), name="label")
         return int(TensorProto.DOUBLE)

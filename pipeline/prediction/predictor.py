@@ -39,9 +39,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import describe, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
-from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel
+from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout

@@ -101,33 +101,6 @@ def calibration_numbers(sums: Sums) -> dict[str, Any]:
     }
 
 
-def class_sums(predicted: NDArray[np.int64], truth: NDArray[np.int64], n_classes: int, s: NDArray[np.float64]) -> Sums:
-    """Return sums of predicted classes (rows,), indices below n_classes, against the true ones, of weights s (rows,).
-
-    confusion (K, K) i8: rows [truth][predicted]; counted: the weights of the rows; wrong, n_wrong: the weights and the
-    number of those predicted as another class; by_class (K, 3): the weights of the rows of each class, of those
-    predicted as it, and of both.
-    """
-    confusion = np.zeros((n_classes, n_classes), np.int64)
-    np.add.at(confusion, (truth, predicted), 1)
-    right = predicted == truth
-    of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
-    by_class = np.stack([np.bincount(classes, counted, n_classes) for classes, counted in of_classes], axis=1)
-    wrong = {"wrong": s @ ~right, "n_wrong": np.int64(np.count_nonzero(~right))}
-    return {"confusion": confusion, "counted": s.sum(), **wrong, "by_class": by_class}
-
-
-def value_sums(predicted: NDArray[np.float64], truth: NDArray[np.float64], s: NDArray[np.float64]) -> Sums:
-    """Return sums of predicted values (rows,) against the true ones, of rows with weights s (rows,).
-
-    counted: the weights of the rows; squared_error, absolute_error; mean, spread: of the true values, their mean and
-    their squared distances from it.
-    """
-    errors, mean = predicted - truth, np.average(truth, weights=s)
-    squared, absolute = {"squared_error": s @ errors**2}, {"absolute_error": s @ np.abs(errors)}
-    return {"counted": s.sum(), **squared, **absolute, "mean": mean, "spread": s @ (truth - mean) ** 2}
-
-
 def add_sums(a: Sums, b: Sums) -> Sums:
     """Return the sums of the rows of both."""
     total = {name: a[name] + b[name] for name in a}
@@ -150,13 +123,28 @@ def score_sums(
     calibration: Calibration | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Sums:
-    """Return the sums of decision values (rows, T), and of probabilities, against true classes or values (rows,)."""
+    """Return sums of decision values (rows, T) against true classes or values (rows,), of rows with weights (rows,).
+
+    counted: the weights of the rows. Of values: squared_error, absolute_error; mean, spread: of the true values, their
+    mean and their squared distances from it. Of classes: confusion (K, K) i8, rows [truth][predicted]; wrong, n_wrong:
+    the weights and the number of those predicted as another class; by_class (K, 3): the weights of the rows of each
+    class, of those predicted as it, and of both; with a calibration those of `calibration_sums`.
+    """
     s = np.ones(len(truth)) if weights is None else weights
+    sums: Sums = {"counted": s.sum()}
     if not n_classes:
-        return value_sums(decision[:, 0], truth, s)
+        errors, mean = decision[:, 0] - truth, np.average(truth, weights=s)
+        sums |= {"squared_error": s @ errors**2, "absolute_error": s @ np.abs(errors)}
+        return sums | {"mean": mean, "spread": s @ (truth - mean) ** 2}
     predicted = labels_from_decision(decision, "multiclass" if decision.shape[1] > 1 else "binary")
+    confusion = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(confusion, (truth, predicted), 1)
+    right = predicted == truth
+    of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
+    by_class = np.stack([np.bincount(classes, counted, n_classes) for classes, counted in of_classes], axis=1)
+    sums |= {"wrong": s @ ~right, "n_wrong": np.int64(np.count_nonzero(~right))}
     of_probabilities = {} if calibration is None else calibration_sums(decision, truth, calibration, s)
-    return class_sums(predicted, truth, n_classes, s) | of_probabilities
+    return sums | {"confusion": confusion, "by_class": by_class} | of_probabilities
 
 
 def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:

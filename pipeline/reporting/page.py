@@ -1,11 +1,16 @@
 """The page of a run, also of one that is not done: its numbers, plots and pictures in one HTML text.
 
-It loads nothing from a network. What cannot be shown is named in it.
+It loads nothing from a network. What cannot be shown is named in it. Plots are places in pixels, of which
+`drawing.html.j2` makes SVG.
 """
 
+import base64
+import io
+import math
 import re
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +26,8 @@ from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
 from pipeline.prediction.predictor import ExampleRequest, Predictor, load_predictor, open_examples, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.reporting import plots, result_table
-from pipeline.reporting.run_facts import lines, status, tail, tried
+from pipeline.reporting import run_facts
+from pipeline.reporting.run_facts import status, tail, tried
 from pipeline.runtime.run_folder import read_environment
 from pipeline.work.events import in_order
 from storage.files import read_plain
@@ -36,15 +41,21 @@ MOST_SCANNED_ROWS = 20_000  # of a part, so that a report of any run takes secon
 MOST_MISTAKES = 40
 MOST_CENTERS = 40
 COMPARED_TOGETHER = 500  # rows of the training part, with moved centers
-MOST_DRAWN = 1000  # of a plot of predictions
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
+LEFT, RIGHT, TOP, BOTTOM = 64, 448, 12, 236  # the frame of a plot, in pixels
+MOST_POINTS = 400  # of one line; more would only make the file larger
+FEW_POINTS = 30  # which are marked, each
+MOST_LINES = 10  # of one plot, which has no more colours
+MOST_SIDE = 64  # pixels of a picture
+SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
+SOLVE_KEYS = {
+    *("statistics", "output", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
+    *("visits", "skipped_as_shrunk", "skipped_as_screened", "not_drawn"),
+}
+Lines = Mapping[str, Sequence[tuple[float, float]]]  # points (x, y) by name; the name of a lone line may be empty
+Figure = dict[str, Any]  # a plot in pixels
 
 IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?!size).+\n)+')
-
-
-def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
-    """Return the whole page; add to `damaged` what it leaves out for that."""
-    return environment().get_template("page.html.j2").render(gather(layout, [] if damaged is None else damaged))
 
 
 def environment() -> jinja2.Environment:
@@ -53,39 +64,44 @@ def environment() -> jinja2.Environment:
     return jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 
 
-def gather(layout: RunLayout, damaged: list[str]) -> dict[str, Any]:
-    """Return what the page shows; what does not apply or is not there yet is None or empty.
+def page(layout: RunLayout, damaged: list[str] | None = None) -> str:
+    """Return the whole page; what does not apply or is not there yet is left out.
 
     What is damaged comes into `damaged`. Memory: 64 MiB of log and metrics each, and a block of predictions.
     """
-    facts = status(layout.root)
+    facts, notes = status(layout.root), list[str]()
+    damaged = [] if damaged is None else damaged
     damaged += facts["damaged"]
-    notes = list[str]()
     report = facts["report"]
     predictor = tried(notes, "model", lambda: load_predictor(layout.root), damaged) if layout.model.is_dir() else None
-    records = _records(layout, damaged)
-    return {
+    solves = [record for record in _records(layout, damaged) if record.keys() >= SOLVE_KEYS]
+    last = {key: solves[-1][key] for key in ("statistics", "penalty")} if solves else {}
+    last_solves = [record for record in solves if record.items() >= last.items()]
+    pictures = _pictures(predictor, notes, damaged)
+    stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
+    shown = {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
-        "status": lines({**facts, "damaged": [], "report": None}),
+        "status": run_facts.lines({**facts, "damaged": [], "report": None}),
         "report": report,
-        "words": result_table,
-        "palettes": (plots.LIGHT, plots.DARK),
-        "plots": defaultdict(list, plots.of_run(report, records, predictor.model.output_labels if predictor else ())),
-        "solve_records": plots.of_solves(records),
-        "last_solves": plots.last_solves(records),
+        "words": run_facts,
+        "plots": plots_of(report, last_solves, predictor.model.output_labels if predictor else ()),
+        "solve_records": solves,
+        "last_solves": last_solves,
         "many_classes": MOST_SHOWN_CLASSES,
         "confusion": _confusion(report) if report and report["confusion"] else None,
         "n_centers": predictor.model.n_centers if predictor else None,
         "most_compared": MOST_SCANNED_ROWS,
-        **_pictures(predictor, notes, damaged),
         "stages": in_order((report or facts)["stages"] or {}),
         "peak_bytes": (report or facts)["peak_rss_bytes"],
-        **_settings(layout, notes, damaged),
+        "settings": tried(notes, "settings", lambda: IMAGE_SETTINGS.sub(r"\1", read_plain(layout.config).decode())),
+        "command": stored.get("command"),
+        "versions": stored.get("environment") or {},
         "log": [_log_line(one) for one in tail(layout.log, MOST_TAIL_BYTES, [])[-MOST_LOG_LINES:]],
         "notes": damaged + notes,
     }
+    return environment().get_template("page.html.j2").render(shown | pictures)
 
 
 def _records(layout: RunLayout, damaged: list[str]) -> list[dict[str, Any]]:
@@ -153,13 +169,11 @@ def _mistakes(predictor: Predictor) -> dict[str, Any]:
     return {"mistakes": told, "scatter": None if labels else _scatter(truth, found)}
 
 
-def _scatter(y: np.ndarray, f: np.ndarray) -> plots.Figure | None:
-    some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST_DRAWN)).round().astype(int))
-    dots = list(zip(y[some].tolist(), f[some].tolist(), strict=True))
+def _scatter(y: np.ndarray, f: np.ndarray) -> Figure | None:
     ends = [float(min(y.min(), f.min())), float(max(y.max(), f.max()))]
-    log = plots.Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
-    lines = {"test rows": dots, "equal": [(end, end) for end in ends]}
-    return plots.plot(lines, plots.Axis("truth", log), plots.Axis("prediction", log), dots="test rows")
+    log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
+    lines = {"test rows": list(zip(y.tolist(), f.tolist(), strict=True)), "equal": [(end, end) for end in ends]}
+    return plot(lines, Axis("truth", log), Axis("prediction", log), dots="test rows")
 
 
 def _centers(predictor: Predictor) -> list[dict[str, Any]] | None:
@@ -201,8 +215,8 @@ def _told(piece: Rows, row: int) -> dict[str, Any]:
     """Return what is shown of a row: its number in the data as given, its name, that of its file, and its picture."""
     number = row if piece.numbers is None else int(piece.numbers[row])
     name = f"row {number}" if piece.names is None else str(piece.names[row])
-    picture = plots.picture(piece.X[row : row + 1][0]) if len(piece.X.shape) > 2 else None
-    return {"row": number, "name": name, "picture": picture}
+    shown = picture(piece.X[row : row + 1][0]) if len(piece.X.shape) > 2 else None
+    return {"row": number, "name": name, "picture": shown}
 
 
 def _confusion(report: dict[str, Any]) -> dict[str, Any]:
@@ -217,20 +231,175 @@ def _confusion(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(layout: RunLayout, notes: list[str], damaged: list[str]) -> dict[str, Any]:
-    stored = tried(notes, "environment", lambda: read_environment(layout), damaged) or {}
-    settings = tried(notes, "settings", lambda: read_plain(layout.config).decode())
-    if settings is not None:
-        settings = IMAGE_SETTINGS.sub(r"\1", settings)
-    return {
-        "settings": settings,
-        "command": stored.get("command"),
-        "versions": stored.get("environment") or {},
-    }
-
-
 def _log_line(record: dict[str, Any]) -> str:
     facts = {key: value for key, value in record.items() if key not in ("time", "event", "message")}
     words = " ".join(f"{key}={value}" for key, value in facts.items())
     parts = (str(record.get("time")), str(record.get("event")), str(record.get("message") or ""), words)
     return "  ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A labelled axis, linear or logarithmic; None: as the values spread."""
+
+    label: str
+    log: bool | None = None
+
+    def over(self, values: Sequence[float]) -> "Axis":
+        if self.log is not None:
+            return self
+        known = [value for value in values if math.isfinite(value)]
+        return replace(self, log=bool(known) and 0 < SPREAD * min(known) <= max(known))
+
+    def place(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def shows(self, value: float) -> bool:
+        return math.isfinite(value) and (value > 0 or not self.log)
+
+    def ticks(self, low: float, high: float) -> list[tuple[float, str]]:
+        """Return place and text of some ticks between two places."""
+        if not self.log:
+            return _even_ticks(low, high)
+        step = max(1, math.ceil((high - low) / 6))
+        powers = [(float(k), f"1e{k}") for k in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1, step)]
+        if len(powers) >= 2:
+            return powers
+        return [(math.log10(value), text) for value, text in _even_ticks(10**low, 10**high) if value > 0]
+
+
+def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return about five multiples of 1, 2 or 5 times a power of ten between two values, with their texts."""
+    raw = (high - low) / 5
+    unit = 10 ** math.floor(math.log10(raw))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [(k * step, f"{k * step:.6g}") for k in range(first, last + 1)]
+
+
+def plot(lines: Lines, x: Axis, y: Axis, dots: str | None = None) -> Figure | None:
+    """Return a plot of lines, of the one named `dots` the points alone; None where no point has a place on the axes."""
+    x, y = (axis.over([point[k] for points in lines.values() for point in points]) for k, axis in enumerate((x, y)))
+    shown = {name: [(x.place(a), y.place(b)) for a, b in lines[name] if x.shows(a) and y.shows(b)] for name in lines}
+    drawn = {name: _thinned(points) for name, points in shown.items() if points}
+    if not drawn:
+        return None
+    places = [point for points in drawn.values() for point in points]
+    across, up = _range([a for a, _ in places], x), _range([b for _, b in places], y)
+
+    def at_x(place: float) -> float:
+        return LEFT + (place - across[0]) / (across[1] - across[0]) * (RIGHT - LEFT)
+
+    def at_y(place: float) -> float:
+        return BOTTOM - (place - up[0]) / (up[1] - up[0]) * (BOTTOM - TOP)
+
+    return {
+        "x": x.label,
+        "y": y.label,
+        "x_ticks": [(at_x(place), text) for place, text in x.ticks(*across)],
+        "y_ticks": [(at_y(place), text) for place, text in y.ticks(*up)],
+        "frame": (LEFT, RIGHT, TOP, BOTTOM),
+        "lines": [
+            {
+                "name": name,
+                "points": [(at_x(a), at_y(b)) for a, b in points],
+                "joined": name != dots and len(points) > 1,
+                "marked": name == dots or len(points) <= FEW_POINTS,
+            }
+            for name, points in drawn.items()
+        ],
+    }
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [points[k] for k in np.unique(np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int))]
+
+
+def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """Return the ends of an axis, with some room where all places are one."""
+    low, high = min(places), max(places)
+    if high - low > 1e-9 * max(abs(low), abs(high), 1e-300):
+        room = 0.03 * (high - low)
+        return (low if low == 0 and not axis.log else low - room), high + room
+    room = 0.5 if axis.log else max(abs(low) / 10, 1e-9)
+    return low - room, high + room
+
+
+def picture(image: NDArray[np.generic]) -> str:
+    """Return a data URI of a PNG of an image (H, W) or (H, W, 3); bytes as they are, others from least to largest."""
+    step = -(-max(image.shape[:2]) // MOST_SIDE)
+    pixels = image[::step, ::step]
+    if pixels.dtype != np.uint8:
+        values = np.asarray(pixels, np.float64)
+        low, high = values.min(), values.max()
+        pixels = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
+    from PIL import Image  # slow to import
+
+    Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def plots_of(
+    report: dict[str, Any] | None, last_solves: Sequence[dict[str, Any]], labels: Sequence[object]
+) -> dict[str, list[Figure]]:
+    """Return the plots of each section of the page, of its report and of the records of its last solves."""
+    drawn = {"solves": _solves(last_solves, labels)} | (_of_report(report) if report else {})
+    return defaultdict(list, {section: [one for one in figures if one] for section, figures in drawn.items()})
+
+
+def _solves(last_solves: Sequence[dict[str, Any]], labels: Sequence[object]) -> list[Figure | None]:
+    sweeps, drawn = Axis("sweeps and Newton rounds", log=False), dict[str, list[dict[str, Any]]]()
+    for output in sorted({record["output"] for record in last_solves})[:MOST_LINES]:
+        name = str(labels[output]) if output < len(labels) else f"output {output}"
+        drawn[name] = [record for record in last_solves if record["output"] == output]
+
+    def against_sweeps(key: str, y: Axis) -> Figure | None:
+        return plot({name: _points(records, "iteration", key) for name, records in drawn.items()}, sweeps, y)
+
+    return [
+        against_sweeps("objective", Axis("objective")),
+        against_sweeps("relative_gap", Axis("relative gap", log=True)),
+        against_sweeps("n_active", Axis("active candidates")),
+    ]
+
+
+def _points(records: Sequence[dict[str, Any]], x: str, y: str, scale: float = 1.0) -> list[tuple[float, float]]:
+    return [(one[x], scale * one[y]) for one in records if one.get(y) is not None]
+
+
+def _of_report(report: dict[str, Any]) -> dict[str, list[Figure | None]]:
+    values, held_out = report["task"] == "regression", Axis("held-out mean squared error")
+    drawn = dict[str, list[Figure | None]]()
+    if path := report["path"]:
+        penalty = Axis("penalty", log=True)
+        drawn["path"] = [
+            plot({"": _points(path, "penalty", "hold_out_error")}, penalty, Axis("held-out error")),
+            plot({"": _points(path, "penalty", "n_centers")}, penalty, Axis("centers")),
+        ]
+    if selected := report["selection"]:
+        size, curve = Axis("centers", log=True), selected["curve"]
+        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
+        drawn["selection"] = [
+            plot({"": _points(curve, "size", "test_error", scale)}, size, Axis(name)),
+            plot({"": _points(curve, "size", "hold_out_error")}, size, held_out),
+        ]
+    if moves := report["moves"]:
+        drawn["moves"] = [plot(_moves(moves), Axis("step", log=False), held_out)]
+    if probabilities := report["probabilities"]:
+        bins, sure = probabilities["reliability"], Axis("largest probability, mean of a bin", log=False)
+        right = {"calibrated": [(0.0, 0.0), (1.0, 1.0)], "test rows": _points(bins, "confidence", "accuracy")}
+        drawn["reliability"] = [
+            plot(right, sure, Axis("share that is right", log=False)),
+            plot({"": _points(bins, "confidence", "rows")}, sure, Axis("test rows", log=True)),
+        ]
+    return drawn
+
+
+def _moves(moves: dict[str, Any]) -> Lines:
+    errors = list(enumerate(moves["held_out_errors"]))
+    levels = moves["levels"]
+    if len(levels) == 1:
+        return {"": errors}
+    ends = [*(level["first_step"] for level in levels[1:]), len(errors)]
+    names = ["all rows" if level["share"] == 1 else f"{level['share']:.0%} of the rows" for level in levels]
+    return {name: errors[level["first_step"] : end] for name, level, end in zip(names, levels, ends, strict=True)}

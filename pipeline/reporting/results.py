@@ -1,17 +1,16 @@
-"""What a run has come to: the content of report.json; `result_table` makes a table of it."""
+"""What a run has come to: the content of report.json; `run_facts` makes a table of it."""
 
 from typing import Any
 
 import numpy as np
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.kernels.scaled_rows import lengths
-from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.fit.choose_kernel import SCALES
+from pipeline.fit.filled_settings import value_dtype
+from pipeline.fit.workspace import Run, Workspace
+from pipeline.kernels.kernel_functions import lengths
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
-from pipeline.stages.choose.choose_kernel import SCALES
-from pipeline.stages.filled_settings import value_dtype
-from pipeline.stages.workspace import Run, Workspace
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")

@@ -1,26 +1,32 @@
-"""What a run is doing, or how it ended: facts for programs, and lines for people. Reads only, and takes no lock."""
+"""What a run is doing, or how it ended: facts for programs, lines and short tables for people.
 
+Reads only, and takes no lock.
+"""
+
+import math
 import os
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from features.cell_text import printable
+from features.cell_text import counted, printable
+from pipeline.config.command_line import program
 from pipeline.errors import ExitCode, MissingRunError
-from pipeline.reporting.result_table import error_words, remarks
-from pipeline.runtime.answers import describe
+from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
 from pipeline.runtime.run_folder import frozen_config, resume_command
 from storage.errors import CorruptDataError
-from storage.files import open_plain, parse_json
+from storage.files import open_plain, parse_json, read_record
 from storage.folder_layouts import RunLayout
-from storage.lock import holder
-from storage.records import read_record
+from storage.folders import holder
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "scores/*.npz", "solutions/*.npz")
+LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
+SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "with a scale each", "metric": "with a metric"}
 
 _Value = TypeVar("_Value")
 
@@ -130,3 +136,241 @@ def _age(layout: RunLayout) -> float | None:
         with suppress(OSError):  # removed meanwhile
             written.append(path.stat().st_mtime)
     return max(time.time() - max(written), 0.0) if written else None
+
+
+def table(report: dict[str, Any]) -> list[str]:
+    """Return the report as short tables: setting, path or selection, solves, kernels, model, error."""
+    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
+    lines = [
+        f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
+        f"{report['n_features']} {report['features']} features, {report['task']}",
+        f"{report['n_centers']} candidates, {kernel}sigma2 {report['sigma2']:g}, {_problem_words(report)}",
+    ]
+    lines += weighting_lines(report)
+    lines += _path_table(report["path"]) if report["path"] else []
+    lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
+    lines += _solve_table(report["solves"]) if not report["converged"] else []
+    lines += [certificate_words(report)] if report["solves"] else []
+    if report["kernels_tried"]:
+        rows = ("{:<17}{:<18}{:>12}{:>12}{:>19}{:>8}".format(*row).rstrip() for row in kernel_rows(report))
+        lines += ["", *rows, *chosen_words(report)]
+    lines += ["", *_scale_lines(report)] if report["feature_scales"] else []
+    cost = f"{report['wall_seconds']:.1f} s, peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"
+    lines += ["", f"model: {counted(report['model_n_centers'], 'center')}; {cost}"]
+    if report["columns"]:
+        lines.append(column_words(report))
+    if moves := report["moves"]:
+        before, after, kept = moves["held_out_before"], moves["held_out_after"], moves["kept_step"]
+        change = f"falls from {before:.6g} to {after:.6g}" if kept else f"of {before:.6g} does not fall"
+        steps = f"{kept} of {counted(moves['steps'], 'step')} kept"
+        lines.append(f"centers moved: {steps}, the held-out mse {change}")
+    if report["penalised"]:
+        lines.append(f"{before_words(report)}: {error_words(report['penalised'], report)}")
+    lines += [error_words(report, report), *class_lines(report, few=True)]
+    if numbers := report["probabilities"]:
+        by = f"by {numbers['n_rows']} training rows"
+        lines.append(f"{probability_words(numbers)}; {by}: {calibration_words(numbers)}")
+        if numbers["seen"]:
+            why = "the temperature was found on rows that the weights were fitted to"
+            lines.append(f"probabilities may be too sure: {why}; --refit ridge helps")
+    return lines + remarks(report)
+
+
+def next_steps(folder: Path) -> list[str]:
+    """Return the commands that come after a run, as they are typed."""
+    run = shlex.quote(str(folder))
+    steps = [f"predict {run} DATA --out predictions.csv", f"evaluate {run}", f"report {run}"]
+    return ["next:", *(f"  {program(step)}" for step in steps)]
+
+
+def remarks(report: dict[str, Any]) -> list[str]:
+    """Return what a user should look at: solves that missed the tolerance, warnings."""
+    return not_converged(report) + [f"WARNING: {line}" for line in report["warnings"]]
+
+
+def column_words(report: dict[str, Any]) -> str:
+    """Return how many columns of a run were never kept with their row of the Gram, and what pricing them took."""
+    columns, n_train = report["columns"], report["n_train"]
+    never, count = columns["columns_never_made"], columns["candidates"]
+    kept = f"{never * n_train:.3g} of {count * n_train:.3g} values never kept"
+    priced = f"priced {columns['on_the_fly']} times, {report['kernel_entries']:.3g} values computed in all"
+    return f"kernel columns: {never} of {count} never materialised ({kept}); {priced}; {columns['active']} active"
+
+
+def weighting_lines(report: dict[str, Any]) -> list[str]:
+    """Return how rows are weighted, where they are."""
+    if (weighting := report["weighting"]) is None:
+        return []
+    words = [] if weighting["weights"] is None else [f"rows by {weighting['weights']}"]
+    if weighting["class_factors"] is not None:
+        words.append(f"classes {weighting['class_weight']}")
+    counted = "" if weighting["test_weighted"] else "; every row of the test part counts the same"
+    return [f"weights: {', '.join(words)}{counted}"]
+
+
+def by_weight(report: dict[str, Any]) -> str:
+    """Return what is said of test errors whose rows are weighted, else nothing."""
+    return " by weight" if (report["weighting"] or {}).get("test_weighted") else ""
+
+
+def not_converged(report: dict[str, Any]) -> list[str]:
+    """Return a line for every status of solves that missed the tolerance: which, their gaps, and what it advises."""
+    missed, lines = [one for one in report["solves"] if not one["converged"]], []
+    for status in dict.fromkeys(one["status"] for one in missed):
+        alike = [one for one in missed if one["status"] == status]
+        names, gap = ", ".join(str(one["output"]) for one in alike), max(one["relative_gap"] for one in alike)
+        which = f"output {names}: relative gap" if len(alike) == 1 else f"outputs {names}: relative gaps up to"
+        lines.append(f"NOT CONVERGED: {which} {gap:.1e}, asked {report['tolerance']:g}: {status}")
+    return lines
+
+
+def certificate_words(report: dict[str, Any]) -> str:
+    """Return the largest relative gap of the solves of a report, and what kernel it is of."""
+    gaps = [one["relative_gap"] for one in report["solves"]]
+    words = "the relative gap is" if len(gaps) == 1 else f"each of {len(gaps)} relative gaps is at most"
+    rounded = ", for kernel values rounded to float32" if report["precision"] == "float32" else ""
+    return f"certificate: {words} {max(gaps):.1e}{rounded}"
+
+
+def _path_table(path: list[dict[str, Any]]) -> list[str]:
+    titles = f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"
+    numbers = "{penalty:>12.4g}{objective:>14.6g}{n_centers:>9}{hold_out_error:>16.6g}{wall_seconds:>9.2f}"
+    return ["", titles, *map(numbers.format_map, path)]
+
+
+def _selection_table(selection: dict[str, Any], select: str, task: str) -> list[str]:
+    curve, values = selection["curve"], task == "regression"
+    name, scale = ("test mse", 1.0) if values else ("test error, %", 100.0)
+    lines = ["", f"{'centers':>8}{'held-out mse':>14}{name:>16}" + (f"{'RMSE':>12}{'R2':>9}" if values else "")]
+    for k in sorted({round(k * (len(curve) - 1) / 11) for k in range(12)}):
+        error, r2 = curve[k]["test_error"], curve[k]["test_r2"]
+        line = f"{curve[k]['size']:>8}{curve[k]['hold_out_error']:>14.6g}{scale * error:>16.4g}"
+        line += f"{math.sqrt(error):>12.4g}" if values else ""
+        lines.append(line + ("" if r2 is None else f"{r2:>9.4f}"))
+    lines.append(f"{selection['n_centers']} centers chosen in {selection['wall_seconds']:.2f} s")
+    asked = int(select.removeprefix("greedy:"))
+    if selection["n_centers"] < asked:
+        lines.append(f"{selection['n_centers']} centers instead of {asked}: no other candidate adds anything")
+    return lines
+
+
+def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
+    titles = f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}"
+    numbers = "{output!s:<10}{objective:>14.6g}{relative_gap:>11.1e}{n_active:>8}{sweeps:>8}{visits:>10}"
+    return ["", titles, *map((numbers + "{wall_seconds:>9.2f}").format_map, solves)]
+
+
+def before_words(report: dict[str, Any]) -> str:
+    """Return what the `penalised` scores of a report, one that has them, came before: refit, moves of centers, both."""
+    done = {
+        "before the refit": report["refit"] is not None and report["penalty"] is not None,
+        "before the centers moved": bool(report["moves"] and report["moves"]["kept_step"]),
+    }
+    return " and ".join(words for words, was in done.items() if was)
+
+
+def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
+    """Return the test error of a report, or that of other scores in it."""
+    by = by_weight(report)
+    if errors["mse"] is None:
+        return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
+    r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
+    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}"
+
+
+def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:
+    """Return lines that tell of the classes in a score: one for each or, if `few`, for those of the lowest recall."""
+    baseline, by_class = numbers["baseline"], numbers["by_class"]
+    if not by_class:
+        return []
+    lines = [f"baseline: {100 * baseline['error_rate']:.2f} % error (always {baseline['label']})"]
+    shown = list(range(len(by_class)))
+    if few:
+        low = [k for k in by_recall(by_class) if (by_class[k]["recall"] or 0) < LOW_RECALL and by_class[k]["rows"]]
+        shown = low[:WORST_CLASSES]
+        which = "" if len(low) == len(shown) else f"; the lowest {len(shown)}"
+        lines += [f"recall below {100 * LOW_RECALL:g} %: {len(low)} of {len(by_class)} classes{which}"] if low else []
+    width = max((len(str(by_class[k]["label"])) for k in shown), default=0) + 1
+    return lines + [_class_line(by_class[k], numbers, k, width) for k in shown]
+
+
+def by_recall(by_class: list[dict[str, Any]]) -> list[int]:
+    """Return the places of classes, those of lowest recall first; last those that have none."""
+    return sorted(range(len(by_class)), key=lambda k: 2.0 if by_class[k]["recall"] is None else by_class[k]["recall"])
+
+
+def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, width: int) -> str:
+    start, others = f"class {one['label']!s}:".ljust(7 + width), numbers["confusion"][k]
+    if one["recall"] is None:
+        return f"{start}no rows"
+    precision = "never predicted" if one["precision"] is None else f"precision {100 * one['precision']:6.2f} %"
+    other = max((j for j in range(len(others)) if j != k), key=lambda j: others[j])
+    taken = f", {others[other]} taken for {numbers['by_class'][other]['label']}" if others[other] else ""
+    return f"{start}recall {100 * one['recall']:6.2f} %, {precision} ({one['rows']} rows{taken})"
+
+
+def calibration_words(numbers: Mapping[str, Any]) -> str:
+    """Return what makes the probabilities of a run, and where labels are not made of them."""
+    bend = "" if numbers["bend"] is None else f", bend {numbers['bend']:g}"
+    offsets = ", ".join(f"{offset:.3g}" for offset in numbers["offsets"])
+    told = f", offsets {offsets}; labels are not always the likeliest class" if offsets else ""
+    return f"temperature {numbers['temperature']:.3g}{bend}{told}"
+
+
+def probability_words(numbers: Mapping[str, Any]) -> str:
+    """Return a line that tells of the numbers of probabilities."""
+    means = f"log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}"
+    return f"probabilities: {means}, expected calibration error {100 * numbers['calibration_error']:.2f} %"
+
+
+def _problem_words(report: dict[str, Any]) -> str:
+    if report["select"]:
+        return f"select {report['select']}"
+    if report["penalty"] is None:
+        return f"least squares on all of them, ridge {report['hold_out']['ridge']:.3g}"
+    return f"penalty {report['penalty']:g}"
+
+
+def trial_error(report: dict[str, Any]) -> str:
+    """Return what the error is that kernels are compared by."""
+    return "held-out mse" if report["task"] == "regression" else "held-out log loss"
+
+
+def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return what was tried of kernels, scales of the inputs and widths, as rows of words under a row of titles."""
+    rows: list[tuple[str, ...]] = [("kernel", "inputs", "candidates", "sigma2", trial_error(report), "")]
+    for one in report["kernels_tried"]:
+        error = "-" if one["hold_out_error"] is None else f"{one['hold_out_error']:.6g}"
+        sizes, chosen = (str(one["n_centers"]), f"{one['sigma2']:g}"), "chosen" if one["chosen"] else ""
+        rows.append((one["kernel"], SCALES[one["scales"]], *sizes, error, chosen))
+    return rows
+
+
+def chosen_words(report: dict[str, Any]) -> list[str]:
+    """Return why a kernel was chosen, where another that was tried has a lower error."""
+    errors = {one["hold_out_error"]: one["chosen"] for one in report["kernels_tried"]}  # of equal ones the last
+    if errors[min(error for error in errors if error is not None)]:
+        return []
+    return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]
+
+
+def _scale_lines(report: dict[str, Any]) -> list[str]:
+    scales = report["feature_scales"]
+    errors, chosen = scales["hold_out_errors"], scales["chosen_round"]
+    rounds = counted(len(errors) - 1, "round")
+    if not chosen:
+        return [f"feature scales: none; {rounds} of learning them gained nothing on held-out rows"]
+    most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
+    gain = f"the {trial_error(report)} falls from {errors[0]:.6g} to {errors[chosen]:.6g}"
+    if scales["kind"] == "common":
+        return [f"feature scales: one for all inputs, in place of z-scores; {gain}"]
+    what = "feature metric" if scales["kind"] == "metric" else "feature scales"
+    return [f"{what}: learned in {rounds}, the best is number {chosen}; {gain}; most important: {most}"]
+
+
+def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:
+    """Return the names and the importances of the most important features of a report, the largest first."""
+    shares = scales["importances"]
+    order = sorted(range(len(shares)), key=lambda j: -shares[j])[:most]
+    names = scales["names"]
+    return [(printable(names[j]) if names else f"feature {j}", shares[j]) for j in order]

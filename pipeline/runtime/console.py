@@ -1,17 +1,36 @@
-"""The console: text for whoever looks on, who may leave. Work goes on without a reader, and ends by its own result."""
+"""The console: text for whoever looks on, who may leave; the line of a stage; and what a command answers with.
+
+Work goes on without a reader, and ends by its own result: an exit code, and one line for the user where that is an
+error. On a terminal and in a notebook the line of a stage is drawn again in place until it stays with its time;
+elsewhere it is written once a minute, and a last time. What is printed meanwhile, also by others, goes above it.
+"""
 
 import atexit
 import errno
 import logging
 import os
+import shutil
 import sys
 import threading
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
+from features.cell_text import printable
+from pipeline.config.settings import worded
+from pipeline.errors import ExitCode
+from pipeline.runtime.progress import repeating
+from storage.files import LIMITS
+
 _GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe, and a terminal
+LINE_SECONDS = 60.0  # between two lines where none can be drawn again
+DRAW_SECONDS = 0.5  # between two drawings of one
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_FAILING = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EBADMSG)
+_DISK = "see whether the disk is whole and connected, or use a copy elsewhere"
 
 
 class Console:
@@ -47,16 +66,111 @@ class Console:
         return getattr(self._stream, name)
 
 
-@contextmanager
-def of_command() -> Iterator[None]:
-    """Put consoles in the place of standard output and error; of what libraries leave undone nothing is told."""
+class StageLine:
+    """The line of a stage while a `with` block runs: its name, its seconds, and what `words` tells.
+
+    last : tells what stays beside the time when the stage is done
+    """
+
+    def __init__(
+        self, stream: TextIO | Console, stage: str, words: Callable[[], str], last: Callable[[], str] = str
+    ) -> None:
+        self._stream, self._stage, self._words, self._last = Console(stream), stage, words, last
+        self._in_place = self._stream.isatty() or "ipykernel.zmqshell" in sys.modules  # a notebook
+        self._lock, self._inside = threading.RLock(), ExitStack()
+        self._drawn, self._torn = 0, False  # characters of the line; whether others have begun a line and not ended it
+
+    def __enter__(self) -> "StageLine":
+        self._started = time.monotonic()
+        if self._in_place:
+            for redirect, other in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+                if other.isatty():
+                    self._inside.enter_context(redirect(Above(other, self)))
+        self._inside.enter_context(repeating(DRAW_SECONDS if self._in_place else LINE_SECONDS, self._draw))
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._inside.close()
+        with self._lock:
+            self._write(self._erased() + ("\n" if self._torn else ""))
+            words = "stopped" if kind else self._last()
+            if self._in_place:
+                self._write(self._fitted(words) + "\n")
+            else:
+                self._write(f"{self._stage}: {words or 'done'}, {self._seconds():.1f} s\n")
+
+    def write_above(self, stream: TextIO | Console, text: str) -> int:
+        """Write text of others to a stream, in place of the line, which is drawn again below a line that they end."""
+        with self._lock:
+            self._write(self._erased())
+            self._torn = not text.endswith("\n") if text else self._torn
+            return stream.write(text)
+
+    def _draw(self) -> None:
+        words = self._words()
+        with self._lock:
+            if not self._in_place:
+                self._write(f"{self._stage}: {words}, {self._seconds():.0f} s so far\n")
+            elif not self._torn:
+                line = self._fitted(words)
+                self._write(self._erased() + line)
+                self._drawn = len(line)
+
+    def _erased(self) -> str:
+        """Return what to write where the line is no longer to be seen: spaces, the one way that a notebook knows."""
+        drawn, self._drawn = self._drawn, 0
+        return f"\r{' ' * drawn}\r" if drawn else ""
+
+    def _fitted(self, words: str) -> str:
+        """Return the line, cut to the width of the terminal: what wraps cannot be drawn again in place."""
+        line = f"{self._stage:<10}{self._seconds():>8.1f} s  {words}".rstrip()
+        room = shutil.get_terminal_size().columns - 1
+        return line if len(line) <= room else f"{line[: room - 1]}…"
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class Above:
+    """A stream whose text goes above a line."""
+
+    def __init__(self, stream: TextIO | Console, line: StageLine) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        return self._line.write_above(self._stream, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def answered(work: Callable[[], int | None], *, is_run: bool = False) -> int:
+    """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
+
+    A bug comes with its traceback unless a log has it. Of a run, a stop is no error; nor is a reader who leaves:
+    consoles take the place of standard output and error. Of what libraries leave undone nothing is told.
+    """
     for library in ("asyncio", "zarr"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     atexit.register(_end_silently)
     before = sys.stdout, sys.stderr
     consoles = sys.stdout, sys.stderr = Console(before[0]), Console(before[1])
     try:
-        yield
+        code = work() or ExitCode.DONE
+        sys.stdout.flush()
+        return int(code)
+    except (Exception, KeyboardInterrupt) as error:
+        number, line = describe(error)
+        notes = getattr(error, "__notes__", [])
+        if number is ExitCode.BUG and not notes:
+            traceback.print_exc()
+        prefix = "" if is_run and number is ExitCode.STOPPED else "error: "
+        print(prefix + " ".join([line, *notes]), file=sys.stderr)
+        return int(number)
     finally:
         for console in consoles:
             console.flush()
@@ -66,3 +180,44 @@ def of_command() -> Iterator[None]:
 def _end_silently() -> None:
     warnings.simplefilter("ignore")
     sys.unraisablehook = threading.excepthook = lambda _: None  # type: ignore[assignment]
+
+
+def describe(error: BaseException) -> tuple[ExitCode, str]:
+    """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
+    line = printable(worded(" ".join(str(error).split()))) or type(error).__name__
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return ExitCode(int(code)), line
+    if isinstance(error, UnicodeEncodeError):
+        return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
+    # RuntimeError up to Python 3.12
+    if line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP:
+        return ExitCode.CANNOT_CREATE, f"{line}: links that lead to each other; choose another path"
+    if isinstance(error, PermissionError):
+        return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return ExitCode.CANNOT_CREATE, f"{line}; {LIMITS.get(error.errno, 'free some space or choose another disk')}"
+    if isinstance(error, OSError) and error.errno in (*LIMITS, *_FAILING):  # of reading: our own errors tell of writing
+        return ExitCode.UNAVAILABLE, f"{line}; {LIMITS.get(error.errno, _DISK)}"
+    if isinstance(error, BlockingIOError) or line.startswith("can't start new thread"):  # a fork, a thread
+        limits = "allow more processes, threads or memory (ulimit -u, ulimit -v)"
+        return ExitCode.OUT_OF_MEMORY, f"{line}; {limits}, or lower --workers"
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
+        environment = "run `make run` once, then `. .venv/bin/activate`"
+        return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"
+    if isinstance(error, MemoryError) or any("failed to map segment" in str(cause) for cause in causes_of(error)):
+        return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.STOPPED, "interrupted"
+    if line.startswith("cannot cache function"):  # numba, of a folder that cannot be written to, and none instead
+        return ExitCode.CANNOT_CREATE, "compiled code can be kept nowhere; set NUMBA_CACHE_DIR, or free some space"
+    return ExitCode.BUG, f"{type(error).__name__}: {line}"
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

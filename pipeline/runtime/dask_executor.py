@@ -27,10 +27,10 @@ from distributed.client import ClosedClientError
 from pipeline import __version__
 from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 from pipeline.runtime import stopping
-from pipeline.runtime.answers import causes_of
+from pipeline.runtime.console import causes_of
 from pipeline.runtime.executors import Executor, Item, ItemResult, Value, WorkerProcess, run_item
-from pipeline.runtime.own_code import own_code
 from pipeline.runtime.progress import duration
+from pipeline.runtime.run_folder import own_code
 from storage.errors import CannotWriteError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
@@ -85,10 +85,7 @@ class DaskExecutor(Executor):
         self._has_told = False
 
     def run(
-        self,
-        function: Callable[[Item], Value],
-        items: Iterable[Item],
-        lease_file: Path | None = None,
+        self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
     ) -> Generator[ItemResult[Item, Value], None, None]:
         lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
@@ -232,7 +229,12 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
     """
     _silence_dask()
     # What a worker writes, nobody else of this machine may exchange: a temporary folder is its owner's alone.
-    with TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True) as folder, _own_settings():
+    folders = TemporaryDirectory(prefix="slkl-workers-", ignore_cleanup_errors=True)
+    # Dask's defaults and what we change of them, whatever files, variables and callers have set: what users set is for
+    # their clusters, and a deadline or a port of theirs would end workers of ours.
+    settings: dict[str, Any] = {}
+    dask.config.refresh(settings, paths=[], env={})
+    with folders as folder, dask.config.set(settings | OWN_SETTINGS):
         try:
             cluster = LocalCluster(
                 n_workers=processes,
@@ -255,16 +257,6 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
             ) from error
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client
-
-
-def _own_settings() -> dask.config.set:
-    """Return dask's defaults and what we change of them, whatever files, variables and callers have set, for a block.
-
-    What users set is for their clusters: a deadline or a port of theirs would end workers of ours.
-    """
-    settings: dict[str, Any] = {}
-    dask.config.refresh(settings, paths=[], env={})
-    return dask.config.set(settings | OWN_SETTINGS)
 
 
 def _silence_dask() -> None:

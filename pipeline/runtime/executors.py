@@ -54,10 +54,7 @@ class Executor:
         self.workers = workers
 
     def run(
-        self,
-        function: Callable[[Item], Value],
-        items: Iterable[Item],
-        lease_file: Path | None = None,
+        self, function: Callable[[Item], Value], items: Iterable[Item], lease_file: Path | None = None
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 

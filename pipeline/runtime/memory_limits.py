@@ -23,13 +23,13 @@ def limit_bytes(resources: Resources) -> int:
 
 
 ROOT = Path("/")
-_MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """Return the smallest memory limit of this process's groups, None where none limits it."""
-    numbers = [_numbers(group / name) for group in _groups(root, "memory") for name in _MEMORY_FILES]
-    return min((limit for limits in numbers for limit in limits), default=None)
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [limit for group in _groups(root, "memory") for name in names for limit in _numbers(group / name)]
+    return min(limits, default=None)
 
 
 def processor_limit(root: Path = ROOT) -> int | None:
@@ -45,6 +45,7 @@ def processor_limit(root: Path = ROOT) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups of this process that have a controller, and of those above them."""
     member_of: dict[str, str] = {}
     for line in _lines(root / "proc/self/cgroup"):
         with suppress(ValueError):
@@ -55,16 +56,10 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         # Version 2 has one hierarchy, of all controllers and no name; of version 1 the options of the mount name them.
         name = "" if kind[:1] == ["cgroup2"] else controller
         if name in member_of and (kind[:1] == ["cgroup2"] or (kind[:1] == ["cgroup"] and name in kind[-1].split(","))):
-            yield from _upwards(root / mount[4].lstrip("/"), mount[3], member_of[name])
-
-
-def _upwards(folder: Path, top: str, path: str) -> Iterator[Path]:
-    """Yield the group at `path` and those above it, up to the one at `top`, which is what the folder shows."""
-    below = PurePosixPath(path)
-    # A container may see its own group mounted and be told its path on the host.
-    inner = below.relative_to(top) if below.is_relative_to(top) else PurePosixPath()
-    for group in (inner, *inner.parents):
-        yield folder / group
+            group, top = PurePosixPath(member_of[name]), mount[3]  # top: the group that the folder of the mount shows
+            # A container may see its own group mounted and be told its path on the host.
+            inner = group.relative_to(top) if group.is_relative_to(top) else PurePosixPath()
+            yield from (root / mount[4].lstrip("/") / above for above in (inner, *inner.parents))
 
 
 def _lines(path: Path) -> list[str]:

@@ -54,24 +54,16 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-@dataclass(frozen=True)
-class _Reports:
-    """How far items are by their index, as units that are done and words; `here` in the process that watches.
+class _Here(dict[int, tuple[float, str]]):
+    """How far items are by their index, as units that are done and words; sent to another process, it is None."""
 
-    files : what the paths of reports of other processes begin with. Part of it is drawn: a late task of an earlier
-        call, or of a killed session, is not taken for one of this.
-    """
-
-    files: Path
-    here: dict[int, tuple[float, str]] | None = None
-
-    def __reduce__(self) -> tuple[type, tuple[Path]]:
-        return _Reports, (self.files,)
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
 
 
 class _Task:
-    def __init__(self, reports: _Reports, index: int) -> None:
-        self._reports, self._index = reports, index
+    def __init__(self, files: str, here: _Here | None, index: int) -> None:
+        self._here, self._index, self._file = here, index, Path(f"{files}-{index}.json")
         self._done, self._words = 0.0, ""
         self._written, self._lock = time.monotonic(), threading.Lock()
 
@@ -79,14 +71,13 @@ class _Task:
         with self._lock:
             self._done += units
             self._words = self._words if words is None else words
-            if self._reports.here is not None:
-                self._reports.here[self._index] = self._done, self._words
+            if self._here is not None:
+                self._here[self._index] = self._done, self._words
             elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
                 self._written = time.monotonic()
-                report = self._done, self._words
                 with suppress(OSError):
-                    self._reports.files.parent.mkdir(exist_ok=True)
-                    Path(f"{self._reports.files}-{self._index}.json").write_text(json.dumps(report), encoding="utf-8")
+                    self._file.parent.mkdir(exist_ok=True)
+                    self._file.write_text(json.dumps([self._done, self._words]), encoding="utf-8")
 
 
 _task: ContextVar[_Task | None] = ContextVar("task", default=None)  # that a thread runs, or helps with
@@ -104,9 +95,9 @@ def status(words: str) -> None:
         task.tell(words=words, at_once=True)
 
 
-def _run_item(reports: _Reports, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
+def _run_item(files: str, here: _Here | None, function: Callable[[Item], Value], numbered: tuple[int, Item]) -> Value:
     index, item = numbered
-    before = _task.set(_Task(reports, index))
+    before = _task.set(_Task(files, here, index))
     try:
         return function(item)
     finally:
@@ -122,15 +113,11 @@ class Watch:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        sizes: Sequence[float] = (),
-        unit: str = "items",
-        words: str = "",
-        note: Callable[[], str] = str,
+        self, folder: Path, sizes: Sequence[float], unit: str, words: str = "", note: Callable[[], str] = str
     ) -> None:
-        self._folder, self._unit, self._here = folder, unit, dict[int, tuple[float, str]]()
-        self._reports = _Reports(folder / os.urandom(8).hex(), self._here)
+        self._folder, self._unit, self._here = folder, unit, _Here()
+        # Part of the names of files is drawn: a late task of an earlier call, or of a killed session, is none of these.
+        self._files = str(folder / os.urandom(8).hex())
         self._words, self._note = words, note
         self._sizes, self._done, self._total = dict(enumerate(sizes)), 0.0, float(sum(sizes))
         self._began = self._moved = time.monotonic()
@@ -146,17 +133,17 @@ class Watch:
 
     def reporting(self, function: Callable[[Item], Value]) -> Callable[[tuple[int, Item]], Value]:
         """Return a function that runs an item, given with its index, and reports to this watch wherever it runs."""
-        return partial(_run_item, self._reports, function)
+        return partial(_run_item, self._files, self._here, function)
 
     def finished(self, index: int) -> None:
         self._done += self._sizes.pop(index)
         self._here.pop(index, None)
         with suppress(OSError):
-            Path(f"{self._reports.files}-{index}.json").unlink()
+            Path(f"{self._files}-{index}.json").unlink()
 
     def now(self) -> Progress:
         """Return how far the items are; safe in every thread."""
-        for path in self._folder.glob(f"{self._reports.files.name}-*.json"):
+        for path in self._folder.glob(f"{Path(self._files).name}-*.json"):
             with suppress(OSError, ValueError, TypeError):  # one that is gone or being written: the last report stands
                 done, words = json.loads(path.read_text(encoding="utf-8"))
                 self._here[int(path.stem.rpartition("-")[2])] = float(done), str(words)

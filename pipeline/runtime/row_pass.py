@@ -28,13 +28,11 @@ from numpy.typing import NDArray
 from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.executors import WorkerProcess
-from pipeline.runtime.stored_arrays import Arrays
-from storage.arrays import read_each_array, write_arrays
+from pipeline.runtime.executors import Item, WorkerProcess
+from storage.arrays import Arrays, read_each_array, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 
-Item = TypeVar("Item")
 NamedArrays = Iterable[tuple[str, NDArray[Any]]]
 
 
@@ -118,9 +116,7 @@ def open_team(n_threads: int) -> Iterator[ForEach]:
 
 
 OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
-_ALL_THREADS = 2**16
 FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
-_WAIT_SECONDS = 0.1  # between two looks of an assignment that waits for another in a process
 
 
 FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
@@ -229,7 +225,7 @@ class AssignmentResult(NamedTuple, Generic[S]):
 
 def threads_together(sums_bytes: int) -> int:
     """Return how many threads share sums of so many bytes: all, if they are large, lest memory grows with threads."""
-    return 1 if sums_bytes <= OWN_SUMS_BYTES else _ALL_THREADS
+    return 1 if sums_bytes <= OWN_SUMS_BYTES else 2**16
 
 
 def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
@@ -290,27 +286,18 @@ def session_name() -> str:
 
 def compute_assignment(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
     """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process."""
-    while not _one_at_a_time.acquire(timeout=_WAIT_SECONDS):
+    while not _one_at_a_time.acquire(timeout=0.1):
         stopping.check()
-    try:
-        return _compute(task, assignment)
-    finally:
-        _one_at_a_time.release()
-
-
-_one_at_a_time = threading.Lock()
-
-
-def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
-    beside = time.process_time() - time.thread_time()
-    add = task.open()
-    file = assignment.folder / f"{assignment.name}-{os.urandom(4).hex()}.npz"
-    total, earlier = _taken_up(task, assignment)
-    left = [piece for piece in assignment.pieces.tolist() if piece not in total.pieces]
-    threads, n_pieces = assignment.process.threads, len(assignment.pieces)
-    n_groups = n_groups_of(threads, assignment.together, n_pieces, task.threads_a_piece)
-    waiting = _Waiting(left, task.run_length, n_groups)
     with ExitStack() as stack:
+        stack.callback(_one_at_a_time.release)
+        beside = time.process_time() - time.thread_time()
+        add = task.open()
+        file = assignment.folder / f"{assignment.name}-{os.urandom(4).hex()}.npz"
+        total, earlier = _taken_up(task, assignment)
+        left = [piece for piece in assignment.pieces.tolist() if piece not in total.pieces]
+        threads, n_pieces = assignment.process.threads, len(assignment.pieces)
+        n_groups = n_groups_of(threads, assignment.together, n_pieces, task.threads_a_piece)
+        waiting = _Waiting(left, task.run_length, n_groups)
         teams = [stack.enter_context(open_team(len(team))) for team in np.array_split(np.arange(threads), n_groups)]
         stops = list[bool]()
         leaders = stack.enter_context(open_team(len(teams)))
@@ -332,8 +319,11 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
                 raise StoppedError("stopped by its driver")
         if not file.exists() and not assignment.returned:  # all was there already
             total.commit(file, task.grid, earlier)
-    beside = time.process_time() - time.thread_time() - beside
-    return AssignmentResult(total.sums if assignment.returned else None, file, beside)
+        beside = time.process_time() - time.thread_time() - beside
+        return AssignmentResult(total.sums if assignment.returned else None, file, beside)
+
+
+_one_at_a_time = threading.Lock()
 
 
 def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], tuple[Path, ...]]:
@@ -389,12 +379,7 @@ class _Waiting:
 
 
 def _add_until(
-    task: RowPass[S],
-    add: AddPiece[S],
-    waiting: _Waiting,
-    part: Committed[S],
-    each: ForEach,
-    deadline: float,
+    task: RowPass[S], add: AddPiece[S], waiting: _Waiting, part: Committed[S], each: ForEach, deadline: float
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
     while pieces := waiting.take():
@@ -424,13 +409,3 @@ def add_pieces(task: RowPass[S], add: AddPiece[S], pieces: range, sums: S, each:
         if not task.counts:
             progress.advance(task.size(number))
         yield number
-
-
-def add_up_here(task: RowPass[S]) -> S:
-    """Return the sums of a pass, added up in this thread; nothing is committed."""
-    sums, add = task.empty(), task.open()
-    for first in range(0, task.n_pieces, task.run_length):
-        pieces = range(first, min(first + task.run_length, task.n_pieces))
-        for _ in add_pieces(task, add, pieces, sums, serially):
-            pass
-    return sums

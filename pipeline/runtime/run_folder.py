@@ -1,4 +1,4 @@
-"""The folder of a run: taking it, its lock, the configuration frozen in it, and what the run was computed with."""
+"""The folder of a run: taking it, its lock, the settings frozen in it, and the code and machine that compute it."""
 
 import hashlib
 import os
@@ -7,29 +7,27 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from hashlib import blake2b
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pipeline import __version__
 from pipeline.config.command_line import program
-from pipeline.config.parsers import is_address
 from pipeline.config.settings import from_toml, to_toml
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from pipeline.runtime.own_code import own_version
 from storage.errors import CorruptDataError, UnavailableStoreError
-from storage.files import aside_of, write_file
+from storage.files import aside_of, read_record, write_file, write_record
 from storage.folder_layouts import RunLayout
-from storage.folders import check_folder, digest_file, remove_folder, remove_stale
-from storage.lock import hold_lock
-from storage.records import read_record, write_record
+from storage.folders import check_folder, digest_file, hold_lock, remove_folder, remove_stale
 
 FORMAT_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
@@ -103,7 +101,7 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
     if digest_file(layout.config).sha256 != record["config"]:
         raise CorruptDataError(
             f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
-            "start a new run with the settings you want",
+            "start a new run with the settings you want"
         )
     return from_toml(layout.config)
 
@@ -111,10 +109,8 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 def _is_unused(layout: RunLayout) -> bool:
     """Return whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
     for entry in layout.root.iterdir():
-        aside = aside_of(entry.name)
-        if aside and not aside.replaced and aside.name in ("env.json", "config.toml") and entry.is_file():
-            continue
-        if entry == layout.lock:
+        is_begun = aside_of(entry.name) in (("env.json", False), ("config.toml", False)) and entry.is_file()
+        if is_begun or entry == layout.lock:
             continue
         try:
             if entry != layout.environment or "features" not in read_record(entry):
@@ -191,7 +187,8 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
         return None
     check_folder(layout.model)
     report = read_record(layout.report)
-    asides = [path for path in layout.root.iterdir() if (aside := aside_of(path.name)) and aside.name == "statistics"]
+    sides = ("statistics", True), ("statistics", False)
+    asides = [path for path in layout.root.iterdir() if aside_of(path.name) in sides]
     if asides or layout.statistics.exists():
         with hold_lock(layout.lock, "removing statistics"):
             for path in (*asides, layout.statistics):
@@ -207,6 +204,30 @@ def read_environment(layout: RunLayout) -> dict[str, Any]:
     return record
 
 
+@cache
+def digest_sources(*packages: str) -> str:
+    """Return a digest of the source files of some of our packages."""
+    digest = blake2b(digest_size=8)
+    for package in packages:
+        folder = Path(__file__).parents[2] / package
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder.parent).as_posix()} {path.stat().st_size} ".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def own_version() -> str:
+    """Return the version of slkl, and the digest of its sources, which tells edited ones apart."""
+    return f"{__version__} with sources {digest_sources('pipeline', 'features', 'storage')}"
+
+
+@cache
+def own_code() -> str:
+    """Return the versions of slkl, of the libraries that it computes with, and of Python."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "numba"))
+    return f"slkl {own_version()}, {libraries}, Python {platform.python_version()}"
+
+
 def environment() -> dict[str, Any]:
     """Return versions, BLAS and processor by their names, as env.json keeps them; unknown ones are None or empty."""
     # Slow to import, and only then is the BLAS of its own that scipy carries loaded, and seen.
@@ -218,8 +239,8 @@ def environment() -> dict[str, Any]:
         "slkl": own_version(),
         "python": platform.python_version(),
         **{name: version(name) for name in LIBRARIES},
-        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
-        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
+        "BLAS": ", ".join(sorted({f"{pool['internal_api']} {pool.get('version')}" for pool in pools})),
+        "the core type of BLAS": ", ".join(sorted({pool.get("architecture") or "" for pool in pools} - {""})),
         "the kind of processor": platform.machine(),
         "system": platform.system(),
         "processors": os.cpu_count(),
@@ -235,7 +256,3 @@ def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> l
         for what in DECISIVE
         if stored[what] and now[what] and now[what] != stored[what]
     ]
-
-
-def _joined(words: Iterable[str | None]) -> str:
-    return ", ".join(sorted({word for word in words if word}))

@@ -4,12 +4,9 @@ A round admits the worst violators of |c_m^T r| <= tau in one batch and minimise
 the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from pipeline.kernels.blas import factorise_definite
-from pipeline.kernels.jit import read_only
+from pipeline.kernels.jit import factorise_definite, read_only
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
@@ -48,77 +45,62 @@ def minimise(
     not zero, in the order of the factorisations; admitted (k,) i8: added with weight 0 and the sign of their score;
     drop_all: drop all weights that cross zero in a step, or end each step at the exact minimum of its segment. Costs
     one Cholesky factorisation of the support per step.
-    """
-    active = np.concatenate([support, admitted])
-    face = _Face(weights.copy(), np.sign(weights), active, active.size)
-    face.signs[admitted] = np.sign(scores[admitted])
-    settled, evaluated = _settle(problem, face, drop_all=drop_all)
-    kept = face.active[: face.n]
-    return face.weights, kept[face.weights[kept] != 0.0], settled, evaluated
 
-
-@dataclass
-class _Face:
-    """The weights (M,) under way, their signs (M,), and the active (cap,), of which n count."""
-
-    weights: np.ndarray
-    signs: np.ndarray
-    active: np.ndarray
-    n: int
-
-
-def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> tuple[bool, int]:
-    """Take Newton steps until the face is the one they end on.
-
-    ``drop_all`` is several times faster and lowers the objective of a settled face almost always; without it the
+    Dropping all is several times faster and lowers the objective of a settled face almost always; without it the
     objective falls at every step. The ridge is a proximal term: it bounds the pivots where columns are duplicates, and
     vanishes from the fixed point since it pulls towards the current weights.
     """
     gram, kty, tau = read_only(problem.gram), problem.kty, problem.tau
-    system, target, largest = np.empty((face.n, face.n)), np.empty(face.n), float(np.diagonal(gram).max(initial=0.0))
-    ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
-    for _ in range(limit):
-        if face.n == 0:
-            return True, evaluated
-        lists = face.weights, face.signs, face.active
+    face = weights, signs, active = weights.copy(), np.sign(weights), np.concatenate([support, admitted])
+    signs[admitted] = np.sign(scores[admitted])
+    n, settled, evaluated = active.size, False, 0  # the first n of `active` count
+    system, target, largest = np.empty((n, n)), np.empty(n), float(np.diagonal(gram).max(initial=0.0))
+    ridge = RIDGE * largest
+    for _ in range(20 + (n if drop_all else 10 * n)):
+        if n == 0:
+            settled = True
+            break
         try:
-            loop.face_system(gram, kty, tau, ridge, *lists, face.n, system, target)
-            factorise_definite(system, face.n)
+            loop.face_system(gram, kty, tau, ridge, *face, n, system, target)
+            factorise_definite(system, n)
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
             if ridge > _RIDGE_MOST * largest:
-                return False, 0
+                break
             continue
-        loop.substitute(system, target, face.n)
-        n, face.n = face.n, loop.drop_blocked(target, *lists, face.n)
-        if face.n < n:
+        loop.substitute(system, target, n)
+        before, n = n, loop.drop_blocked(target, *face, n)
+        if n < before:
             continue
-        active = face.active[:n]
-        w = face.weights[active]
-        if drop_all or not ((w + (target[:n] - w)) * face.signs[active] <= 0.0).any():  # no weight crosses zero
-            face.n, still = loop.move_to(target, *lists, n, ridge, 1e-9 * tau)
-            if still and face.n == n:
-                return True, evaluated
+        w = weights[active[:n]]
+        if drop_all or not ((w + (target[:n] - w)) * signs[active[:n]] <= 0.0).any():  # no weight crosses zero
+            n, still = loop.move_to(target, *face, n, ridge, 1e-9 * tau)
+            if still and n == before:
+                settled = True
+                break
         else:
             evaluated += n
-            _move_to_minimum(problem, face, target[:n])
-    return False, evaluated
+            n = _move_to_minimum(problem, *face, target[:n])
+    kept = active[:n]
+    return weights, kept[weights[kept] != 0.0], settled, evaluated
 
 
-def _move_to_minimum(problem: Problem, face: _Face, target: np.ndarray) -> None:
-    """Move to the exact minimum of P on the segment to the target (n,), with what reaches zero dropped."""
-    active, tau = face.active[: face.n].copy(), problem.tau
-    A, w, s = problem.gram[np.ix_(active, active)], face.weights[active], face.signs[active]
+def _move_to_minimum(
+    problem: Problem, weights: np.ndarray, signs: np.ndarray, face: np.ndarray, target: np.ndarray
+) -> int:
+    """Move to the exact minimum of P on the way to the target (n,), drop what is zero there; return the new n."""
+    active, tau = face[: target.size].copy(), problem.tau
+    A, w, s = problem.gram[np.ix_(active, active)], weights[active], signs[active]
     d = target - w
     length = segment_minimum(A, w, s, problem.kty[active] - tau * s - A @ w, d, tau)
     point = w + length * d
     with np.errstate(divide="ignore", invalid="ignore"):
         point[(point * s <= 0.0) & ((d == 0.0) | (length == -w / d))] = 0.0
-    kept = point != 0.0
-    face.weights[active] = point
-    face.signs[active[kept]] = np.sign(point[kept])
-    face.n = int(kept.sum())
-    face.active[: face.n] = active[kept]
+    weights[active] = point
+    kept = active[point != 0.0]
+    signs[kept] = np.sign(weights[kept])
+    face[: kept.size] = kept
+    return kept.size
 
 
 def segment_minimum(A: np.ndarray, w: np.ndarray, s: np.ndarray, g: np.ndarray, d: np.ndarray, tau: float) -> float:

@@ -12,7 +12,7 @@ from pipeline.solvers.kernel_trials import MOST_OF_METRIC, SLOPE_ROWS, START_CEN
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
-# What few rows are; `stages.target_facts` says what each number decides.
+# What few rows are; `fit.target_facts` says what each number decides.
 LEAST_FOLDED_ROWS = 50  # Of fewer different rows, folds tell nothing: a penalty takes the place of a ridge.
 FOLDED_ROWS = 1000  # Of fewer different rows, all are held out in folds: a part of them tells too little.
 LEFT_OUT_ROWS = 10_000  # Of fewer rows, all are worth a value: a tenth of them, held out, tells too little.

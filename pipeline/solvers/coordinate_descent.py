@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.kernels.blas import factorise_definite
-from pipeline.kernels.jit import read_only
+from pipeline.kernels.jit import factorise_definite, read_only
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.problem import Problem
 
@@ -106,21 +105,20 @@ def run_sweep(
     order: np.ndarray,
     *,
     exact: bool = True,
-    refactor_every: int = REFACTOR_EVERY,
     most_factorisations: float = np.inf,
 ) -> tuple[ActiveInverse, SweepReport]:
     """Visit ``order`` and return the state with G computed afresh, and the report.
 
     order (visits,) i8 : coordinates in the order of their visits.
     exact : steps go to the minimum, else they are the paper's.
-    refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run repeats its bits.
     most_factorisations : the sweep ends early after so many.
-    Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
+    A factorisation of G ends the sweep, so that a resumed run repeats its bits. Costs O(m0) to test a zero coordinate,
+    O(m0^2) to move one.
     """
-    moves, worst, done, span, factorisations = 0, 0.0, 0, refactor_every, 0
+    moves, worst, done, span, factorisations = 0, 0.0, 0, REFACTOR_EVERY, 0
     lowest = objective(problem, inverse)
     while done < order.size and factorisations < most_factorisations:
-        segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
+        segment = order[done : min(done + span, REFACTOR_EVERY * (done // REFACTOR_EVERY + 1))]
         mu, support = inverse.mu.copy(), inverse.support.copy()
         visits, moved, largest = _visit(problem, inverse, segment, exact)
         if moved == 0:
@@ -139,7 +137,7 @@ def run_sweep(
             factorisations += 1
             done += visits == 1
             continue
-        inverse, lowest, span = fresh, value, min(4 * span, refactor_every)
+        inverse, lowest, span = fresh, value, min(4 * span, REFACTOR_EVERY)
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
     return inverse, SweepReport(done, moves, worst, lowest)
 

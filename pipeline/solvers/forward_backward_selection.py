@@ -1,28 +1,23 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
-Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most. With P the chosen
-centers, W_P their least-squares weights and
+Forward, by orthogonal least squares, comes the candidate that lowers the refitted error most (mathematics.md, eqs. 60
+and 61), from a growing Cholesky factor L of gram_PP, P the chosen, kept as the rows V = L⁻¹ gram_P: over all
+candidates. Rows are added by blocks of centers, as products of matrices; within a block the candidates of the largest
+gains alone are followed.
 
-    q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
-    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
+What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
+chosen, and then dropped, each the one whose loss raises the error least (eq. 65). From the last one left, any prefix is
+a model. Where first ones are clearly better than the last left, they are settled before.
 
-adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 60 and 61). A growing Cholesky factor of
-gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
-
-    v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
-
-They are taken at once for the candidates of the largest gains alone, for all others a block of centers later, as
-products of matrices.
-
-What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are chosen,
-and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly ‖w_m‖² / H_mm. From the
-last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
+The Gram of M candidates over n rows costs n·M², most of what a selection takes: of many, finalists are chosen first, on
+a sample of the fit rows, in batches where the Gram of all does not fit (`preselection`, `candidate_batches`).
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +26,7 @@ from scipy.linalg.blas import dgemm
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.ridge import RIDGES, bracketed
 
 Index = NDArray[np.int64]
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
@@ -51,6 +47,10 @@ DROPPING_GRAMS = 13  # `drop` holds as much, measured with what the allocator ke
 SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
 BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
 STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
+ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist; twice as many for each of the first FEW
+CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
+WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
+SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
 
 @dataclass(frozen=True)
@@ -399,3 +399,90 @@ class _Factor:
         chosen = np.array(self.chosen, np.int64)
         L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
         return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]
+
+
+def forward_most(size: int, n_candidates: int) -> int:
+    """Return how many centers a choice of `size` takes on its way forward, where so many add something."""
+    return max(size, forward_size(n_candidates))
+
+
+def prefix_sizes(size: int) -> NDArray[np.int64]:
+    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 6 % apart."""
+    sizes, k = [], 1.0
+    while k < size:
+        sizes.append(int(k))
+        k = max(k + 1, k * 1.06) if k >= 10 else k + 1
+    return np.array([*sizes, size], np.int64)
+
+
+def prefix_weights(
+    statistics: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
+
+    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md, eq.
+    59).
+    """
+    used = statistics.centred() if intercept else statistics
+    L = cholesky(used.damped(ridge), lower=True, overwrite_a=True)
+    z = solve_triangular(L, used.kty, lower=True)
+    weights = [solve_triangular(L[:k, :k], z[:k], lower=True, trans=1) for k in sizes]
+    if not intercept:
+        return weights, np.zeros((len(sizes), used.kty.shape[1]))
+    return weights, np.stack([statistics.intercept(w, slice(0, len(w))) for w in weights])
+
+
+def held_out_curve(
+    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], *, intercept: bool
+) -> NDArray[np.float64]:
+    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
+
+    Both are statistics of the same columns, in the order chosen. All ridges are tried at a few of the sizes, and at
+    all sizes those that were best at one of these, and their neighbours. Infinite where none makes the Gram definite.
+    """
+    step = max(len(sizes) // 8, 1)
+
+    def errors_of(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.float64]:
+        try:
+            ridge = fraction * float(np.mean(np.diagonal(fit.gram)))
+            models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
+        except LinAlgError:
+            return np.full(len(sizes), np.inf)
+        return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
+
+    tried = bracketed(partial(errors_of, sizes[::-step]), RIDGES)
+    best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
+    near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
+    errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
+    return errors
+
+
+class Preselection(NamedTuple):
+    """How many finalists are chosen, how many of these are dropped again, and the share of the fit rows sampled."""
+
+    n_finalists: int
+    n_back: int
+    share: float
+
+
+def preselection(n_fit: float, n_candidates: int, at_once: int, size: int) -> Preselection | None:
+    """Return how the finalists of `size` centers are chosen; None: there are none.
+
+    n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 67.
+    """
+    n_finalists, n_back = forward_most(size, n_candidates), forward_size(n_candidates)
+    if at_once < n_candidates:
+        n_finalists = min(n_finalists, int(at_once / SELECTION_ROOM))
+    share = ROWS_EACH * (n_finalists + min(n_finalists, FEW)) / max(n_fit, 1.0)
+    if at_once >= n_candidates and (WORTH * n_finalists > n_candidates or WORTH * share > 1.0):
+        return None
+    return Preselection(n_finalists, min(n_back, n_finalists), min(share, 1.0))
+
+
+def candidate_batches(n_candidates: int, at_once: int, n_finalists: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return which candidates each batch adds to the finalists of the one before, sorted (mathematics.md, eq. 71)."""
+    if at_once >= n_candidates:
+        return [np.arange(n_candidates)]
+    order = np.random.default_rng([seed, 4]).permutation(n_candidates)
+    ends = range(at_once, n_candidates, at_once - n_finalists)
+    return [np.sort(batch) for batch in np.split(order, ends)]

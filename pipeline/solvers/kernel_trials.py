@@ -22,8 +22,7 @@ from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel
-from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.kernels.kernel_functions import DIAGONAL, METRIC, Kernel, lengths, scaled
 from pipeline.solvers.held_out_losses import clipped, log_losses
 from pipeline.solvers.ridge import HeldOutRows, least_squares, mean_diagonal, search_exponents, try_ridges
 

@@ -21,11 +21,12 @@ LARGEST_RIDGE = 1e6
 RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that `search_exponents` may come to
 SUPPORT_RIDGE = 1e-5  # of least squares that stands for a penalised fit, as a fraction of the mean diagonal
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
+Values = NDArray[np.float64]
 SplitStatistics = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
 # Of rows: keys (b,), equal for equal ones, columns (b, m), classes (b,), weights (b,) > 0, and who is held out (b,).
 LabelledColumns = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 # Of distinct rows: decision values (n, T), classes (n,) and weights (n,).
-LabelledValues = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
+LabelledValues = tuple[Values, NDArray[np.int64], Values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +34,17 @@ class Weights:
     """Weights (k, T) f8 and intercept (T,) f8 on columns (k,) i8, by their position in some statistics."""
 
     columns: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
+    weights: Values
+    intercept: Values
 
     @staticmethod
-    def of_support(table: NDArray[np.float64], statistics: GramStatistics, *, intercept: bool) -> "Weights":
+    def of_support(table: Values, statistics: GramStatistics, *, intercept: bool) -> "Weights":
         """Return the rows of a table (M, T) that are not zero, with the intercept that the statistics give them."""
         columns = np.flatnonzero(table.any(axis=1))
         offset = statistics.intercept(table[columns], columns) if intercept else np.zeros(table.shape[1])
         return Weights(columns, table[columns], offset)
 
-    def decide(self, columns: NDArray[np.floating]) -> NDArray[np.float64]:
+    def decide(self, columns: NDArray[np.floating]) -> Values:
         """Return the decision values (n, T) of rows with these kernel columns (n, k)."""
         return columns @ self.weights + self.intercept
 
@@ -72,7 +73,7 @@ class CalibrationWeights:
     everything: GramStatistics | None = None  # statistics of all rows, where the weights were fitted to these
 
 
-def intercept_of(statistics: GramStatistics, weights: NDArray[np.float64], *, intercept: bool) -> NDArray[np.float64]:
+def intercept_of(statistics: GramStatistics, weights: Values, *, intercept: bool) -> Values:
     """Return the intercept (T,) that goes with weights (M, T) of all columns; zero where none is fitted."""
     return statistics.intercept(weights) if intercept else np.zeros(weights.shape[1])
 
@@ -101,7 +102,7 @@ class HeldOutRows(NamedTuple):
     """What judges weights in place of statistics: the number of rows, and their squared error of each output, (T,)."""
 
     weight_sum: float
-    squared_error: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+    squared_error: Callable[[Values, Values], Values]
 
 
 def refit(
@@ -137,7 +138,7 @@ def try_ridges(
     of_fractions, weight_sum = dict[float, list[Weights]](), sum(held_out.weight_sum for _, held_out in folds)
     centred = [fit.centred() if intercept else None for fit, _ in folds]
 
-    def error_at(fraction: float) -> NDArray[np.float64]:
+    def error_at(fraction: float) -> Values:
         tried, error = list[Weights](), 0.0
         for (fit, held_out), of_fold in zip(folds, centred, strict=True):
             try:
@@ -208,9 +209,7 @@ def search_exponents(error_at: Callable[[int], float], start: int, steps: range)
     return errors
 
 
-def bracketed(
-    errors_at: Callable[[float], NDArray[np.float64]], fractions: Sequence[float]
-) -> list[tuple[float, NDArray[np.float64]]]:
+def bracketed(errors_at: Callable[[float], Values], fractions: Sequence[float]) -> list[tuple[float, Values]]:
     """Return fractions, rising, with their errors: those given, and larger ones while the last lowers any error.
 
     errors_at: errors (g,) f8 at a fraction, infinite where no factor exists.
@@ -223,24 +222,6 @@ def bracketed(
         larger = 10.0 * tried[-1][0]
         tried.append((larger, errors_at(larger)))
     return tried
-
-
-def finalise(
-    columns: NDArray[np.int64],
-    penalised: NDArray[np.float64],
-    statistics: GramStatistics,
-    parts: SplitStatistics | None,
-    *,
-    intercept: bool,
-) -> tuple[Weights, Refit | None]:
-    """Return the final weights for penalised ones (k, T) on columns (k,): as they are, or refitted on these columns.
-
-    statistics: of the columns on all rows; parts: on fit and held-out rows, for a refit, which may raise LinAlgError.
-    """
-    if parts is None or not len(penalised):
-        return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
-    best = refit(*parts, statistics, intercept=intercept)
-    return best.weights.named(columns), best
 
 
 def support_fit(statistics: GramStatistics, *, intercept: bool) -> RidgeFit:
@@ -280,5 +261,5 @@ def left_out(fit: RidgeFit, blocks: Iterable[LabelledColumns]) -> LabelledValues
     pairs = group[kept] * max(n_outputs, 2) + truth[kept]
     _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
     one = kept[first]
-    without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
+    without: Values = (f[one] - pull[one]) / free[one, None]
     return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)

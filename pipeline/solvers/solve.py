@@ -1,25 +1,38 @@
 """Solve one problem to a certified gap: by sweeps of the paper's method, or by Newton rounds after a short sweep.
 
-`shrinking` says which coordinates a sweep visits; a Newton round takes Newton steps. Either is a function from state to
-state: the state between two records is a value, and going on from it gives the same bytes as never having stopped.
+A sweep (`coordinate_descent`) or a Newton round (`active_set_newton`) is a function from state to state: the state
+between two records is a value, and going on from it gives the same bytes as never having stopped. The search for a
+penalty solves at many, from the one at which every weight is zero downwards, each from the weights of the last.
+
+A sweep visits all coordinates at random, as the paper draws them, or those that do not stay at zero: shrinking (the
+paper's outlook; Hsieh et al. 2008). `left_out` says from the scores of all candidates which the next sweeps need not
+visit; all are looked at again once violations have fallen. `gap_safe_screen` leaves candidates out for good.
 """
 
+import json
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, run_sweep
-from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, gap_safe_screen, scores_of_support
-from pipeline.solvers.problem import InvalidProblemError, Problem
-from pipeline.solvers.shrinking import draw_visits, must_look_at_all, shrink
-from pipeline.solvers.state import Counts, Record, SolverOptions, SolverState, warm_state
+from pipeline.solvers import coordinate_descent as descent
+from pipeline.solvers.problem import (
+    Certificate,
+    InvalidProblemError,
+    Problem,
+    certify,
+    gap_safe_screen,
+    scores_of_support,
+)
 
 # Beside its Gram a solve holds so many matrices of its active set, which is no larger than that, as measured.
 SOLVE_MATRICES, LARGEST_ACTIVE_SET = 3, 3000
+LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
 PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
 # A sweep and the Newton rounds after it have to lower the objective, or the gap, below this share, or the solve stalls.
 _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
@@ -28,6 +41,142 @@ _OBJECTIVE_GAIN, _GAP_GAIN = 0.999, 0.9
 _FACTORISING = 1e9
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
+# Share of the largest violation below which a coordinate at zero is left out. The fastest of those tried: 0 and the
+# threshold of Hsieh et al. let columns in that are alike, all at once, and G becomes larger than the optimum needs.
+LEAST_VIOLATION = 0.1
+# All are looked at again when the violations met in a sweep have fallen to this share, or after so many sweeps.
+FALLEN, MOST_SWEEPS = 0.5, 10
+# Visits of a sweep from zero, and of one between Newton rounds: all would let in far more than the optimum keeps.
+SHORT_SWEEP = 200
+# Two penalties of a path a decade, from the one at which all weights are zero downwards.
+STEP = 10.0**-0.5
+LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
+MOST_POINTS = 31  # fifteen decades: below is rounding
+PATIENCE = 3  # penalties in a row without gain that end a search
+GAIN = 1e-2  # of the lowest held-out error; less is no gain
+DEFAULT_PENALTY = "max:1e-7"
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 19)."""
+
+    tolerance: float = 1e-3  # relative duality gap over all candidates to stop at
+    max_sweeps: int = 1000  # limit on iterations, which are sweeps or Newton rounds
+    # newton: a short sweep, then Newton rounds, each on the support and the worst violators; shrinking: sweeps that
+    # leave out coordinates at zero (`left_out`); uniform: sweeps of M coordinates drawn with replacement;
+    # paper: the same with Newton steps, where these do not lower a weight, and the paper's stopping rule, its sign
+    # corrected (mathematics.md, eq. 35).
+    schedule: str = "newton"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration, a sweep or a Newton round."""
+
+    iteration: int
+    phase: str
+    objective: float  # F(mu), computed afresh; never above the one before
+    primal: float | None  # as the next two: of the weights after it, over all candidates; None where not certified
+    dual: float | None
+    relative_gap: float | None
+    n_active: int
+    visits: int  # coordinates visited, with repetitions; of a Newton round: in the support or admitted to it
+    skipped_as_shrunk: int  # coordinates left out until all are looked at again
+    skipped_as_screened: int  # left out for good
+    not_drawn: int  # the other coordinates, which a sweep did not draw, or a Newton round did not admit
+    moved: int  # coordinates changed, with repetitions; of a Newton round: to zero or from it
+    evaluations: int  # scores evaluated so far, certificates included
+    seconds: float = 0.0  # since the start of the solve; the only entry that differs between equal runs
+
+
+class Counts(NamedTuple):
+    """The counts of a record, which add up over records."""
+
+    visits: int
+    skipped_as_shrunk: int
+    skipped_as_screened: int
+    not_drawn: int
+    moved: int
+
+
+@dataclass(frozen=True)
+class SolverState:
+    """All that the next iteration depends on: arrays of length M, but for the support."""
+
+    mu: np.ndarray
+    weights: np.ndarray
+    best_weights: np.ndarray  # the certified weights of the smallest primal value so far
+    scores: np.ndarray  # c_m^T r at ``weights``, meaningful where ``certified``
+    support: np.ndarray  # (m0,) i8, in the order of G and of the factorisations, on which the bits depend
+    left_out: np.ndarray  # bool: coordinates that no sweep visits until all are looked at again
+    screened: np.ndarray  # bool: zero in every solution by the Gap Safe test, for good at this penalty
+    phase: str = "sweep"  # or "newton"
+    largest_violation: float = float("inf")  # of all candidates, when they were last looked at
+    sweeps_since: int = 0  # sweeps since that look
+    generator_state: Mapping[str, Any] = field(default_factory=dict)
+    objective: float = float("inf")
+    previous_objective: float = float("inf")
+    relative_gap: float = float("inf")
+    certified: bool = False  # whether ``relative_gap`` belongs to ``weights``
+    best_primal: float = float("inf")  # their primal value, with what rounding may have taken
+    best_dual: float = float("-inf")  # the largest dual value so far
+    settled: bool = False  # whether ``weights`` minimise the objective on their face (Newton)
+    stalled: bool = False
+    cycle_objective: float = float("inf")  # as the next: at the end of the last Newton rounds that gained nothing more
+    cycle_gap: float = float("inf")
+    evaluations: int = 0
+    records: tuple[Record, ...] = ()
+
+    @property
+    def iterations(self) -> int:
+        return len(self.records)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        return {name: sum(getattr(record, name) for record in self.records) for name in Counts._fields}
+
+    @property
+    def best_gap(self) -> float:
+        """Return the relative gap of ``best_weights``: a dual value bounds the optimum whatever weights it is from."""
+        if not np.isfinite(self.best_dual):
+            return np.inf
+        return max((self.best_primal - self.best_dual) / self.best_primal, LEAST_GAP) if self.best_primal else 0.0
+
+    def with_proof(self, certificate: Certificate) -> "SolverState":
+        state = replace(self, certified=True, relative_gap=certificate.relative_gap)
+        if not np.isfinite(certificate.gap):
+            return state
+        primal = certificate.primal + certificate.primal_rounding  # the dual value may be that of other weights
+        if primal < self.best_primal:
+            state = replace(state, best_weights=self.weights, best_primal=primal)
+        return replace(state, best_dual=max(certificate.dual, self.best_dual))
+
+    def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""
+        arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
+        arrays["floats"] = np.array([getattr(self, name) for name in _FLOATS])  # infinities are no JSON
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_ARRAYS, *_FLOATS)}
+        others["generator_state"] = json.loads(json.dumps(self.generator_state, default=lambda value: value.tolist()))
+        return arrays, others | {"records": [asdict(record) for record in self.records]}
+
+    @staticmethod
+    def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> "SolverState":
+        values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
+        values |= dict(zip(_FLOATS, arrays["floats"].tolist(), strict=True))
+        records = tuple(Record(**record) for record in scalars["records"])
+        return SolverState(**{**values, **scalars, "records": records})
+
+
+_ARRAYS = [field.name for field in fields(SolverState) if field.type is np.ndarray]
+_FLOATS = [field.name for field in fields(SolverState) if field.type is float]
+
+
+def warm_state(weights: np.ndarray) -> SolverState:
+    """Return a state to start from ``weights``, (M,): at another penalty, or in another working set."""
+    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights)
+    zeros, nothing = np.zeros(len(weights)), np.zeros(len(weights), bool)
+    return SolverState(zeros, copied, copied, zeros, support, nothing, nothing)
 
 
 class Status(Enum):
@@ -87,12 +236,11 @@ def solve(
     rows. Memory: about 3 m0^2 float64 beside the Gram.
     """
     state = _begin(problem, options, generator, start)
-    generator = _generator_of(state)
     clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
-    inverse: ActiveInverse | None = None
+    inverse: descent.ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
         try:
-            new, inverse, record = _iteration(problem, options, state, inverse, generator)
+            new, inverse, record = _iteration(problem, options, state, inverse)
         except InvalidProblemError:
             if not state.best_weights.any():
                 raise
@@ -141,7 +289,7 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
     converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
     if not converged and proved.best_gap < certificate.relative_gap:
         weights, mu = proved.best_weights, _mu_of_weights(proved.best_weights, problem)
-        proof = certify_problem(problem, weights)
+        proof = certify(problem, weights)
         gap = {"gap": proved.best_gap * proof.primal, "relative_gap": proved.best_gap}
         certificate = replace(proof, dual=proved.best_dual, **gap)
     if not np.isfinite(certificate.relative_gap):
@@ -150,17 +298,13 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
 
 
 def _iteration(
-    problem: Problem,
-    options: SolverOptions,
-    state: SolverState,
-    inverse: ActiveInverse | None,
-    generator: np.random.Generator,
-) -> tuple[SolverState, ActiveInverse | None, Record]:
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: descent.ActiveInverse | None
+) -> tuple[SolverState, descent.ActiveInverse | None, Record]:
     # What overflows is refused in words below; what divides by zero or has no factor, here.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
             if state.phase == "sweep":
-                new, inverse, record = _sweep(problem, options, state, inverse, generator)
+                new, inverse, record = _sweep(problem, options, state, inverse)
             else:
                 inverse, (new, record) = None, _newton_round(problem, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
@@ -198,32 +342,38 @@ def _begin(
     return state.with_proof(certificate)
 
 
-def _generator_of(state: SolverState) -> np.random.Generator:
-    bits = getattr(np.random, state.generator_state["bit_generator"])()
-    bits.state = dict(state.generator_state)
-    return np.random.Generator(bits)
-
-
 def _mu_of_weights(weights: np.ndarray, problem: Problem) -> np.ndarray:
     """Return mu_m = |w_m| / tau, at which F(mu) <= 2 P(w) (mathematics.md, eqs. 38 and 39)."""
     return np.abs(weights) * (1.0 / problem.tau)
 
 
 def _sweep(
-    problem: Problem,
-    options: SolverOptions,
-    state: SolverState,
-    inverse: ActiveInverse | None,
-    generator: np.random.Generator,
-) -> tuple[SolverState, ActiveInverse, Record]:
+    problem: Problem, options: SolverOptions, state: SolverState, inverse: descent.ActiveInverse | None
+) -> tuple[SolverState, descent.ActiveInverse, Record]:
     if inverse is None:
-        inverse = factorise(problem, state.mu, state.support)
-    order, counts = draw_visits(problem, options, state, generator)
+        inverse = descent.factorise(problem, state.mu, state.support)
+    bits = getattr(np.random, state.generator_state["bit_generator"])()
+    bits.state = dict(state.generator_state)
+    order, counts = draw_visits(problem, options, state, np.random.Generator(bits))
     after_newton, exact = options.schedule == "newton" and state.iterations > 0, options.schedule != "paper"
     most = max(_FACTORISING / (state.support.size + 1) ** 3, 10) if after_newton else np.inf
-    inverse, report = run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
-    state, certificate = state.after_sweep(inverse, report, generator), None
-    if options.schedule != "shrinking" or must_look_at_all(state, report):
+    inverse, report = descent.run_sweep(problem, inverse, order, exact=exact, most_factorisations=most)
+    state = replace(
+        state,
+        mu=inverse.mu.copy(),
+        weights=inverse.weights(),
+        support=inverse.support.copy(),
+        previous_objective=state.objective,
+        objective=report.objective,
+        certified=False,
+        settled=False,
+        sweeps_since=state.sweeps_since + 1,
+        generator_state=dict(bits.state),
+        evaluations=state.evaluations + report.visits,
+    )
+    certificate, fallen = None, report.largest_violation <= FALLEN * state.largest_violation
+    must_look_at_all = fallen or report.moves == 0 or state.sweeps_since >= MOST_SWEEPS
+    if options.schedule != "shrinking" or must_look_at_all:
         scores = scores_of_support(problem, state.weights, state.support)
         certificate = certify(problem, state.weights, scores)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
@@ -237,6 +387,42 @@ def _sweep(
     not_drawn = counts.not_drawn + len(order) - report.visits  # a sweep may end early
     counts = counts._replace(visits=report.visits, not_drawn=not_drawn, moved=report.moves)
     return state, inverse, _record("sweep", state, certificate, counts)
+
+
+def violations(problem: Problem, mu: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return how far each coordinate is from its optimality condition, (M,): |ν - q²|, at zero q² - ν if above 0."""
+    excess = scores**2 - problem.penalty
+    return np.where(mu > 0.0, np.abs(excess), np.maximum(excess, 0.0))
+
+
+def left_out(mu: np.ndarray, violation: np.ndarray) -> np.ndarray:
+    """Return which coordinates sweeps leave out, (M,) bool: those at zero without a large violation.
+
+    mathematics.md, eq. 50. This proves nothing, since moves change scores: the next look at all scores decides anew.
+    """
+    return (mu == 0.0) & (violation < LEAST_VIOLATION * violation.max())
+
+
+def shrink(problem: Problem, state: SolverState) -> SolverState:
+    """Return the state with what the next sweeps leave out, by scores of all candidates at its weights."""
+    found = np.where(state.screened, 0.0, violations(problem, state.mu, state.scores))
+    largest = float(found.max())
+    return replace(state, left_out=left_out(state.mu, found), largest_violation=largest, sweeps_since=0)
+
+
+def draw_visits(
+    problem: Problem, options: SolverOptions, state: SolverState, generator: np.random.Generator
+) -> tuple[np.ndarray, Counts]:
+    """Return what the next sweep of a schedule visits, (visits,) i8 in its order, and the counts of that."""
+    n = problem.n_candidates
+    if options.schedule in ("uniform", "paper"):
+        order = generator.integers(0, n, size=n)
+        return order, Counts(n, 0, 0, n - np.unique(order).size, 0)
+    order = generator.permutation(n)
+    screened, shrunk = state.screened, state.left_out & ~state.screened
+    order = order[~(screened | shrunk)[order]]
+    visits = order[: SHORT_SWEEP if options.schedule == "newton" or not state.support.size else None]
+    return visits, Counts(len(visits), int(shrunk.sum()), int(screened.sum()), len(order) - len(visits), 0)
 
 
 def _newton_round(problem: Problem, state: SolverState) -> tuple[SolverState, Record]:
@@ -319,3 +505,40 @@ def _back_to_sweeps(state: SolverState, new: SolverState) -> SolverState:
     lower, closer = new.objective < _OBJECTIVE_GAIN * state.cycle_objective, new.best_gap < _GAP_GAIN * state.cycle_gap
     new = replace(new, phase="sweep", stalled=not (lower or closer))
     return replace(new, cycle_objective=new.objective, cycle_gap=new.best_gap)
+
+
+def search_penalties(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, str | None]:
+    """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number and a warning.
+
+    Ends after `PATIENCE` penalties in a row that lower the lowest error by less than `GAIN`, once `LEAST_POINTS` are
+    tried, where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0,
+    returns the held-out error, and whether the solves converged; the best is among those that did, if any but the first
+    did, at which all weights are zero. The warning is for a best at an edge of what was tried and converged.
+    """
+    trials = list[tuple[float, bool]]()  # held-out errors, and whether the solves converged
+    lowest, idle = math.inf, 0
+    for number in range(MOST_POINTS):
+        error, converged = attempt(number, largest * STEP**number)
+        trials.append((error, converged))
+        idle, lowest = (0, error) if error < (1.0 - GAIN) * lowest else (idle + 1, lowest)
+        if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not converged:
+            break
+    some_converged = any(converged for _, converged in trials[1:])  # at the first all weights are zero: no solve at all
+    order = [(some_converged and not converged, error, number) for number, (error, converged) in enumerate(trials)]
+    best, warning = min(order)[2], None
+    if best == 0:
+        warning = (
+            "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
+        )
+    elif not idle and not any(converged for _, converged in trials[best + 1 :]):
+        which = "tried" if best == len(trials) - 1 else "whose solve converged"
+        warning = (
+            f"the held-out error still falls at the last and smallest penalty {which}, {largest * STEP**best:.3g}; "
+            "more candidates, another kernel width, or a least-squares refit may lower it further"
+        )
+    return best, warning
+
+
+def penalty_max(kty: np.ndarray) -> float:
+    """Return the smallest penalty λν at which every weight is zero, for kty (M, T) (mathematics.md, eq. 51)."""
+    return float((kty**2).max(initial=0.0))

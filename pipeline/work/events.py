@@ -12,32 +12,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from features.cell_text import printable
-from pipeline.config.names import worded
+from pipeline.config.settings import worded
 from pipeline.runtime import stopping
-from pipeline.runtime.console import Console
+from pipeline.runtime.console import Above, Console, StageLine
 from pipeline.runtime.memory_limits import MemoryMeter
 from pipeline.runtime.progress import Watch, repeating
-from pipeline.runtime.stage_line import Above, StageLine
 from storage.errors import CannotWriteError, StorageError
-from storage.files import LineFile
+from storage.files import LineFile, read_record, write_record
 from storage.folder_layouts import RunLayout
-from storage.records import read_record, write_record
 
 Value = TypeVar("Value")
 Callback = Callable[[dict[str, Any]], object]
 STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
 READ = "read"  # the first stage of a run on a table that was not read before
 COMPILE = "compile"  # the first stage of a run that lacks compiled loops
-FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES = (
-    "features",
-    "candidates",
-    "statistics",
-    "solve",
-    "evaluate",
-)
+STAGES = ("features", "candidates", "statistics", "solve", "evaluate")
+FEATURES, CANDIDATES, STATISTICS, SOLVE, EVALUATE = STAGES
 
 
 @dataclass
@@ -77,31 +70,6 @@ class StepEvents:
         return nullcontext()
 
 
-class StageClock:
-    """Counts the seconds of this process into the stage under way: at every switch, and whenever `count` is called."""
-
-    def __init__(self, costs: dict[str, StageCost]) -> None:
-        self._costs, self._lock = costs, threading.RLock()
-        self._stage: str | None = None
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    def switch(self, stage: str | None) -> str | None:
-        """Begin to count into another stage (None: into none); return the one before."""
-        with self._lock:
-            self.count()
-            before, self._stage = self._stage, stage
-            return before
-
-    def count(self) -> None:
-        """Count the seconds until now, so that a kill loses no more than those that follow."""
-        with self._lock:
-            wall, cpu = time.perf_counter(), time.process_time()
-            if self._stage is not None:
-                self._costs[self._stage].wall_seconds += wall - self._wall
-                self._costs[self._stage].cpu_seconds += cpu - self._cpu
-            self._wall, self._cpu = wall, cpu
-
-
 def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
     if not layout.state.exists():
@@ -130,15 +98,16 @@ class Events(StepEvents):
         meter: MemoryMeter,
         *,
         quiet: bool,
-        stream: TextIO | None = None,
         callback: Callback | None = None,
     ) -> None:
         self.costs, self.meter, self._layout = costs, meter, layout
-        self._stream = Console(stream or sys.stderr)
+        self._stream = Console(sys.stderr)
         self._quiet, self._callback, self._lock = quiet, callback, threading.Lock()
         self._line: StageLine | None = None  # of the stage under way
         self._words: Callable[[], str] = meter.text  # what its line tells
-        self._clock, self._told = StageClock(costs), dict[str, dict[str, Any]]()  # how far each stage was told to be
+        self._told = dict[str, dict[str, Any]]()  # how far each stage was told to be
+        self._timed, self._timing = "", threading.Lock()  # the stage that seconds count as; none: empty
+        self._counted = time.perf_counter(), time.process_time()  # until when they were counted
         self._log, self._metrics = LineFile(layout.log), LineFile(layout.metrics)
 
     def __enter__(self) -> "Events":
@@ -212,11 +181,24 @@ class Events(StepEvents):
 
     @contextmanager
     def timed_as(self, stage: str) -> Iterator[None]:
-        before = self._clock.switch(stage)
+        before = self._count(stage)
         try:
             yield
         finally:
-            self._clock.switch(before)
+            self._count(before)
+
+    def _count(self, stage: str | None = None) -> str:
+        """Count the seconds of this process until now; those that follow count as another stage. Return the one before.
+
+        A kill loses no more than the seconds since the last call.
+        """
+        with self._timing:
+            now, before = (time.perf_counter(), time.process_time()), self._timed
+            if before:
+                self.costs[before].wall_seconds += now[0] - self._counted[0]
+                self.costs[before].cpu_seconds += now[1] - self._counted[1]
+            self._counted, self._timed = now, before if stage is None else stage
+            return before
 
     @contextmanager
     def status(self, stage: str, words: str) -> Iterator[None]:
@@ -246,7 +228,7 @@ class Events(StepEvents):
 
     def _save_state(self, stage: str, progress: dict[str, Any] | None = None) -> None:
         """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""
-        self._clock.count()
+        self._count()
         costs = {name: asdict(cost) for name, cost in self.costs.items()}
         facts = {"stage": stage, "pid": os.getpid(), "stages": costs, "peak_rss_bytes": self.meter.peak_bytes}
         write_record(self._layout.state, facts | {"progress": progress})

@@ -6,37 +6,38 @@ these before it ends; a greedy selection keeps every 256 centers.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from pipeline.config.train_config import is_address
+from pipeline.kernels.exact_sums import serially
 from pipeline.runtime import stopping
-from pipeline.runtime.executors import Executor, this_process
+from pipeline.runtime.executors import Executor, Item, Value, this_process
 from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
     RowPass,
     S,
-    add_up_here,
+    add_pieces,
     assign_pieces,
     combine,
     compute_assignment,
     session_name,
     take_over,
 )
-from pipeline.runtime.stored_arrays import Arrays
 from pipeline.work.events import Events
 from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
-from storage.arrays import write_arrays
+from storage.arrays import Arrays, write_arrays
 from storage.files import make_folder, remove_file
 from storage.folders import remove_folder
 
-Item = TypeVar("Item")
-Value = TypeVar("Value")
+Named = tuple[str, Item, CheckpointsOnDisk]  # the name of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 
 
@@ -58,7 +59,12 @@ class Here:
 
         These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
         """
-        return add_up_here(task)
+        sums, add = task.empty(), task.open()
+        for first in range(0, task.n_pieces, task.run_length):
+            pieces = range(first, min(first + task.run_length, task.n_pieces))
+            for _ in add_pieces(task, add, pieces, sums, serially):
+                pass
+        return sums
 
     def compute(
         self,
@@ -139,34 +145,33 @@ class OnExecutor:
         words: str = "",
     ) -> list[Arrays]:
         store, events = self._store, self._events
-        waiting = {name: item for name, item in items.items() if store.whole(name) is None}
+        waiting = [(name, item, store.checkpoints(name)) for name, item in items.items() if store.whole(name) is None]
         events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(store.path(name).parent for name in waiting)}:
+        for folder in {store.layout.solutions, *(store.path(name).parent for name, _, _ in waiting)}:
             make_folder(folder)
-        checkpoints = {name: store.checkpoints(name) for name in waiting}
 
-        def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
+        def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
                 events.warn(warning)
-            records = checkpoints[named[0]].records
+            records = named[2].records
             for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
                 events.metric(stage=stage, **json.loads(line))
             remove_file(records)
 
         self.run_items(
             stage,
-            partial(_compute_item, function, store.layout.root, checkpoints),
-            list(waiting.items()),
+            partial(_compute_item, function, store.layout.root),
+            waiting,
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [one.records for one in checkpoints.values()]),
+            note=partial(latest_note, [kept.records for _, _, kept in waiting]),
             on_value=close,
         )
         return [store.stored(name).read() for name in items]
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        folder, results = self._store.layout.row_pass(name), list[AssignmentResult[S]]()
+        folder, results = self._store.layout.passes / name, list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):
@@ -216,12 +221,38 @@ def latest_note(paths: Sequence[Path]) -> str:
 def _compute_item(
     function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
     root: Path,
-    checkpoints: Mapping[str, CheckpointsOnDisk],
-    named: tuple[str, Item],
+    named: Named[Item],
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
-    name, item = named
-    with checkpoints[name] as kept:
+    name, item, checkpoints = named
+    with checkpoints as kept:
         write_arrays(root / name, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings
+
+
+@contextmanager
+def open_executor(
+    scheduler: str, workers: int, processes: int, memory_bytes: int, patience: float = 300.0
+) -> Iterator[Executor]:
+    """Open the executor that `--scheduler` names, and close it afterwards.
+
+    scheduler : serial, threads, processes, or tls://host:port
+    workers, processes : tasks at once on this machine, and the processes that share them
+    memory_bytes : what each of these processes may take
+    patience : seconds to wait for a worker, or for an answer of the scheduler
+    """
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be pinned)
+
+    with threadpool_limits(1):  # also for a cluster: the bits of what this process computes itself depend on it
+        if scheduler in ("serial", "threads"):
+            yield Executor(1 if scheduler == "serial" else workers)
+            return
+        from pipeline.runtime.dask_executor import DaskExecutor, open_local_client, open_remote_client
+
+        is_remote, local = is_address(scheduler), (processes, workers, memory_bytes)
+        with open_remote_client(scheduler) if is_remote else open_local_client(*local) as client:
+            executor = DaskExecutor(client, workers, patience)
+            if is_remote:
+                executor.workers = sum(process.threads for process in executor.processes())
+            yield executor

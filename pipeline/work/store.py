@@ -2,26 +2,27 @@
 
 A name has slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path below the run's folder:
 a file where it ends with .npz, else a folder whose arrays can be mapped.
+
+A resumed run goes through the same steps: `once` returns what is committed whole, and makes the rest. A step that takes
+long goes on from its last checkpoint (`CheckpointsOnDisk`), a pass over the rows from its partial sums
+(`runtime.row_pass`).
 """
 
 import json
+import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile, StoredInMemory
-from storage import checkpoints as checkpoint_files
-from storage.arrays import read_arrays, write_arrays
-from storage.checkpoints import Checkpoint
+from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, read_arrays, read_folder, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import LineFile, make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
@@ -30,8 +31,18 @@ from storage.folders import check_folder, remove_folder
 COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
 
 
+class Checkpoint(NamedTuple):
+    """One step: its number, its arrays, and metadata as JSON knows them."""
+
+    step: int
+    arrays: Arrays
+    metadata: Mapping[str, Any]
+
+
 class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
+
+    warnings: tuple[str, ...] = ()  # of steps that `load` found damaged
 
     def load(self) -> Checkpoint | None:
         """Return the last whole checkpoint; None where there is none."""
@@ -107,38 +118,7 @@ class ColumnsOnDisk:
 ColumnStore = ColumnsInMemory | ColumnsOnDisk
 
 
-class _Once(ABC):
-    """What both stores do alike; `warn` is told of what is damaged and made again."""
-
-    warn: Callable[[str], object] = str
-
-    @abstractmethod
-    def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
-
-    @abstractmethod
-    def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name, in place of what was there; they become read-only."""
-
-    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
-        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
-        found = self.whole(name, mapped=mapped)
-        if found is None:
-            self.put(name, make())
-            found = self.get(name, mapped=mapped)
-            assert found is not None
-        return found
-
-    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
-        """Return what is committed under a name; None, and a warning, also where that is damaged."""
-        try:
-            return self.get(name, mapped=mapped)
-        except CorruptDataError as error:
-            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
-            return None
-
-
-class MemoryStore(_Once):
+class MemoryStore:
     """Keeps all in this process; who hears of the iterations of a fit is its `TaskCheckpoints`."""
 
     def __init__(self, checkpoints: TaskCheckpoints | None = None, column_bytes: int = 0) -> None:
@@ -146,9 +126,17 @@ class MemoryStore(_Once):
         self._columns = ColumnsInMemory(column_bytes)
 
     def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
         return self._arrays.get(name)
 
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
+        if name not in self._arrays:
+            self.put(name, make())
+        return self._arrays[name]
+
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in place of what was there; they become read-only."""
         kept = {key: np.asarray(values) for key, values in arrays.items()}
         for values in kept.values():
             values.setflags(write=False)
@@ -179,14 +167,14 @@ class MemoryStore(_Once):
         return self._checkpoints
 
 
-class FolderStore(_Once):
+class FolderStore:
     """Keeps all in the folder of a run; every byte of a folder is checked when it is first read in a session.
 
-    every : seconds between checkpoints
+    every, warn : seconds between checkpoints; told of what is damaged and made again
     """
 
     def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
-        self.layout, self._every, self.warn = layout, every, warn
+        self.layout, self._every, self._warn = layout, every, warn
         self._checked = set[str]()  # folders written or checked in this session
 
     def path(self, name: str) -> Path:
@@ -201,6 +189,18 @@ class FolderStore(_Once):
             check_folder(path)
             self._checked.add(name)
         return StoredFile(path).read(mapped=mapped)
+
+    def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None, and a warning, also where that is damaged."""
+        try:
+            return self.get(name, mapped=mapped)
+        except CorruptDataError as error:
+            self._warn(f"{str(error).partition('; ')[0]}; it is made again")
+            return None
+
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        found = self.whole(name, mapped=mapped)
+        return self.put(name, make()).read(mapped=mapped) if found is None else found
 
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         path = self.path(name)
@@ -229,12 +229,12 @@ class FolderStore(_Once):
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        return CheckpointsOnDisk(self.layout.checkpoints(stem), self.layout.solution_records(stem), self._every)
+        return CheckpointsOnDisk(self.layout.checkpoints / stem, self.layout.solutions / f"{stem}.jsonl", self._every)
 
 
 @dataclass
 class CheckpointsOnDisk(TaskCheckpoints):
-    """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block."""
+    """Checkpoints in a folder, numbered steps, and a file of records, which is written anew inside a `with` block."""
 
     folder: Path
     records: Path
@@ -253,14 +253,39 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self._file = None
 
     def load(self) -> Checkpoint | None:
-        """Return the last whole checkpoint; None where there is none. Raises CorruptDataError where none is whole."""
-        checkpoint = checkpoint_files.load(self.folder)
-        self.warnings = () if checkpoint is None else checkpoint.warnings
-        return checkpoint
+        """Return the newest whole step, None where there is no step at all. Every byte is checked.
+
+        A damaged step is passed over for the one before, with a warning. Raises CorruptDataError where all are damaged:
+        to start again without a word would hide the loss.
+        """
+        self.warnings = ()
+        for path in reversed(self._steps()):
+            try:
+                return Checkpoint(int(path.name[-9:]), *read_folder(path))
+            except (CorruptDataError, MissingDataError) as error:
+                self.warnings += (f"checkpoint {path} is damaged ({error}); the one before it is used",)
+        if self.warnings:
+            fault = f"no checkpoint is whole ({self.warnings[0]})"
+            raise CorruptDataError(f"{self.folder}: {fault}; delete the folder to start this anew")
+        return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        checkpoint_files.save(self.folder, step, arrays, facts)
+        """Commit a step, then remove all but the two newest, and all of a higher number.
+
+        Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
+        CannotWriteError; the steps before are then untouched.
+        """
+        new = self.folder / f"step-{step:09d}"
+        write_arrays(new, arrays, metadata=facts)
+        steps = self._steps()
+        kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.
+        for path in [*steps[: max(kept - 2, 0)], *steps[kept:]]:
+            remove_folder(path, durable=False)
         self._saved = time.monotonic()
+
+    def _steps(self) -> list[Path]:
+        """Return the committed steps, oldest first; what a killed process left half-written has another name."""
+        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d{9}", path.name))
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every

@@ -17,8 +17,8 @@ import pytest
 
 from cases import CASES, SERIAL
 from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, started, wait_for_notes
-from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
+from pipeline.work.runner import open_executor
 from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
 from storage.arrays import read_arrays
 from storage.errors import CorruptDataError, MissingDataError

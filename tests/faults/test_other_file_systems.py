@@ -24,8 +24,7 @@ from pipeline.train import main
 from runs import model_bytes
 from storage import files as disk
 from storage.arrays import write_arrays
-from storage.folders import remove_folder, remove_stale
-from storage.lock import hold_lock
+from storage.folders import hold_lock, remove_folder, remove_stale
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from features.source import SourceSpec
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec, store_of
 from pipeline.prediction.predictor import load_predictor
-from pipeline.reporting import page, plots
+from pipeline.reporting import page
 from runs import model_bytes, train
 
 STRONG = Copies(4, 3, rotation=30.0, scale=0.2, shear=0.3, shift=0.1, smooth=0.05, flip=True)
@@ -131,5 +131,5 @@ def test_copies_are_held_out_with_their_image_and_a_page_shows_the_right_ones(da
     for center, m in zip(shown, np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable"), strict=False):
         row = int(model.center_index[m])
         image = source.train.X[row : row + 1]
-        assert (center["row"], center["picture"]) == (source.train.numbers[row], plots.picture(image[0]))
+        assert (center["row"], center["picture"]) == (source.train.numbers[row], page.picture(image[0]))
         np.testing.assert_array_equal(model.features_of(image)[0], model.centers[m])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from runs import ROOT, python, report_of
 
 FOLDER = ROOT / "jobs" / "examples"

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pipeline.config import command_line
-from pipeline.config.parsers import byte_size
+from pipeline.config.train_config import byte_size
 from pipeline.errors import ExitCode
 
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "kubernetes"

@@ -16,12 +16,12 @@ import runs
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
-from storage.records import read_record, write_record
+from storage.files import read_record, write_record
 
 
 def test_every_command_is_there(capsys):
     files = {path.stem for path in (runs.ROOT / "pipeline").glob("*.py")}
-    assert {name for name in files if not name.startswith("_")} - {"errors"} == set(COMMANDS)
+    assert {name for name in files if not name.startswith("_")} - {"errors", "plan", "session"} == set(COMMANDS)
     assert main(["--help"]) == 0
     told = capsys.readouterr().out
     assert all(f"  {name} " in told for name in COMMANDS)
@@ -67,7 +67,7 @@ def test_messages_name_the_command_as_it_was_called(monkeypatch):
 
 
 WORKERS = """
-from pipeline.runtime.open_executor import open_executor
+from pipeline.work.runner import open_executor
 if __name__ == "__main__":
     with open_executor("processes", 1, 1, 2**30) as executor:
         print([result.value for result in executor.run(abs, [-5])])

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, mean_squared_error
 from commands import FEWER, TARGETS, WORDS, Capture, X, the_error
 from pipeline.evaluate import main
 from pipeline.prediction import predictor as prediction
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, report_of, train_beside
 from sources import write_zarr
 

@@ -11,13 +11,12 @@ import runs
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
-from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.onnx_graph import input_name, to_onnx
 from pipeline.prediction.scores import Calibration
-from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from storage.folder_layouts import RunLayout
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+graphs = pytest.importorskip("pipeline.prediction.onnx_graph")
 X = np.random.default_rng(5).uniform(1, 50, (400, 3)) * [1.0, 1e3, 1e-3]
 ANGLE = X[:, 0] / 8 + X[:, 1] / 9e3
 CASES: dict[str, tuple[Any, list[str]]] = {
@@ -50,8 +49,8 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
     largest = model.columns(model.features_of(inputs)).max()
     rounding = 2 * np.finfo(np.float32).eps * largest * np.abs(model.weights).sum(axis=0).max()
     for name, evaluate in evaluators(path).items():
-        taken = model.features_of(inputs) if input_name(model) == "features" else np.asarray(inputs, np.float64)
-        theirs, labels, *probability = evaluate({input_name(model): taken})
+        taken = model.features_of(inputs) if graphs.input_name(model) == "features" else np.asarray(inputs, np.float64)
+        theirs, labels, *probability = evaluate({graphs.input_name(model): taken})
         scale = np.abs(decision).max()
         np.testing.assert_allclose(theirs, decision, rtol=0, atol=max(1e-5 * scale, rounding), err_msg=name)
         expected = model.labels_of(theirs)
@@ -78,10 +77,10 @@ def test_other_evaluators_agree_on_a_table(case, tmp_path):
     if model.labels:
         offsets = tuple(np.linspace(0.0, 2.0, len(model.labels)).tolist())
         model = replace(model, calibration=Calibration(0.3, offsets, 0.1 if model.task == "binary" else None))
-        onnx.save(to_onnx(model), tmp_path / "offsets.onnx")
+        onnx.save(graphs.to_onnx(model), tmp_path / "offsets.onnx")
         check(tmp_path / "offsets.onnx", model, X[:50])
     else:
-        onnx.save(to_onnx(replace(model, limits=(-0.5, 0.5))), tmp_path / "clipped.onnx")
+        onnx.save(graphs.to_onnx(replace(model, limits=(-0.5, 0.5))), tmp_path / "clipped.onnx")
         check(tmp_path / "clipped.onnx", replace(model, limits=(-0.5, 0.5)), X[:50])
 
 

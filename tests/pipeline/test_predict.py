@@ -21,8 +21,8 @@ from features.source import SourceSpec
 from pipeline import export, report
 from pipeline.predict import main
 from pipeline.prediction import predictor as prediction
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.scores import probabilities
+from pipeline.prediction.trained_model import load_model
 from runs import ROOT, largest_bytes
 from sources import idx_bytes, write_zarr
 from storage import files as disk

@@ -20,7 +20,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
 from pipeline.config import settings as config
-from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import load_model
 from pipeline.report import main
 from pipeline.reporting import page as report_page
 from runs import report_of, sizes_and_times, train_beside

@@ -10,8 +10,8 @@ from commands import TABLE_RUN
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
 from pipeline.status import main
+from pipeline.work.store import CheckpointsOnDisk
 from runs import python, report_of, sizes_and_times, train, wait_until
-from storage import checkpoints
 from storage.folder_layouts import RunLayout
 
 
@@ -36,7 +36,7 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
     run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
     seen, second = [], []
-    save = checkpoints.save
+    save = CheckpointsOnDisk.save
 
     data = tables / "classes.npz"
     options = ("--centers", "40", "--penalty", "0.1", "--schedule", "uniform")
@@ -52,7 +52,7 @@ def test_a_live_run_and_then_a_killed_one(features, tables, tmp_path, monkeypatc
             shutil.copytree(run, killed)
             second.append(python(*line))
 
-    monkeypatch.setattr(checkpoints, "save", save_and_look)
+    monkeypatch.setattr(CheckpointsOnDisk, "save", save_and_look)
     train(run, features, *options, dataset=data)
     assert second[0].returncode == 73, "the folder is the first one's until its end"
     assert f"process {os.getpid()} on {socket.gethostname()}" in second[0].stderr

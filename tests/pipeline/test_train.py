@@ -12,7 +12,7 @@ import pytest
 from commands import the_error
 from pipeline import predict
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
-from storage.lock import hold_lock
+from storage.folders import hold_lock
 
 SMALL = ("--centers", "40", "--penalty", "0.01", "--scheduler", "serial")
 

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import arrays, checkpoints, folders, records, zarr_arrays
+from pipeline.work.store import CheckpointsOnDisk
+from storage import arrays, folders, zarr_arrays
 from storage import files as disk
 from storage.errors import StorageError
 from storage.folder_layouts import MANIFEST_NAME
@@ -210,24 +211,28 @@ Work = Callable[[Recording, Path], None]
 Check = Callable[[Path, int, int], None]
 
 
+def checkpoints_of(root: Path) -> CheckpointsOnDisk:
+    return CheckpointsOnDisk(root / "checkpoints" / "one", root / "records.jsonl", 60.0)
+
+
 def save_checkpoints(recording: Recording, root: Path) -> None:
-    folder = root / "checkpoints" / "one"
+    checkpoints = checkpoints_of(root)
     for step in (1, 2, 3):
-        checkpoints.save(folder, step, values(step), {"of": step})
+        checkpoints.save(step, values(step), {"of": step})
         recording.committed(step)
-    remove_folder(folder)
+    remove_folder(checkpoints.folder)
     recording.committed(GONE)
 
 
 def check_checkpoints(root: Path, promised: int, begun: int) -> None:
-    found = checkpoints.load(root / "checkpoints" / "one")
+    found = (checkpoints := checkpoints_of(root)).load()
     if found is None:
         assert promised in (0, GONE) or begun == GONE, "the checkpoint is lost"
         return
     assert promised <= found.step <= begun
     assert found.metadata == {"of": found.step}
     assert_values(found.arrays, found.step)
-    assert promised == GONE or not found.warnings
+    assert promised == GONE or not checkpoints.warnings
 
 
 def write_values(path: Path, number: int) -> None:
@@ -289,8 +294,8 @@ WORK: dict[str, tuple[Work, Check]] = {
     "folder": FOLDER,
     "record in a new folder": twice(
         "markers/solve/item.json",
-        lambda path, number: records.write_marker(path.parent, "item", {"number": number}),
-        lambda path: records.read_record(path)["payload"]["number"],
+        lambda path, number: disk.write_marker(path.parent, "item", {"number": number}),
+        lambda path: disk.read_record(path)["payload"]["number"],
     ),
     "npz": twice("one.npz", write_values, read_values),
     "store": (seal_in_place, check_store),

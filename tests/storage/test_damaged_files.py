@@ -10,7 +10,7 @@ import pytest
 from storage import folders
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
-from storage.records import read_markers, read_record, write_marker, write_record
+from storage.files import read_markers, read_record, write_marker, write_record
 
 VALUE = {"name": "é", "rows": 7, "span": [1, 2], "loss": 1e-5}
 ARRAYS = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
@@ -27,12 +27,11 @@ class Form(NamedTuple):
 
 
 def read_marker(folder: Path) -> Any:
-    """Read the marker `a`; where it is damaged, its warning becomes the error. The marker `b` is always there."""
+    """Read the marker `a`; where it does not count, that becomes the error. The marker `b` is always there."""
     found = read_markers(folder)
-    assert found["b"] == {"rows": 8}
-    if found.warnings:
-        assert found.keys() == {"b"}
-        raise CorruptDataError(*found.warnings)
+    assert found.pop("b") == {"rows": 8}
+    if not found:
+        raise CorruptDataError("a.json")
     return found["a"]
 
 
@@ -116,5 +115,4 @@ def test_what_is_gone_or_of_another_name_is_noticed(tmp_path):
         (tmp_path / name).write_text("{")
     write_marker(tmp_path, "a", {"rows": 3})
     (tmp_path / "a.json").rename(tmp_path / "b.json")
-    markers = read_markers(tmp_path)
-    assert (markers, len(markers.warnings)) == ({}, 1)
+    assert read_markers(tmp_path) == {}

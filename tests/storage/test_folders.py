@@ -1,4 +1,7 @@
-"""Commits: whole or not there, whatever fails and wherever. Only plain files are opened, at once and to a bound."""
+"""Commits: whole or not there, whatever fails and wherever. Only plain files are opened, at once and to a bound.
+
+Manifests: round trip, no name that leaves the folder.
+"""
 
 import errno
 import itertools
@@ -20,11 +23,10 @@ from features.errors import DataError
 from storage import files as disk
 from storage import folders
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError
-from storage.files import write_file
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import canonical_json, read_json, read_record, write_file, write_record
 from storage.folder_layouts import MANIFEST_NAME
-from storage.folders import new_folder, remove_folder, remove_stale, seal
-from storage.lock import hold_lock, holder
+from storage.folders import FileDigest, hold_lock, holder, new_folder, remove_folder, remove_stale, seal, verify
 from storage.output_files import writing
 from storage.zarr_arrays import create_arrays
 
@@ -62,7 +64,7 @@ def fill(final: Path, number: int) -> None:
 
 
 def step_of(final: Path) -> int:
-    assert folders.verify(final, contents=True) == []
+    assert verify(final, contents=True) == []
     step = folders.read_manifest(final).metadata["step"]
     assert (final / "sub" / "a.bin").read_bytes() == bytes([step]) * 100
     assert read_arrays(final / "b.npz")["x"].tolist() == [step] * 5
@@ -185,7 +187,7 @@ def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path):
     known = {"a": folders.digest_file(tmp_path / "a")}
     (tmp_path / "a").write_bytes(b"13")  # damaged after it was written: the manifest must tell, not bless it
     seal(tmp_path, kind="k", known=known)
-    assert folders.verify(tmp_path, contents=True) == ["a: its content does not match its digest"]
+    assert verify(tmp_path, contents=True) == ["a: its content does not match its digest"]
     assert list(folders.read_manifest(tmp_path).files) == ["a"]
     for change in (lambda: (tmp_path / "a").write_bytes(b"123"), (tmp_path / "a").unlink):
         change()
@@ -277,3 +279,76 @@ def test_what_is_no_plain_file_is_refused_at_once(door, kind, tmp_path):
             open_plain(path)
         assert str(path) in str(caught.value)
         assert os.path.realpath(path) not in map(os.path.realpath, Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "folder"
+    (root / "sub").mkdir(parents=True)
+    for name, data in (("a.bin", b"hello"), ("sub/b.bin", b""), ("sub/c.bin", bytes(1000))):
+        (root / name).write_bytes(data)
+    seal(root, kind="test", metadata={"step": 3, "when": [1, None, "x"]})
+    return root
+
+
+def test_round_trip(folder):
+    read = folders.read_manifest(folder)
+    assert (read.kind, read.metadata) == ("test", {"step": 3, "when": [1, None, "x"]})
+    assert read_json(folder / MANIFEST_NAME)["format_version"] == 1
+    assert read.files["a.bin"] == FileDigest(5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
+    assert verify(folder, contents=True) == []
+
+
+@pytest.mark.parametrize("name", ["a.bin", "sub/b.bin", "sub/c.bin"])
+def test_each_kind_of_damage_is_one_problem_naming_the_file(folder, name):
+    path = folder / name
+    data = path.read_bytes()
+    path.write_bytes(data + b"x")
+    assert [problem.split(":")[0] for problem in verify(folder, contents=False)] == [name]
+    path.unlink()
+    assert verify(folder, contents=False) == [f"{name}: missing"]
+    path.symlink_to("/etc/hostname")
+    assert "not a plain file" in verify(folder, contents=False)[0]
+    path.unlink()
+    if data:
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert verify(folder, contents=False) == []
+        assert [problem.split(":")[0] for problem in verify(folder, contents=True)] == [name]
+
+
+def test_a_linked_folder_is_no_part_of_it(folder):
+    elsewhere = (folder / "sub").rename(folder.with_name("elsewhere"))
+    (folder / "sub").symlink_to(elsewhere)
+    assert len(verify(folder, contents=True)) == 2
+
+
+@pytest.mark.parametrize("other", [{"files": {"a": 1}}, {"format_version": 2}])
+def test_a_manifest_of_another_form_is_refused(folder, other):
+    write_record(folder / MANIFEST_NAME, read_record(folder / MANIFEST_NAME) | other)
+    with pytest.raises(CorruptDataError, match=r"damaged manifest .*; delete the folder .* and build it again$"):
+        folders.read_manifest(folder)
+
+
+def test_no_manifest_is_missing_data(tmp_path):
+    with pytest.raises(MissingDataError, match="never completed"):
+        folders.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "{}", "..", ".", "a\0b"])
+def test_a_name_that_leaves_the_folder_is_a_problem(tmp_path, name):
+    outside, root = tmp_path / "outside", tmp_path / "folder"
+    outside.write_bytes(b"x")
+    root.mkdir()
+    entry = {name.format(outside): folders.digest_file(outside)}
+    assert ("null" if "\0" in name else "not a plain file") in folders.compare(root, entry, contents=True)[0]
+
+
+def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form():
+    """With one spelling per value: keys are sorted, at every depth."""
+    value = {"c": (1, {"é": None, "d": True}), "b": np.float64(0.5), "a": np.int64(3)}
+    assert canonical_json(value).decode() == '{"a":3,"b":0.5,"c":[1,{"d":true,"é":null}]}'
+    for bad in (float("nan"), float("inf"), np.float64("nan")):
+        with pytest.raises(ValueError, match="JSON"):
+            canonical_json(bad)
+    with pytest.raises(TypeError, match="JSON"):
+        canonical_json({"a": object()})

@@ -17,12 +17,12 @@ import pytest
 
 from runs import held_python
 from storage.errors import LockedError
-from storage.lock import hold_lock, holder
+from storage.folders import hold_lock, holder
 
 HOLD = """
 import os, subprocess, sys, time
 from pathlib import Path
-from storage.lock import hold_lock
+from storage.folders import hold_lock
 with hold_lock(Path(sys.argv[1]), "test run"):
     child = 0
     if sys.argv[2] == "fork":

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from pipeline import train
 from pipeline.__main__ import main as slkl
 from pipeline.config.command_line import parse
-from pipeline.config.names import ARGUMENTS, PARAMETERS, worded
-from pipeline.config.parsers import PLAIN, byte_size, duration
-from pipeline.config.settings import from_toml, load, resumed, to_toml, with_value
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.settings import ARGUMENTS, PARAMETERS, from_toml, load, resumed, to_toml, with_value, worded
+from pipeline.config.train_config import PLAIN, TrainConfig, byte_size, duration
 from pipeline.errors import ConfigError
 from pipeline.prediction.predictor import ExampleRequest, Predictor, open_examples
 

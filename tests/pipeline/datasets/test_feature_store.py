@@ -14,15 +14,14 @@ from features.source import SourceSpec
 from pipeline import session
 from pipeline.datasets import feature_rows, open_data
 from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
+from pipeline.fit.row_blocks import RowGrid, RowTask, stream_blocks
+from pipeline.fit.target_facts import TargetFacts
+from pipeline.fit.workspace import Workspace
 from pipeline.kernels.kernel_functions import GaussianKernel
-from pipeline.runtime.own_code import digest_sources
-from pipeline.runtime.stored_arrays import StoredFile
-from pipeline.stages.row_blocks import RowGrid, RowTask, stream_blocks
-from pipeline.stages.target_facts import TargetFacts
-from pipeline.stages.workspace import Workspace
+from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
 from sources import write_zarr
-from storage.arrays import write_arrays
+from storage.arrays import StoredFile, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 

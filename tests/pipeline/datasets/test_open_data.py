@@ -16,12 +16,11 @@ from features import open_source
 from features.errors import DataError
 from features.source import Source, SourceSpec, Tick
 from features.tables import readers, table_source
-from pipeline import session
+from pipeline import plan, session
 from pipeline import train as training
 from pipeline.datasets import feature_rows
 from pipeline.datasets import open_data as opening
 from pipeline.datasets.open_data import Reading, TableRecords, open_data
-from pipeline.planning import plan
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same, write_idx_folder, write_zarr

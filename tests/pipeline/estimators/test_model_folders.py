@@ -7,8 +7,8 @@ from sklearn.base import clone
 from commands import predicted
 from pipeline import evaluate
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import load_model
 from runs import files_of, report_of, train_beside
 from storage.errors import CannotWriteError
 

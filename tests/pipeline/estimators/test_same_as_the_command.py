@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.config.names import PARAMETERS
+from pipeline.config.settings import PARAMETERS
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.model_folder import load_model
+from pipeline.fit import rounds as column_generation
+from pipeline.fit import target_facts
+from pipeline.prediction.trained_model import load_model
 from pipeline.solvers import candidate_budget
-from pipeline.stages import target_facts
-from pipeline.stages.fit import column_generation
 from runs import train
 
 ROWS = 450

@@ -12,9 +12,9 @@ import numba
 import pytest
 
 import pipeline
+from pipeline.fit import preparation
 from pipeline.kernels.jit import compiled, is_kept
 from pipeline.runtime.progress import COMPILING
-from pipeline.stages import preparation
 from runs import ROOT, python, report_of, wait_until
 
 LOOPS = (
@@ -78,7 +78,7 @@ from pipeline.kernels.exact_sums import ExactGram
 from pipeline.kernels.jit import warm_up
 from pipeline.kernels.kernel_functions import kernel_named
 columns = kernel_named("gaussian")(np.ones((2, 2)), 1.0)
-steps = [lambda: ExactGram(2, 0, 8.0, 1).add(np.ones((8, 2))), lambda: columns.block(np.ones((2, 2)))]
+steps = [lambda: ExactGram(2, 0, 8.0, 1).add_products(np.ones((8, 2))), lambda: columns.block(np.ones((2, 2)))]
 print(warm_up(steps, lambda: print("compiling")) > 0)"""
 
 
@@ -129,7 +129,7 @@ import pipeline
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.stages import preparation
+from pipeline.fit import preparation
 from pipeline.train import main
 
 compile, warm_up, phases, late = Dispatcher.compile, preparation.warm_up, ["before"], []

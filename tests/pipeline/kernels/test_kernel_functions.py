@@ -11,10 +11,10 @@ from scipy.spatial.distance import cdist
 from pipeline.config.settings import SETTINGS
 from pipeline.config.train_config import AUTO_KERNEL
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, GaussianKernel, Kernel, ProductLaplaceKernel
+from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel, lengths, scaled
 from pipeline.kernels.kernel_loops import gaussian_float32
-from pipeline.kernels.scaled_rows import lengths, scaled
 
+GAUSSIAN, PRODUCT_LAPLACE = KERNELS
 EVERY_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
 
@@ -29,7 +29,7 @@ def test_the_settings_which_import_no_numpy_list_the_kernels():
 
 def dense_columns(kernel: type[Kernel], sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
     """k(x, z) in float64, by scipy's distances."""
-    if kernel is GaussianKernel:
+    if kernel is GAUSSIAN:
         return np.asarray(np.exp(-cdist(X, Z, "sqeuclidean") / (2 * sigma2)))
     return np.asarray(np.exp(-cdist(X, Z, "cityblock") / np.sqrt(sigma2)))
 
@@ -54,7 +54,7 @@ def test_columns_are_the_kernel_of_rows_and_centers(kernel, centers):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_value_of_differences_depends_on_its_row_and_center_alone(features, dtype):
     """To the last bit, with any number of either, in any order; far from the origin nothing is lost."""
-    rng, kernel = np.random.default_rng(features), ProductLaplaceKernel
+    rng, kernel = np.random.default_rng(features), PRODUCT_LAPLACE
     X = (1e5 + rng.normal(size=(41, features))).astype(np.float32)
     Z = np.vstack([X[::2], X[1::3] + np.float32(1)])
     block = kernel(Z, 9.0, dtype).block(X)
@@ -86,15 +86,15 @@ def test_distances_that_overflow_are_refused_in_words(kernel):
 def test_the_typical_width_is_the_median_squared_distance():
     X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
     distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
-    assert GaussianKernel.typical_sigma2(X) == pytest.approx(np.median(distances), rel=1e-3)
+    assert GAUSSIAN.typical_sigma2(X) == pytest.approx(np.median(distances), rel=1e-3)
     sums = np.abs(X[:, None].astype("f8") - X[None]).sum(2)[np.triu_indices(60, 1)]
-    assert ProductLaplaceKernel.typical_sigma2(X) == pytest.approx(np.median(sums) ** 2, rel=1e-3)
+    assert PRODUCT_LAPLACE.typical_sigma2(X) == pytest.approx(np.median(sums) ** 2, rel=1e-3)
     copies = np.repeat(X, 10, axis=0)
-    assert GaussianKernel.typical_sigma2(copies) == GaussianKernel.typical_sigma2(X), "copies do not count"
-    assert GaussianKernel.typical_sigma2(np.ones((5, 3))) == 1.0
+    assert GAUSSIAN.typical_sigma2(copies) == GAUSSIAN.typical_sigma2(X), "copies do not count"
+    assert GAUSSIAN.typical_sigma2(np.ones((5, 3))) == 1.0
     by_class = np.repeat([0.05, 3.0], 1800)[:, None] * np.random.default_rng(12).normal(size=(3600, 5))  # first: tight
     distances = cdist(by_class[::9], by_class[::9], "sqeuclidean")[np.triu_indices(400, 1)]
-    assert GaussianKernel.typical_sigma2(by_class) == pytest.approx(np.median(distances), rel=0.2)
+    assert GAUSSIAN.typical_sigma2(by_class) == pytest.approx(np.median(distances), rel=0.2)
 
 
 def test_exponential_is_exact_to_two_units_in_the_last_place():
@@ -157,7 +157,7 @@ def test_a_center_does_not_pull_a_row_that_equals_it(kernel, dtype, tolerance):
     centers, weights = rng.normal(size=(40, 3)).astype(dtype), rng.normal(size=(40, 2))
     centers[1::2, 0] = centers[::2, 0]  # equal in a feature
     away = centers[None].astype("f8") - centers[:, None]
-    pulls = away / 3.0 if kernel is GaussianKernel else np.sign(away) / np.sqrt(3.0)
+    pulls = away / 3.0 if kernel is GAUSSIAN else np.sign(away) / np.sqrt(3.0)
     slopes = np.einsum("im,mt,imj->itj", dense_columns(kernel, 3.0, centers, centers), weights, pulls)
     found = kernel(centers, 3.0, dtype).slope_sums(centers, weights, DIAGONAL)
     np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)

@@ -16,8 +16,8 @@ from features.open_source import open_source
 from features.source import PARTS, SourceSpec
 from pipeline import evaluate, predict, report
 from pipeline.estimators import SLKLClassifier
-from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import load_model
 from pipeline.train import train as run_of
 from runs import model_bytes, train_beside
 from storage.folder_layouts import RunLayout

@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from pipeline.prediction import scores
 from pipeline.prediction.scores import Calibration, probabilities
-from pipeline.reporting.result_table import class_lines
+from pipeline.reporting.run_facts import class_lines
 
 
 def test_probabilities_are_the_softmax_of_bent_and_shifted_values():

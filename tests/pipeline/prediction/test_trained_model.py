@@ -12,14 +12,20 @@ from features.descriptors import FeatureSpec, feature_length
 from features.rows import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.scores import Calibration
-from pipeline.prediction.trained_model import LARGEST_DECISION, SCALES, ModelFormatError, SparseKernelModel
-from pipeline.runtime.answers import describe
+from pipeline.prediction.trained_model import (
+    LARGEST_DECISION,
+    SCALES,
+    ModelFormatError,
+    SparseKernelModel,
+    load_model,
+    save_model,
+)
+from pipeline.runtime.console import describe
 from storage.arrays import write_arrays
+from storage.files import write_json
 from storage.folder_layouts import ModelLayout
 from storage.folders import new_folder
-from storage.records import write_json
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {

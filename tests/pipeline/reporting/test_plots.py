@@ -5,8 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.reporting.page import environment
-from pipeline.reporting.plots import Axis, Lines, of_run, plot
+from pipeline.reporting.page import Axis, Lines, environment, plot
 
 DRAWING = environment().get_template("drawing.html.j2").module
 
@@ -53,4 +52,3 @@ def test_what_has_no_place_is_left_out():
     many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
     assert len(many) == 400
     assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
-    assert of_run(None, [{"iteration": 3}], ()) == {}

@@ -21,8 +21,8 @@ from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.dask_executor import DaskExecutor
-from pipeline.runtime.open_executor import open_executor
 from pipeline.train import main
+from pipeline.work.runner import open_executor
 from runs import ENDLESS_SOLVE, ROOT, loopback_cluster, model_bytes, sizes_and_times, wait_until
 
 Key = tuple[list[str], dict[str, str]]
@@ -172,8 +172,8 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster, tmp_path):
     ("file", "words", "told"),
     [
         ("pipeline/__init__.py", ('"1.0.0"', '"0.9.0"'), "slkl 0.9.0 with sources"),
-        ("features/descriptors.py", ("", "\n"), "slkl 1.0.0 with sources"),
-        ("pipeline/runtime/own_code.py", ("version(name)", "its_version(name)"), "cannot import slkl"),
+        ("features/histograms.py", ("", "\n"), "slkl 1.0.0 with sources"),
+        ("pipeline/runtime/run_folder.py", ("version(name)", "its_version(name)"), "cannot import slkl"),
     ],
 )
 def test_a_worker_with_other_code_is_told(cluster_key, tmp_path, file, words, told):

@@ -18,7 +18,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease, Stop
 from pipeline.train import main
 from runs import train
-from storage.lock import hold_lock
+from storage.folders import hold_lock
 
 
 def interrupt(number: signal.Signals) -> None:

@@ -12,7 +12,7 @@ from distributed import Client, Security
 
 from pipeline.errors import SchedulerError
 from pipeline.runtime import dask_executor
-from pipeline.runtime.open_executor import open_executor
+from pipeline.work.runner import open_executor
 from runs import ROOT, held_python, train, wait_until
 
 
@@ -117,7 +117,7 @@ def test_workers_that_do_not_come_back_end_the_run(dying, monkeypatch):
 
 HELD = """
 import signal
-from pipeline.runtime.open_executor import open_executor
+from pipeline.work.runner import open_executor
 if __name__ == "__main__":
     with open_executor("processes", 2, 2, 2**30) as executor:
         print(*sorted({result.process[1] for result in executor.run(abs, range(40))}), flush=True)

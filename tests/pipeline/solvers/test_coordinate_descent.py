@@ -1,13 +1,22 @@
-"""Every quantity of the paper against dense formulas in the samples, and the descent of F."""
+"""Every quantity of the paper against dense formulas in the samples, the descent of F, and what sweeps leave out."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dense_twins import make_columns, make_kernel
+from dense_twins import make_columns, make_kernel, unlike_columns
+from pipeline.solvers import coordinate_descent
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.coordinate_descent import _visit, factorise, objective, run_sweep
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import SolverOptions, Status, left_out, solve, violations, warm_state
 
 TOLERANCE = 1e-10
+SHRINKING = SolverOptions(tolerance=1e-10, schedule="shrinking", max_sweeps=20_000)
+NEWTON = SolverOptions(tolerance=1e-10)
 
 
 def dense_inverse(C, mu):
@@ -45,7 +54,7 @@ def naive_step(q2, s, mu, nu, is_exact):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_sweep_equals_the_naive_algorithm(exact):
+def test_a_sweep_equals_the_naive_algorithm(exact, monkeypatch):
     """Dense Algorithm 2, one coordinate at a time, against the compiled sweep and its updates of the inverse."""
     C, y, problem = make_columns(3, m=9, penalty=2.0)
     nu = problem.penalty
@@ -62,7 +71,8 @@ def test_a_sweep_equals_the_naive_algorithm(exact):
     visits, _, _ = _visit(problem, inverse, order, exact)
     assert visits == 60
     start = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
-    swept, _ = run_sweep(problem, start, order, exact=exact, refactor_every=7)
+    monkeypatch.setattr(coordinate_descent, "REFACTOR_EVERY", 7)
+    swept, _ = run_sweep(problem, start, order, exact=exact)
     np.testing.assert_allclose(swept.mu, mu, atol=1e-9)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     support, n = inverse.support, inverse.n_active
@@ -74,10 +84,11 @@ def test_a_sweep_equals_the_naive_algorithm(exact):
     np.testing.assert_allclose(inverse.u[:n], G @ problem.kty[support], atol=1e-9, rtol=1e-9)
 
 
-def test_a_sweep_ends_at_a_fresh_inverse():
+def test_a_sweep_ends_at_a_fresh_inverse(monkeypatch):
+    monkeypatch.setattr(coordinate_descent, "REFACTOR_EVERY", 5)
     _, _, problem = make_kernel(1, penalty=0.001)
     empty = factorise(problem, np.zeros(80), np.zeros(0, np.int64))
-    inverse, report = run_sweep(problem, empty, np.random.default_rng(0).permutation(80), refactor_every=5)
+    inverse, report = run_sweep(problem, empty, np.random.default_rng(0).permutation(80))
     fresh = factorise(problem, inverse.mu, inverse.support)
     np.testing.assert_array_equal(inverse.G, fresh.G)
     assert report.objective == objective(problem, fresh)
@@ -93,3 +104,73 @@ def test_growing_the_active_list_changes_nothing():
     large, _ = run_sweep(problem, large, order)
     assert small.n_active > 128
     np.testing.assert_array_equal(small.mu, large.mu)
+
+
+def many_columns(m: int = 600) -> Problem:
+    """A kernel machine whose optimum keeps few of its columns."""
+    return make_kernel(0, n=700, m=m, penalty=0.5)[2]
+
+
+@pytest.mark.parametrize("options", [SHRINKING, NEWTON])
+def test_what_a_record_counts_adds_up_to_all_candidates(options):
+    problem = unlike_columns() if options is NEWTON else many_columns()
+    records = solve(problem, options, np.random.default_rng(0)).state.records
+    for record in records:
+        others = record.skipped_as_shrunk + record.skipped_as_screened + record.not_drawn
+        assert record.n_active <= record.visits == problem.n_candidates - others
+    assert [record.phase for record in records].count("sweep") == (1 if options is NEWTON else len(records))
+    if options is SHRINKING:
+        assert sum(record.relative_gap is not None for record in records) < len(records) / 2, "not after each sweep"
+
+
+@given(seed=st.integers(0, 10**6), active=st.floats(0, 1))
+def test_the_rule_leaves_out_what_is_at_zero_and_violates_little(seed, active):
+    rng = np.random.default_rng(seed)
+    mu, scores = rng.random(30) * (rng.random(30) < active), rng.normal(0, 2, 30)
+    problem = Problem(np.eye(30), scores, 1e3, 2.0)
+    found = violations(problem, mu, scores)
+    largest = 0.0
+    for m in range(30):
+        gradient = 2.0 - scores[m] ** 2  # of F at m; at zero only a negative one violates
+        assert found[m] == pytest.approx(abs(gradient) if mu[m] > 0 else max(-gradient, 0.0))
+        largest = max(largest, found[m])
+    assert left_out(mu, found).tolist() == [mu[m] == 0 and found[m] < 0.1 * largest for m in range(30)]
+
+
+@pytest.mark.parametrize("wrongly", ["left out", "shrunk away"])
+def test_coordinates_left_out_by_mistake_come_back(wrongly):
+    """All but five coordinates are left out; the optimum needs some of them."""
+    _, _, problem = make_kernel(3, penalty=0.2)
+    begun = solve(problem, replace(SHRINKING, max_sweeps=1), np.random.default_rng(0)).state
+    few = np.arange(problem.n_candidates) < 5
+    inverse = factorise(problem, np.where(few, 1.0, 0.0), np.flatnonzero(few))
+    wrong = replace(begun, mu=inverse.mu, support=inverse.support.copy(), weights=inverse.weights(), certified=False)
+    wrong = replace(wrong, left_out=~few, screened=np.zeros_like(few))
+    if wrongly == "shrunk away":  # and they are not due to be looked at
+        wrong = replace(wrong, largest_violation=0.0)
+    solution = solve(problem, SHRINKING, np.random.default_rng(0), start=wrong)
+    reference = solve(problem, NEWTON, np.random.default_rng(1))
+    assert reference.weights[~few].any()
+    assert solution.converged
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-8)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1e-1, 10.0])
+def test_shrinking_changes_no_optimum_from_warm_weights(penalty):
+    problem = replace(many_columns(200), penalty=penalty)
+    warm = warm_state(solve(problem, replace(SHRINKING, tolerance=0.05), np.random.default_rng(0)).weights)
+    options = replace(SHRINKING, tolerance=1e-7)
+    solution = solve(problem, options, np.random.default_rng(0), start=warm)
+    assert solution.converged
+    assert solution.state.records[0].not_drawn == 0, "no opening"
+    assert solution.state.records[0].skipped_as_shrunk > 0, "by the scores of the weights it starts from"
+    assert solution.objective == pytest.approx(solve(problem, NEWTON, np.random.default_rng(0)).objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("most", range(2, 40, 4))
+def test_the_last_sweep_is_certified_before_a_solve_gives_up(most):
+    problem = many_columns(200)
+    whole = solve(problem, replace(SHRINKING, tolerance=1e-12, max_sweeps=most), np.random.default_rng(0))
+    assert whole.status is Status.SWEEP_LIMIT
+    limited = replace(SHRINKING, tolerance=whole.certificate.relative_gap * (1 + 1e-9), max_sweeps=most)
+    assert solve(problem, limited, np.random.default_rng(0)).converged

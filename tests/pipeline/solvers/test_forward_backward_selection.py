@@ -9,8 +9,7 @@ from dense_twins import selection_data, selection_order, squared_error, statisti
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_functions import KERNELS
 from pipeline.solvers import forward_backward_selection as greedy
-from pipeline.solvers.forward_backward_selection import drop, forward, select
-from pipeline.solvers.greedy_choice import candidate_batches, held_out_curve
+from pipeline.solvers.forward_backward_selection import candidate_batches, drop, forward, held_out_curve, select
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
 
 SMALL_SLABS = {"SLAB_ROWS": 3, "STRIPE": 5, "BACK_BLOCK": 5}  # columns are worked on a few at a time

@@ -12,8 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
-from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel
-from pipeline.kernels.scaled_rows import scaled
+from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel, scaled
 from pipeline.solvers import kernel_trials
 from pipeline.solvers.held_out_losses import TEMPERATURES, limits_of
 from pipeline.solvers.kernel_trials import COMMON, PLAIN, Sample, Search, Trial, importances, search_kernel, try_kernel

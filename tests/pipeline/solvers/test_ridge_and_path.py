@@ -10,10 +10,8 @@ from dense_twins import problem_of, statistics_of
 from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.solvers import ridge
-from pipeline.solvers.regularization_path import LEAST_POINTS, MOST_POINTS, penalty_max, search
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
-from pipeline.solvers.solve import solve
-from pipeline.solvers.state import SolverOptions
+from pipeline.solvers.solve import LEAST_POINTS, MOST_POINTS, SolverOptions, penalty_max, search_penalties, solve
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Curve = Callable[[int], float]
@@ -130,7 +128,7 @@ def test_the_search_ends_and_takes_the_penalty(case):
         calls.append((number, penalty))
         return curve(number), number not in not_converged
 
-    best, warning = search(100.0, attempt)
+    best, warning = search_penalties(100.0, attempt)
     assert best == expected
     assert [number for number, _ in calls] == list(range(n_tried))
     assert np.allclose([penalty for _, penalty in calls], 100.0 * 10.0 ** (-0.5 * np.arange(n_tried)))

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.duality_gap import certify_problem
-from pipeline.solvers.problem import InvalidProblemError, Problem, check_gram
-from pipeline.solvers.solve import Status, solve
-from pipeline.solvers.state import SolverOptions, SolverState
+from pipeline.solvers.problem import InvalidProblemError, Problem, certify, check_gram
+from pipeline.solvers.solve import SolverOptions, SolverState, Status, solve
 
 WAYS = {
     "newton": SolverOptions(tolerance=1e-9),
@@ -127,7 +125,7 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     assert solution.certificate.primal == pytest.approx(min(primals), rel=1e-6)
     assert solution.certificate.relative_gap <= min(gaps) * (1 + 1e-6)
     # The weights are those of the certificate.
-    assert certify_problem(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
+    assert certify(problem, solution.weights).primal == pytest.approx(solution.certificate.primal, rel=1e-6)
 
 
 def test_newton_rounds_that_gain_nothing_go_on_after_a_sweep():

@@ -1,0 +1,139 @@
+"""The calibration of the probabilities, from rows that weights were not fitted to: those of fitted rows are too sure.
+
+Weights of the fit rows are tried on the held-out rows; where these are few, the fit rows join with their leave-one-out
+values, and where weights have seen all rows, all have such values. Rows count by their own weights: factors of the
+classes are divided out.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.fit.held_out import held_out_decisions, kept_share
+from pipeline.fit.row_blocks import (
+    RowTask,
+    row_grid,
+    run_length,
+    stream_blocks,
+)
+from pipeline.fit.workspace import FOLD_ROWS, Workspace
+from pipeline.prediction.scores import Calibration, by_class
+from pipeline.solvers.candidate_budget import LEFT_OUT_ROWS
+from pipeline.solvers.ridge import CalibrationWeights, LabelledColumns, LabelledValues, left_out, support_fit
+from pipeline.work.events import SOLVE
+
+FEW_HELD_OUT = 50  # of weights that have seen all rows: below it, all rows by least squares without them tell more
+TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
+
+# Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
+INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
+MOST_STEPS, ENOUGH = 60, 1e-24  # of the search; it ends where the next step promises so small a share of the loss
+BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
+CALIBRATION_BYTES = 80  # The search holds these for each row and output, and two more.
+CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
+
+Values = NDArray[np.float64]
+
+
+def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
+    """Return the fields of a calibration, the number of rows it is from, and whether the weights have seen them."""
+    if work.shape.task == "regression" or not work.config.statistics.hold_out:
+        return None
+    n_held_out, fit = work.facts.n_held_out, tried.fit
+    few = work.shape.n_train < LEFT_OUT_ROWS and not work.config.data.is_grouped
+    if few and tried.everything and len(tried.weights.columns) and n_held_out < FEW_HELD_OUT:
+        fit = support_fit(tried.everything, intercept=work.intercept)
+    if FOLD_ROWS[0] in work.choices:
+        decision, truth, weights, different = (work.choices[name] for name in FOLD_ROWS)
+        n_rows, seen = int(different), False
+    elif few and fit:
+        with work.events.status(SOLVE, WORDS):
+            decision, truth, weights = left_out(fit, _few(work.row_task, tried))
+        n_rows, seen = len(truth), False
+    else:
+        decision, truth, weights = held_out_decisions(work, work.row_task, tried, SOLVE, TEMPERATURE, WORDS)
+        n_rows, seen = n_held_out, tried.everything is not None
+    if not n_rows:
+        return None
+    factors = np.array(work.facts.class_factors or work.given_factors or np.ones(len(work.shape.classes)))
+    factors[factors == 0.0] = 1.0  # of a class without rows
+    found = best_calibration((decision, truth, weights / factors[truth]), n_rows, np.log(factors[0] / factors))
+    return vars(found) | {"n_rows": n_rows, "seen": seen}
+
+
+def best_calibration(rows: LabelledValues, n_rows: int, offsets: Values) -> Calibration:
+    """Return the calibration of least log loss (mathematics.md, eqs. 77 and 78).
+
+    n_rows: the number of different rows; offsets (K,): by which decision values of weighted classes are corrected. Two
+    classes get a bend and another offset only where the loss falls by more than chance.
+    """
+    (decision, truth, s), n_classes, doubt = rows, len(offsets), 1.0 / (n_rows + 2)
+    Y = np.where(truth == np.arange(n_classes)[:, None], 1.0 - doubt, doubt / (n_classes - 1))
+    s = s / (s.sum() or 1.0)
+    chance = CHANCE * float(s @ s)
+
+    def tried(bend: float | None, shifts: bool) -> tuple[float, Calibration]:
+        loss, inverse, shift = _least_loss(np.ascontiguousarray(by_class(decision, bend).T), Y, s, offsets, shifts)
+        corrected = offsets + shift * (np.arange(n_classes) == 1)
+        found = Calibration(1.0 / inverse, tuple(corrected.tolist()) if corrected.any() else (), bend)
+        return loss + chance * ((bend is not None) + shifts), found
+
+    asked = itertools.product(BENDS, (False, True)) if n_classes == 2 else [(None, False)]
+    return min((tried(*one) for one in asked), key=lambda one: one[0])[1]
+
+
+def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) -> tuple[float, float, float]:
+    """Return the least log loss of f / temperature + offsets, with f (K, n), its inverse temperature and a shift.
+
+    Y (K, n): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
+    all temperatures are alike the highest is taken.
+    """
+    size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that both numbers are of one size
+    ends, f = size * INVERSE_TEMPERATURES, f / size
+
+    def loss_at(numbers: Values) -> tuple[float, Values, Values]:
+        odds = numbers[0] * f + offsets[:, None]
+        odds[1] += numbers[1]
+        odds -= odds.max(axis=0)
+        p = np.exp(odds)
+        total = p.sum(axis=0)
+        p /= total
+        above, wrong = f - (p * f).sum(axis=0), (p - Y) * s
+        pulled = p * above * s
+        bends = [[(pulled * above).sum(), pulled[1].sum()], [pulled[1].sum(), s @ (p[1] * (1 - p[1]))]]
+        loss = float(s @ (np.log(total) - (Y * odds).sum(axis=0)))
+        return loss, np.array([(wrong * f).sum(), wrong[1].sum()]), np.array(bends)
+
+    x = np.array([ends[0], 0.0])
+    loss, slope, bend = loss_at(x)
+    for _ in range(MOST_STEPS):  # of Newton
+        free = np.array([not (x[0] == ends[0] and slope[0] > 0) and not (x[0] == ends[1] and slope[0] < 0), shifts])
+        step = np.linalg.pinv(bend * np.outer(free, free), hermitian=True) @ (slope * free)
+        if not slope @ step > ENOUGH * loss:
+            break
+        for length in 0.5 ** np.arange(MOST_STEPS):
+            point = np.clip(x - length * step, (ends[0], -np.inf), (ends[1], np.inf))
+            new = loss_at(point)
+            if new[0] <= (1 + 1e-12) * loss:
+                break
+        x, (loss, slope, bend) = point, new
+    return loss, float(x[0]) / size, float(x[1])
+
+
+def n_calibrating(n_rows: int, n_outputs: int, hold_out: float) -> int:
+    """Return how many of the training rows calibrate: all few, or those held out that are kept."""
+    return n_rows if n_rows < LEFT_OUT_ROWS else int(hold_out * kept_share(n_rows, n_outputs) * n_rows)
+
+
+def _few(task: RowTask, tried: CalibrationWeights) -> Iterator[LabelledColumns]:
+    kernel = task.kernel_of(tried.weights.columns)
+    grid = row_grid("train", task.shape.n_train, len(tried.weights.columns))
+    step = run_length(task, grid)
+    for first in range(0, grid.n_blocks, step):
+        for _, block in stream_blocks(task, grid, range(first, min(first + step, grid.n_blocks))):
+            counted, unseen = np.flatnonzero(block.counts > 0), block.held_out & (tried.everything is None)
+            columns = kernel.block(block.X[counted], out_dtype=np.float64)
+            yield block.keys[counted], columns, block.y[counted], block.counts[counted], unseen[counted]

@@ -1,0 +1,158 @@
+"""Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
+
+from dataclasses import replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.train_config import SolverConfig
+from pipeline.datasets.feature_rows import open_features
+from pipeline.datasets.open_data import open_data, planned
+from pipeline.fit.choose_kernel import SCALES
+from pipeline.fit.move_centers import n_moving
+from pipeline.fit.row_blocks import Needs, RowBlock, RowTask, RunSize, block_pass, memory_of, row_grid
+from pipeline.fit.select_centers import PREFIX_WEIGHTS, load_prefixes
+from pipeline.fit.workspace import FINAL, FinalWeights, Run, Workspace
+from pipeline.kernels.exact_sums import ForEach
+from pipeline.prediction.scores import Calibration, Sums, add_sums, error_numbers, r_squared, score_numbers, score_sums
+from pipeline.prediction.trained_model import SparseKernelModel, load_model, save_model
+from pipeline.runtime.row_pass import AddPiece, BlockValues
+from pipeline.solvers.held_out_losses import clipped
+from pipeline.work.events import EVALUATE
+from storage.arrays import Stored, as_json, from_json
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import digest_file
+
+SCORES = "scores"
+PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
+ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
+
+
+def evaluate_model(run: Run) -> dict[str, Any]:
+    """Assemble and commit the model, and return its scores on the test part.
+
+    model: `score_numbers`; penalised: the errors of the penalised weights, before refit and moves of centers (else of
+    the model); prefixes: of the first centers of a greedy selection the test_error and test_r2, for each size.
+    """
+    work = run.work
+    with work.events.stage(EVALUATE) as cost:
+        cost.items = 0
+        if not (run.layout.model / MANIFEST_NAME).exists():
+            save_model(run.layout.model, _model_of_run(run), in_run=True)
+        digest = digest_file(run.layout.model / MANIFEST_NAME).sha256[:16]
+        found = work.store.once(f"scores/{digest}.npz", lambda: {SCORES: as_json(_scored(run, digest))})
+        work.store.drop("passes")
+        return dict(from_json(found[SCORES]))
+
+
+def _scored(run: Run, digest: str) -> dict[str, Any]:
+    work, final, prefixes = run.work, run.work.store.stored(FINAL), run.work.store.stored(PREFIX_WEIGHTS)
+    rows, n_centers = work.row_task, len(FinalWeights.of_arrays(final.read()).active)
+    opened = partial(_block_of_scores, rows, run.layout.model, final, prefixes, work.config.solver)
+    task = block_pass(rows, row_grid("test", work.shape.n_test, n_centers), opened, BlockValues, (SCORES,))
+    blocks = work.runner.add_up(EVALUATE, task, f"{EVALUATE}-{digest}").by_block()
+    total = reduce(add_sums, blocks)
+    penalised = {name.removeprefix(PENALISED): of for name, of in total.items() if name.startswith(PENALISED)}
+    counted, spread = total["counted"].item(), total.get("spread", np.zeros(1)).item()
+    errors = [error / counted for error in total.get(PREFIXES, np.empty(0)).tolist()]
+    return {
+        "model": score_numbers(total, work.shape.classes),
+        "penalised": error_numbers(total | penalised),
+        "prefixes": [{"test_error": error, "test_r2": r_squared(error * counted, spread)} for error in errors],
+    }
+
+
+def test_needs(run: RunSize) -> Needs:
+    """Return what the pass needs, beside where centers were before they moved."""
+    shape, moved = run.shape, 4 * n_moving(run) * run.shape.n_features
+    in_double = replace(run, shape=replace(shape, dtype="float64"))  # as some models need
+    blocks = row_grid("test", shape.n_test, run.n_columns)
+    return Needs(
+        blocks.n_blocks,
+        memory_of(blocks, in_double) + run.workers.processes * moved,
+        4 * run.n_columns * shape.n_features,
+    )
+
+
+def assemble_model(
+    work: Workspace, final: FinalWeights, index: NDArray[np.int64] | None = None, **of_inputs: Any
+) -> SparseKernelModel:
+    """Return the model of final weights: only centers with a non-zero weight, in the order of the weights.
+
+    index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model that say
+    what its inputs are.
+    """
+    rows, sigma2 = work.candidates[final.active], work.sigma2
+    moved = final.points
+    points = open_features(work.features).X[rows] if moved is None else moved
+    names = rows if index is None else index[rows]
+    return SparseKernelModel(
+        task=work.shape.task,
+        labels=work.shape.classes,
+        kernel=work.kernel,
+        sigma2=sigma2,
+        centers=points,
+        weights=final.weights,
+        intercept=final.intercept,
+        center_index=names if moved is None else np.full(len(rows), -1),
+        selection_order=np.arange(len(rows)),
+        calibration=Calibration.of(final.summary["temperature"] or {}),
+        feature_scales=work.store.stored(SCALES).read()["scales"] if work.config.kernel.learns_scales else None,
+        limits=tuple(limit + work.facts.mean for limit in work.facts.limits),
+        **of_inputs,
+    )
+
+
+def _model_of_run(run: Run) -> SparseKernelModel:
+    request, work = run.request, run.work
+    source = open_data(request.source, planned(request.source, work.shape.description["source"]))
+    assert work.final is not None
+    return assemble_model(
+        work,
+        work.final,
+        features=request.features,
+        standardisation=open_features(work.features).standardisation if request.standardise else None,
+        input_shape=source.input_shape,
+        image_scale=source.image_scale,
+        table_columns=source.columns,
+    )
+
+
+def _block_of_scores(
+    task: RowTask, folder: Path, weights: Stored, of_prefixes: Stored, solver: SolverConfig
+) -> AddPiece[BlockValues]:
+    """Return what scores a block by the model, by its penalised weights, and by its first centers alone."""
+    model = before = load_model(folder)
+    final = FinalWeights.of_arrays(weights.read())
+    if final.points is not None:
+        chosen = task.candidates.read(mapped=True)["index"][final.active]
+        points = open_features(task.features).X[chosen]
+        before = replace(model, centers=points)
+    refitted = solver.refit != "none" and solver.is_penalised
+    if refitted or before is not model:
+        limits = () if refitted else model.limits
+        before = replace(before, weights=final.penalised_weights, intercept=final.penalised_intercept, limits=limits)
+    prefixes = tuple(load_prefixes(of_prefixes)) if solver.selects else ()
+    n_classes = len(task.shape.classes)
+
+    def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:
+        def score(decision: NDArray[np.float64], calibration: Calibration | None = None) -> Sums:
+            return score_sums(decision, block.y, n_classes, calibration, block.weights)
+
+        columns = model.columns(block.X)
+        of_model = score(model.decision_at(columns), model.calibration)
+        if final.points is not None:
+            del columns  # `test_needs` counts one block of them
+            columns = before.columns(block.X)
+        penalised = of_model if before is model else score(before.decision_at(columns))
+        values = of_model | {PENALISED + name: penalised[name] for name in ERROR_SUMS if name in penalised}
+        if prefixes:
+            error = "wrong" if n_classes else "squared_error"
+            decided = (columns[:, : len(weights)] @ weights + intercept for weights, intercept in prefixes)
+            values[PREFIXES] = np.array([score(clipped(of_first, model.limits))[error] for of_first in decided])
+        found.put(block.number, values)
+
+    return scores

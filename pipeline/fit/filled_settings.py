@@ -1,0 +1,356 @@
+"""Settings are filled in here, once, before anything is computed; those that make no sense for the data are refused.
+
+`fill_in_features` knows the data, `fill_in` also how many features there are and what fits; the plan adds how many
+candidates have their Gram in memory at once (`pipeline/plan.py`). A run keeps what was filled in; nothing is filled in
+when it is resumed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from features.input_files import is_csv, is_picture_folder, is_table, table_files
+from features.source import NAMED, Source
+from pipeline.config.settings import get, with_value, with_values
+from pipeline.config.train_config import AUTO_KERNEL, NO_PENALTY, KernelConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_rows import FeatureShape
+from pipeline.errors import ConfigError
+from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
+from pipeline.solvers.candidate_budget import (
+    CENTERS,
+    DEFAULT_BUDGET,
+    LEAST_CENTERS,
+    LEAST_FOLDED_ROWS,
+    MOST_TRIED,
+    TRIAL_SIZES,
+    Fit,
+    TrialSizes,
+    candidates_within,
+)
+from pipeline.solvers.forward_backward_selection import SELECTION_ROOM, Preselection, preselection
+from pipeline.solvers.kernel_trials import MOST_OF_METRIC
+from pipeline.solvers.solve import DEFAULT_PENALTY
+
+IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
+ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md)
+BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images that are not deskewed (docs/pictures.md)
+IMAGE_PENALTY = 0.01
+SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
+HISTOGRAM_SIGMA2 = 4.0
+ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+MOST_AT_ONCE = 8000  # candidates whose Gram is formed without being asked for, for one penalty
+WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
+PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # settings of the penalised solves
+
+
+def fill_in_features(config: TrainConfig, source: Source) -> TrainConfig:
+    """Fill in task, features and whether inputs are z-scored."""
+    config = with_value(config, "data.task", source.task)
+    return features_of(config, source.input_shape, source.image_scale, standardise=source.standardise)
+
+
+def features_of(
+    config: TrainConfig, input_shape: tuple[int, ...], scale: float | None, *, standardise: bool
+) -> TrainConfig:
+    """Fill in the features of inputs, images where they have a `scale`, and whether raw ones are z-scored."""
+    if config.features.name == "auto":
+        is_image = len(input_shape) > 1 and min(input_shape[:2]) >= IMAGE_SIDE
+        config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
+    name = config.features.name
+    power = ROOT if name == "soft-hog" else 1.0
+    has_means = name == "soft-hog" and not config.features.deskew and scale is not None
+    means = COLOUR_BRIGHTNESS if len(input_shape) > 2 else BRIGHTNESS
+    defaults = {"features.power": power, "features.brightness": means if has_means else 0.0}
+    return _with_defaults(config, defaults | {"data.standardise": standardise and name == "raw"})
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """What there is to fit: different rows, and bytes for candidates and their Grams."""
+
+    n_different: int
+    memory_bytes: int
+    fits: Callable[[TrainConfig], bool]  # whether such a fit does, whose working set is all candidates
+
+
+def fill_in(
+    asked: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
+) -> tuple[TrainConfig, list[str]]:
+    """Fill in what the data decide: penalty, width, scales, number of centers; return notes for the user."""
+    config, raw = asked, asked.features.name == "raw"
+    if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
+        learns = "learned" if config.kernel.sigma2 is None and raw else "none"
+        config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
+    if raw:
+        config = _with_problem(config, explicit, room.n_different)
+    else:
+        defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": _image_width(config), "kernel.scale": "none"}
+        config = _with_defaults(config, defaults)
+        chosen = explicit & {"solver.penalty", "solver.refit"}
+        if config.solver.is_penalised and config.statistics.hold_out and not chosen:
+            config = with_value(config, "solver.refit", "ridge")  # fewer errors (docs/problem.md)
+    config = _with_defaults(config, {"kernel.name": "gaussian"})
+    config, notes = _with_count(config, shape, explicit, room)
+    refuse(_without_sense(config, shape))
+    config, of_memory = _with_memory(config, shape, asked, room)
+    return config, [*notes, *of_memory]
+
+
+def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
+    return with_values(config, {key: value for key, value in defaults.items() if get(config, key) is None})
+
+
+def _image_width(config: TrainConfig) -> float | str:
+    if config.kernel.name not in (None, "gaussian"):
+        return "median"
+    if config.features.name == "soft-hog":
+        return SOFT_SIGMA2 if config.features.power == ROOT else "median"
+    return HISTOGRAM_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+
+
+def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: int) -> TrainConfig:
+    """Fill in the penalty of a table: none, unless something asks for the penalised problem."""
+    asks_for_a_penalty = (
+        n_different < LEAST_FOLDED_ROWS
+        or bool(explicit & (PENALISED | {"solver.refit"}))
+        or config.solver.refit != "none"
+        or config.centers.count == "all"
+        or config.centers.on_demand
+        or config.statistics.hold_out == 0
+    )
+    config = _with_defaults(config, {"solver.penalty": DEFAULT_PENALTY if asks_for_a_penalty else NO_PENALTY})
+    if not config.solver.is_least_squares:
+        return _with_defaults(config, {"kernel.name": "gaussian", "kernel.sigma2": "median", "kernel.scale": "none"})
+    kernel = AUTO_KERNEL if config.kernel.sigma2 in (None, "auto") else "gaussian"
+    scale = "learned" if config.kernel.sigma2 is None else "none"
+    defaults = {"kernel.name": kernel, "kernel.scale": scale, "kernel.sigma2": "auto"}
+    return _with_defaults(with_value(config, "solver.refit", "ridge"), defaults)
+
+
+def _with_count(
+    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: MemoryBudget
+) -> tuple[TrainConfig, list[str]]:
+    centers, n = config.centers, room.n_different
+    if explicit >= {"centers.count", "centers.budget"}:
+        raise ConfigError("`centers.count` and `centers.budget` both say how many candidates there are; leave one out")
+    if "centers.budget" in explicit or (centers.count is None and config.solver.is_least_squares):
+        budget = centers.budget or DEFAULT_BUDGET
+        count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
+        note = f"at most {count} candidates of {n} rows: what a budget of {budget:g} core seconds and the memory "
+        note += "allow (--budget, --centers)"
+        config = with_values(config, {"centers.count": count, "centers.budget": budget})
+        return config, [note] if count < n else []
+    asked = CENTERS if centers.count is None else centers.count
+    if asked == "all" or int(asked) <= n:
+        return with_value(config, "centers.count", asked), []
+    if "centers.count" in explicit:
+        raise ConfigError(f"`centers.count={asked}`: {shape.dataset} has {n} training rows; ask for fewer, or all")
+    note = f"{n} candidates instead of {asked}: there are no more training rows"
+    return with_value(config, "centers.count", n), [note]
+
+
+def _with_memory(
+    config: TrainConfig, shape: FeatureShape, asked: TrainConfig, room: MemoryBudget
+) -> tuple[TrainConfig, list[str]]:
+    """Have least squares fit, which need the Gram of all candidates.
+
+    Where a budget says how many, they are the most that fit, LEAST_CENTERS at least; else a penalty replaces none, if
+    that was not asked for.
+    """
+    most, working_set = count_candidates(config, shape.n_train), asked.centers.working_set
+    if not config.solver.is_least_squares:
+        return config, []
+    if asked.centers.count is None and working_set is None:
+        sizes = [most, *(size for size in WORKING_SETS if LEAST_CENTERS <= size < most)]
+        count = next((size for size in sizes if room.fits(with_candidates(config, size))), sizes[-1])
+        notes = [f"{count} of these {most}: more do not fit the memory limit in every stage"] if count < most else []
+        return with_candidates(config, count), notes
+    fits = room.fits(with_candidates(config, most)) if working_set is None else working_set >= most
+    if fits or asked.solver.penalty is not None:
+        return config, []
+    config = with_values(config, {"solver.penalty": DEFAULT_PENALTY, "solver.refit": asked.solver.refit})
+    return config, [f"penalty {DEFAULT_PENALTY}, which needs no Gram of all candidates: that does not fit"]
+
+
+def with_candidates(config: TrainConfig, count: int) -> TrainConfig:
+    """Return the settings with so many candidates, and the Gram of all in memory."""
+    return with_values(config, {"centers.count": count, "centers.working_set": count})
+
+
+# What settings that are filled in say.
+
+
+def kernels_of(kernel: KernelConfig) -> tuple[type[Kernel], ...]:
+    """Return the kernels that are asked for, or tried: in the order of their names, which decides between equals."""
+    if kernel.name == AUTO_KERNEL:
+        return tuple(sorted(KERNELS, key=lambda one: one.name))
+    return (kernel_named(kernel.name or "gaussian"),)
+
+
+def value_dtype(config: TrainConfig, shape: FeatureShape) -> str:
+    """Return the dtype of kernel values: float64 for tables, whose ridges may be so small that float32 limits them.
+
+    Features of images are long, and their inner products nearly all the work: they stay as the rows are.
+    """
+    return "float64" if config.features.name == "raw" else shape.dtype
+
+
+def is_chosen(kernel: KernelConfig) -> bool:
+    """Return whether kernel, width or scales are chosen by held-out rows."""
+    return kernel.name == AUTO_KERNEL or kernel.learns_scales or kernel.sigma2 == "auto"
+
+
+def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
+    solver = config.solver
+    return Fit(
+        n_rows=shape.n_train,
+        n_features=shape.n_features,
+        n_outputs=shape.n_outputs,
+        penalised=solver.is_penalised,
+        chosen=solver.n_selected,
+        kernels=len(kernels_of(config.kernel)),
+        widths=config.kernel.sigma2 == "auto",
+        scaled=config.kernel.learns_scales,
+        of_classes=shape.task != "regression",
+    )
+
+
+def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
+    """Return how large the trials of kernels are: what a budget pays for; half of the default one, where none is."""
+    if config.centers.budget is not None:
+        return _fit_of(config, shape).trial_sizes(config.centers.budget)
+    sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
+    most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
+    used = min(most, max(config.solver.n_selected or most, TRIAL_SIZES[-1].few), MOST_TRIED)
+    return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
+
+
+def grows(config: TrainConfig) -> bool:
+    """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
+    centers = config.centers
+    return config.solver.is_least_squares and centers.budget is not None and isinstance(centers.count, int)
+
+
+def count_candidates(config: TrainConfig, n_train: int) -> int:
+    """Return how many candidates a run has, whose data have `n_train` training rows."""
+    asked = config.centers.count
+    assert asked is not None  # filled in
+    return n_train if asked == "all" else int(asked)
+
+
+def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
+    """Return whether a working set grows: the Gram of all has no room or takes long, or candidates enter on demand.
+
+    With 20 000 candidates of MNIST, 1900 of which get a weight, it takes four times as long as a working set.
+    """
+    centers, solver, n = config.centers, config.solver, count_candidates(config, n_train)
+    is_long = n > MOST_AT_ONCE and centers.columns is None and solver.is_penalised and solver.penalty != "auto"
+    return centers.on_demand or is_long or (centers.working_set or 0) < n
+
+
+def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
+    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
+    if not config.solver.selects:
+        return None
+    n_candidates = count_candidates(config, n_train)
+    n_fit = n_train * (1.0 - config.statistics.hold_out)
+    return preselection(n_fit, n_candidates, config.centers.working_set or 0, config.solver.n_selected)
+
+
+# What is refused.
+
+
+def refuse(faults: Iterator[str]) -> None:
+    """Raise ConfigError of the first fault, where there is one."""
+    for fault in faults:
+        raise ConfigError(fault)
+
+
+def without_effect(config: TrainConfig, explicit: frozenset[str]) -> Iterator[str]:
+    """Yield what is said of settings that were asked for and would have no effect on data that are there."""
+    solver, path = config.solver, Path(config.dataset)
+    kind = path.suffix
+    if config.dataset not in NAMED and not path.exists():
+        return
+    of_table, of_pictures = (config.dataset not in NAMED and holds(path) for holds in (is_table, is_picture_folder))
+    files = [*table_files(path), *table_files(Path(config.data.test or path))] if of_table else []
+    unused = {
+        "data.target": not of_table and kind != ".npz",
+        **dict.fromkeys(("data.weights", "data.groups"), not of_table and kind not in (".npz", ".zarr")),
+        "data.test": not (of_table or of_pictures),
+        **dict.fromkeys(("features.size", "data.skip_bad"), not of_pictures),
+        **{f"data.{key}": not of_table for key in ("columns", "drop", "categorical", "categories", "missing")},
+        **{f"data.{key}": of_table for key in ("copies", "deform")},
+        **dict.fromkeys(("data.header", "data.decimal"), not any(map(is_csv, files))),
+        "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
+    }
+    for key in sorted(explicit & unused.keys()):
+        if unused[key]:
+            yield f"`{key}` has no effect on {config.dataset}; leave it out"
+    if not solver.selects and solver.penalty != NO_PENALTY:
+        return
+    asked = f"`solver.select={solver.select}`" if solver.selects else f"`solver.penalty={NO_PENALTY}`"
+    without = PENALISED | ({"solver.penalty"} if solver.selects else set())
+    without |= {"solver.refit"} if solver.refit == "none" else set()
+    for key in sorted(explicit & without):
+        it = f"`{key}={get(config, key)}`"
+        yield f"{it} has no effect with {asked}, whose weights are least squares without a penalty; leave it out"
+
+
+def _without_sense(config: TrainConfig, shape: FeatureShape) -> Iterator[str]:
+    solver, kernel, needs_rows = config.solver, config.kernel, what_needs_held_out_rows(config)
+    n_candidates, n_features = count_candidates(config, shape.n_train), shape.n_features
+    asked = f"`kernel.scale={kernel.scale}`"
+    if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
+        yield f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal"
+    for one in kernels_of(kernel):
+        if kernel.scale == METRIC and not one.has_metric:
+            yield f"{asked} cannot be learned for the {one.name} kernel; choose gaussian"
+    if kernel.name == AUTO_KERNEL and kernel.sigma2 != "auto":
+        yield f"`kernel.name={kernel.name}` also chooses the width; give it `kernel.sigma2=auto`"
+    if solver.move_centers:
+        yield from _without_moves(config)
+    if solver.n_selected > n_candidates:
+        yield (
+            f"`solver.select={solver.select}`: there are {n_candidates} candidates; ask for fewer centers, or for more "
+            "candidates with `centers.count`"
+        )
+    if config.data.class_weight is not None and shape.task == "regression":
+        yield f"`data.class_weight={config.data.class_weight}`: {shape.dataset} is a regression; leave it out"
+    if config.statistics.hold_out == 0 and needs_rows is not None:
+        yield f"{needs_rows} needs held-out rows, and `statistics.hold_out=0` has none; give 0.1"
+
+
+def _without_moves(config: TrainConfig) -> Iterator[str]:
+    solver, asked = config.solver, f"`solver.move_centers={config.solver.move_centers}`"
+    if solver.is_least_squares:  # of a table, unless something asks for another
+        yield (
+            f"{asked} moves centers that were chosen, and with `solver.penalty=none`, given or filled in, all "
+            "candidates are centers: add `solver.select=greedy:K`, or `solver.penalty=auto` and `solver.refit=ridge`"
+        )
+    if not solver.selects and solver.refit == "none":
+        way = "add `solver.select=greedy:K` or `solver.refit=ridge`"
+        yield f"{asked} refits the weights wherever the centers are: {way}"
+    if not all(kernel.can_move for kernel in kernels_of(config.kernel)):
+        yield f"{asked} has no gradient for `kernel.name={config.kernel.name}`; choose gaussian"
+
+
+def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
+    """Yield what is said where not all candidates have their Gram in memory."""
+    solver, working_set = config.solver, config.centers.working_set or 0
+    if config.centers.on_demand and (not solver.is_penalised or solver.penalty == "auto"):
+        yield (
+            "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
+            "it out"
+        )
+    if working_set < SELECTION_ROOM * solver.n_selected:
+        yield (
+            f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
+            f"{int(working_set / SELECTION_ROOM)} centers, or raise `resources.memory_limit`"
+        )
+    if not solver.selects and solver.penalty in (NO_PENALTY, "auto"):
+        yield (
+            f"`solver.penalty={solver.penalty}` needs the Gram of all candidates, which does not fit; give a number or "
+            "max:FRACTION, raise `resources.memory_limit`, or use fewer candidates (`centers.count`)"
+        )

@@ -1,0 +1,483 @@
+"""Moved centers (`--move-centers`): steps on their positions, with the weights solved out (variable projection).
+
+A step takes two passes over the rows: statistics at the new positions, and the gradient. The first steps take a sample
+of the rows, then a larger one, the last ones all. Each level goes on from the positions of the lowest held-out error of
+the one before. The state between two steps is checkpointed.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pipeline.datasets.feature_rows import FeatureShape, open_features
+from pipeline.errors import InvalidDataError, StoppedError
+from pipeline.fit.row_blocks import (
+    Needs,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    RunSize,
+    block_pass,
+    count_sample,
+    gather_sample,
+    memory_of,
+    row_grid,
+    task_on_sample,
+)
+from pipeline.fit.statistics import FIT, HELD_OUT, MEMBERS, statistics_blocks, statistics_pass
+from pipeline.fit.workspace import FinalWeights, Workspace
+from pipeline.kernels.exact_sums import ExactSum, ExactSums, ForEach
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, statistics_by_part
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
+from pipeline.runtime.row_pass import AddPiece, RowPass
+from pipeline.solvers.lbfgs import NUMBER_BYTES, Curvature, next_point
+from pipeline.solvers.ridge import RIDGES, CalibrationWeights, Refit, Weights, least_squares, refit, ridge_summary
+from pipeline.work.events import SOLVE
+from storage.arrays import Arrays, Stored, as_arrays, as_dataclass
+
+NAME, TRIALS = "moves", "passes/moves-trials"
+SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
+LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
+ODD = 0.25  # parts by which a draw may miss the size that was meant
+SAMPLE_BYTES = 2**28  # of the features of a sample, at most
+ENDS = (1 / 4, 1 / 2)  # of the steps, after which more rows are taken
+PATIENCE, LAST_PATIENCE = 3, 10  # steps that lower the held-out error no more, after which more rows are; the last
+FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
+
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+    objective: float
+    held_out_error: float
+    ridge: float  # ρ
+    fraction: float  # ρ as a part of the mean diagonal of the Gram where it was chosen
+
+
+@dataclass(frozen=True)
+class Moving(Solution):
+    """The state between two passes: the solution at some points, and the best points so far."""
+
+    points: Points  # (m, d) f8
+    gradient: Points  # at the points, before its pass (0,)
+    last_step: Points  # that led here, until L-BFGS has learned from it, else (0,)
+    last_gradient: Points  # where it began, likewise
+    steps: NDArray[np.float32]  # as `changes`: what L-BFGS has learned
+    changes: NDArray[np.float32]
+    best: NDArray[np.floating]  # (m, d) f4, of the lowest held-out error on the rows in use, or those they began with
+    best_step: int
+    begun: NDArray[np.int64]  # the steps at which each level so far began, (levels,)
+    errors: NDArray[np.float64]  # held-out, at first and after each step; a level's first replaces the last before it
+
+    @property
+    def step(self) -> int:
+        return len(self.errors) - 1
+
+    @property
+    def level(self) -> int:
+        return len(self.begun) - 1
+
+    @property
+    def lowest(self) -> float:
+        return float(self.errors[self.begun[-1] :].min())
+
+    @property
+    def waited(self) -> int:
+        return self.step - max(self.best_step, int(self.begun[-1]))
+
+    @property
+    def curvature(self) -> Curvature:
+        return Curvature(self.steps, self.changes)
+
+
+def move_centers(
+    work: Workspace, final: FinalWeights, tried: CalibrationWeights
+) -> tuple[FinalWeights, CalibrationWeights]:
+    """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
+    started = time.perf_counter()
+    rows = work.candidates[final.active]
+    mover = _Mover(work, work.config.solver.move_centers, len(rows))
+    points = open_features(work.features).X[rows].astype(np.float64)
+    state = mover.finished(points)
+    summary, kept, last = final.summary, 0, len(mover.shares) - 1
+    before = float(state.errors[0])
+    if last:
+        parts = mover.statistics(points, last, "held-out rows where the centers were")
+        before = mover.chosen(parts, RIDGES).held_out_error
+    after = before
+    if state.best_step:
+        parts = mover.statistics(state.best, last, "weights at the new places")
+        moved = mover.refit(parts, parts[FIT] + parts[HELD_OUT])
+        lowest = min(error for _, error in moved.held_out_errors)
+        if lowest < before:
+            after, kept = lowest, state.best_step
+            weights, intercept = moved.weights.weights, moved.weights.intercept
+            final = replace(final, weights=weights, intercept=intercept, points=state.best)
+            tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
+            summary = summary | ridge_summary(moved)
+    begun = state.begun.tolist()
+    shares = mover.shares[: len(begun)]
+    moves = {
+        "steps": state.step,
+        "kept_step": kept,  # 0: none moved
+        "levels": [{"share": share, "first_step": step} for share, step in zip(shares, begun, strict=True)],
+        "held_out_errors": state.errors.tolist(),  # before the first step and after each, of the rows of the time
+        "held_out_before": before,  # of all rows, where the centers were
+        "held_out_after": after,  # where they are now, with the ridge that is best there
+        "wall_seconds": time.perf_counter() - started,
+    }
+    return replace(final, summary=summary | {"moves": moves}), tried
+
+
+class _Mover:
+    def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
+        self._work, self._most = work, most
+        self._task: RowTask = work.row_task
+        self._dtype = open_features(work.features).X.dtype.type
+        self._checkpoints = work.store.checkpoints(NAME)
+        asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
+        self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]
+        # Powers of two, with which L-BFGS computes on numbers near 1 in any units of rows and targets: its float32 and
+        # the squares of its numbers would leave their range.
+        squares = sum(self._task.facts.bounds().yty) * work.shape.n_train
+        self._of_points = 0.5 ** math.frexp(math.sqrt(self._task.sigma2))[1]
+        self._of_gradients = 0.5 ** math.frexp(squares)[1] / self._of_points
+
+    def _is_typical(self, share: float) -> bool:
+        """Return whether a sample is about as large as meant: copies of a row are drawn together, weights may be 0."""
+        meant = share * self._work.shape.n_train
+        n_rows, n_fit, n_held_out = count_sample(self._task, share)
+        most, least = (1 + ODD) * meant, (1 - ODD) * meant
+        return n_rows <= most and n_fit + n_held_out >= least and n_held_out >= (1 - ODD) * LEAST_HELD_OUT
+
+    def _rows(self, level: int) -> RowTask:
+        share = self.shares[level]
+        if share == 1.0:
+            return self._task
+        name = _sample_name(level)
+
+        def make() -> Arrays:
+            with self._work.events.status(SOLVE, f"gathering {share:.0%} of the rows"):
+                return gather_sample(self._task, share)
+
+        self._work.store.once(name, make, mapped=True)
+        return task_on_sample(self._task, self._work.store.stored(name))
+
+    def finished(self, points: Points) -> Moving:
+        """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
+        checkpoint = self._checkpoints.load()
+        for warning in self._checkpoints.warnings:
+            self._work.events.warn(warning)
+        state = as_dataclass(checkpoint.arrays, Moving) if checkpoint else self._started(points)
+        try:
+            while state.step < self._most:
+                new = self._next(state)
+                if new is None:
+                    break
+                state = new
+                if self._checkpoints.is_due():
+                    self._save(state)
+        except StoppedError:
+            self._save(state)
+            raise
+        self._save(state)  # the weights there take another pass
+        return state
+
+    def _started(self, points: Points, before: Moving | None = None) -> Moving:
+        """Return the state before the first step of a level; `before`: the last one of the level before."""
+        begun, errors = (np.empty(0, np.int64), np.empty(0)) if before is None else (before.begun, before.errors[:-1])
+        parts, none = self.statistics(points, len(begun), "moving centers: where they are"), np.empty(0)
+        fit = self.chosen(parts, RIDGES)
+        return Moving(
+            **vars(fit),
+            **vars(Curvature.nothing(points.size)),
+            points=points,
+            gradient=none,
+            last_step=none,
+            last_gradient=none,
+            best=self._rounded(points),
+            best_step=0 if before is None else before.best_step,
+            begun=np.append(begun, len(errors)),
+            errors=np.append(errors, fit.held_out_error),
+        )
+
+    def _next(self, state: Moving) -> Moving | None:
+        """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
+        level = state.level
+        is_last = level == len(self.shares) - 1
+        if not is_last and (state.waited >= PATIENCE or state.step >= ENDS[level] * self._most):
+            return self._on_more_rows(state)
+        if not state.gradient.size:
+            return self._with_gradient(state)
+        moved = self._moved(state) if state.waited < LAST_PATIENCE else None
+        return self._on_more_rows(state) if moved is None and not is_last else moved
+
+    def _on_more_rows(self, state: Moving) -> Moving:
+        new = self._started(state.best.astype(np.float64), state)
+        self._work.store.drop(_sample_name(state.level))
+        return new
+
+    def _with_gradient(self, state: Moving) -> Moving:
+        name = f"moves-gradient-{_digest(state.points, state.weights, state.intercept)}"
+        arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
+        given = self._work.store.put(f"passes/{name}/input.npz", arrays)
+        rows = self._rows(state.level)
+        task = gradient_pass(rows, given, arrays["points"])
+        sums = self._work.runner.add_up(SOLVE, task, name, self._words(state.step + 1, state))
+        self._work.store.drop(f"passes/{name}")
+        gradient = gradient_of(rows, sums, arrays)
+        curvature, none = state.curvature, np.empty(0)
+        if state.last_step.size:
+            step, change = self._of_points * state.last_step, self._of_gradients * (gradient - state.last_gradient)
+            curvature = curvature.with_pair(step.ravel(), change.ravel())
+        return replace(state, gradient=gradient, last_step=none, last_gradient=none, **vars(curvature))
+
+    def _moved(self, state: Moving) -> Moving | None:
+        shape, number = state.points.shape, state.step + 1
+        unit = self._of_gradients * self._of_points
+        last: list[Solution] = []
+
+        def objective_at(x: NDArray[np.float64]) -> float:
+            points = x.reshape(shape) / self._of_points
+            fit, objective = self._tried(points, state, self._words(number, state))
+            last[:] = [fit]
+            return unit * objective
+
+        gradient = self._of_gradients * state.gradient
+        farthest = float(np.sqrt(np.einsum("md,md->m", gradient, gradient).max()))
+        width = self._of_points * np.sqrt(self._task.sigma2)
+        first = FIRST * width * float(np.abs(gradient).max()) / max(farthest, 1e-300)
+        x = (self._of_points * state.points).ravel()
+        found = next_point(x, unit * state.objective, gradient.ravel(), state.curvature, first, objective_at)
+        if found is None:
+            return None
+        points, fit, none = found.reshape(shape) / self._of_points, last[0], np.empty(0)
+        error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
+        self._work.events.record("moves", step=number, objective=fit.objective, held_out_error=error)
+        self._work.store.drop(TRIALS)
+        moved = replace(
+            state,
+            **vars(fit),
+            points=points,
+            gradient=none,
+            last_step=points - state.points if learns else none,
+            last_gradient=state.gradient if learns else none,
+            errors=np.append(state.errors, error),
+        )
+        return replace(moved, best=self._rounded(points), best_step=number) if error < state.lowest else moved
+
+    def _words(self, number: int, state: Moving) -> str:
+        share = self.shares[state.level]
+        rows = "all rows" if share == 1.0 else f"{share:.0%} of the rows"
+        return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {state.lowest:.4g}"
+
+    def _tried(self, points: Points, state: Moving, words: str) -> tuple[Solution, float]:
+        """Return the solution at some points, and the objective there with the ridge so far.
+
+        The ridge is a larger one where that lowers the held-out error. The objective is infinite where the step was too
+        long for kernel values or a factor. What earlier trials of a step gave is kept until the step is made.
+        """
+
+        def make() -> Arrays:
+            try:
+                self._task.kernel_at(self._rounded(points))
+            except InvalidDataError:
+                return as_arrays(_too_long(state)) | {"so_far": np.asarray(np.inf)}
+            parts = self.statistics(points, state.level, words)
+            fit = better = self.fitted(parts, state)
+            if np.isfinite(fit.objective):
+                with suppress(InvalidDataError):  # no factor: the ridge stays
+                    better = min(fit, self.chosen(parts, (10.0 * fit.fraction,)), key=lambda one: one.held_out_error)
+            return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
+
+        arrays = self._work.store.once(f"{TRIALS}/{_digest(points)}.npz", make)
+        return as_dataclass(arrays, Solution), float(arrays["so_far"])
+
+    def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
+        name = f"moves-statistics-{_digest(points)}"
+        members = self._work.store.put(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
+        task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), members=members)
+        parts = statistics_by_part(self._work.runner.add_up(SOLVE, task, name, words))
+        self._work.store.drop(f"passes/{name}")
+        return parts
+
+    def fitted(self, parts: dict[str, GramStatistics], before: Solution) -> Solution:
+        try:
+            solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
+        except LinAlgError:
+            return _too_long(before)
+        return self._fit(parts, solved, before.ridge, before.fraction)
+
+    def chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Solution:
+        """Return the solution with the ridge that held-out rows want, among these and larger ones."""
+        found = self.refit(parts, parts[FIT], fractions)
+        fraction, _ = min(found.held_out_errors, key=lambda pair: pair[1])
+        return self._fit(parts, found.weights, found.ridge, fraction)
+
+    def _fit(self, parts: dict[str, GramStatistics], solved: Weights, ridge: float, fraction: float) -> Solution:
+        """Return a ridge solution of the fit rows with its objective (mathematics.md, eq. 87)."""
+        fit, held_out = parts[FIT], parts[HELD_OUT]
+        kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
+        objective = 0.5 * float(yty.sum() - (solved.weights * kty).sum())
+        error = float(held_out.squared_error(solved.weights, solved.intercept).sum() / held_out.weight_sum)
+        return Solution(solved.weights, solved.intercept, objective, error, ridge, fraction)
+
+    def refit(
+        self, parts: dict[str, GramStatistics], final: GramStatistics, fractions: Sequence[float] = RIDGES
+    ) -> Refit:
+        try:
+            return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
+        except LinAlgError as error:
+            raise InvalidDataError(f"`solver.move_centers`: {error}; leave it out, or choose fewer centers") from None
+
+    def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
+        return np.ascontiguousarray(points, dtype=self._dtype)
+
+    def _save(self, state: Moving) -> None:
+        number = 2 * (state.step + state.level) + bool(state.gradient.size)
+        self._checkpoints.save(number, as_arrays(state), {})
+
+
+def moves_needs(run: RunSize) -> Needs:
+    """Return what moving the centers needs: statistics or a gradient, beside places, gradients and curvature.
+
+    On disk are two checkpoints, a third while it is written, the sums of each process, and the samples.
+    """
+    n, m, d = run.shape.n_train, n_moving(run), run.shape.n_features
+    if not m:
+        return Needs(0, 0, 0)
+    statistics, gradient = statistics_blocks(n, m, 2), gradient_blocks(n, m, d)
+    passes = max(memory_of(statistics, run) + 2 * statistics.sums_bytes, memory_of(gradient, run))
+    shares = samples_of(run.shape, run.config.statistics.hold_out, m)
+    samples = int(sum(shares) * n) * (4 * d + 32)
+    sums = run.workers.processes * 8 * m * (d + 2 * m)
+    descent = NUMBER_BYTES * m * d
+    return Needs(1, passes + descent + samples, 3 * descent + sums + samples)
+
+
+def n_moving(run: RunSize) -> int:
+    """Return how many centers may move: as many as are chosen at most; 0 where none are moved."""
+    solver, n_columns = run.config.solver, run.n_columns
+    if not solver.move_centers or not solver.selects:
+        return n_columns if solver.move_centers else 0
+    return min(solver.n_selected, n_columns)
+
+
+def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:
+    """Return the shares of the rows in the samples that steps begin on, smallest first; none of few rows."""
+    most = SAMPLE_BYTES / (4 * shape.n_features)
+    n_rows = sorted({min(share * shape.n_train, most) for share in SAMPLES})
+    least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / hold_out)
+    return [rows / shape.n_train for rows in n_rows if rows >= least]
+
+
+def _too_long(before: Solution) -> Solution:
+    """Return what a step comes to after which there are no kernel values, or no factor of their Gram."""
+    return replace(before, objective=np.inf, held_out_error=np.inf)
+
+
+def _sample_name(level: int) -> str:
+    return f"passes/moves-rows-{level}"
+
+
+def _digest(*arrays: NDArray[np.floating]) -> str:
+    return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
+
+
+_SLACK = 2.0  # of a term of the gradient: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
+
+
+def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating]) -> RowPass[ExactSums]:
+    """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
+
+    Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
+    a few widths of the kernel and the distance of its center from their middle: that fixes the units of the exact sums.
+
+    given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
+    """
+    shape = points.shape
+    blocks = gradient_blocks(rows.shape.n_train, *shape)
+    farthest = float(np.linalg.norm(points - _middle(rows, points), axis=1).max())
+    bound = _SLACK * (float(np.sqrt(rows.sigma2)) + farthest) * blocks.block_rows
+    return block_pass(
+        rows,
+        blocks,
+        partial(_block_of_gradient, rows, given),
+        partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
+        (shape, bound, rows.facts.bounds(), COLUMNS_TILE),
+    )
+
+
+def gradient_blocks(n_rows: int, n_centers: int, n_features: int) -> RowGrid:
+    """Return the blocks of `gradient_pass`, whose sums have a number for each feature of each center."""
+    return row_grid("train", n_rows, n_centers, 8 * n_centers * n_features)
+
+
+def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_terms: int) -> ExactSums:
+    return ExactSums({"rows": ExactSum(shape, of_rows, n_terms), "pulls": ExactSum(shape[:1], of_pulls, n_terms)})
+
+
+def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the middle (d,) of points (m, d), from which rows are measured: far off, products would cancel."""
+    return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
+
+
+def gradient_of(rows: RowTask, sums: ExactSums, given: Arrays) -> NDArray[np.float64]:
+    """Return the derivative of half the squared error by every number of every center, (m, d) f8."""
+    points, largest = given["points"], rows.facts.bounds()
+    scale = scales(given["weights"], given["intercept"], largest)[1] * largest.weight
+    pulled = sums["pulls"].values()[:, None] * (points - _middle(rows, points)).astype(np.float64)
+    return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2))
+
+
+def scales(
+    weights: NDArray[np.float64], intercept: NDArray[np.float64], largest: RowBounds
+) -> tuple[NDArray[np.float64], float]:
+    """Return a bound of the residuals of each output (T,), and one of |Σ_t r_it w_mt|; columns are within [0, 1].
+
+    Both are of rows times their weights, parts of the largest.
+    """
+    residual = np.array(largest.targets) / largest.weight + np.abs(intercept) + np.abs(weights).sum(axis=0)
+    return np.maximum(residual, 1e-300), max(float((np.abs(weights) @ residual).max()), 1e-300)
+
+
+def _block_of_gradient(rows: RowTask, given: Stored) -> AddPiece[ExactSums]:
+    arrays, largest = given.read(), rows.facts.bounds()
+    points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
+    kernel, (residual_bound, scale) = rows.kernel_at(points), scales(weights, intercept, largest)
+    middle = _middle(rows, points)
+
+    def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
+        """Add a block, tile by tile of the centers (mathematics.md, eq. 88)."""
+        fitted = ~block.held_out
+        if not fitted.any():
+            return
+        X = block.X[fitted]
+        columns = kernel.block(X, out_dtype=np.float64, each=each)
+        residuals = (block.targets[fitted] - columns @ weights - intercept) / residual_bound
+        if block.weights is not None:
+            residuals *= (block.weights[fitted] / largest.weight)[:, None]
+        away = np.subtract(X, middle, dtype=middle.dtype)
+
+        def add_tile(tile: slice) -> None:
+            pulls = residuals @ (weights[tile] * (residual_bound / scale)).T
+            pulls *= columns[:, tile]
+            sums["rows"].add(pulls.astype(away.dtype).T @ away, tile)
+            sums["pulls"].add(pulls.sum(axis=0), tile)
+
+        n = len(points)
+        each(add_tile, [slice(first, min(first + COLUMNS_TILE, n)) for first in range(0, n, COLUMNS_TILE)])
+
+    return add

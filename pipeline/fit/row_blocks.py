@@ -1,0 +1,307 @@
+"""Rows cut into blocks, passes over the blocks, and samples of the rows."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.row_draws import draw_held_out, draw_sample
+from features.rows import some_of
+from features.source import Part
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
+from pipeline.fit.filled_settings import value_dtype
+from pipeline.fit.target_facts import TargetFacts, label_blocks
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.kernel_functions import COLUMNS_TILE, Kernel
+from pipeline.runtime import stopping
+from pipeline.runtime.row_pass import AddPiece, RowPass, S, Workers
+from storage.arrays import Arrays, Stored
+
+MOST_ROWS = 2048  # of a block: longer ones are no faster
+MOST_VALUES = 2**24  # of a block of columns
+LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every sum twice as often
+ENOUGH_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
+SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
+READ_BYTES = 2**24  # of the features of blocks that are read together
+FeaturesOf = Literal["all", "held-out", "none"]
+
+
+class RowBlock(NamedTuple):
+    """Some rows: their number, that of the first, and what training adds to what is stored of them."""
+
+    number: int
+    start: int
+    X: NDArray[np.floating]  # (rows, d)
+    y: NDArray[Any]  # (rows,), labels as stored
+    targets: NDArray[np.float64]  # (rows, T), those of `TargetFacts.encoded`
+    keys: NDArray[np.uint64]  # (rows,), of training rows, equal for equal ones
+    held_out: NDArray[np.bool_]  # (rows,)
+    weights: NDArray[np.float64] | None  # (rows,), of training rows with the factors of the classes; None: 1 each
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
+    def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
+        arrays: list[Any] = [None if values is None else values[rows] for values in self[2:]]
+        return RowBlock(self.number, self.start, *arrays)
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """What a worker needs to stream any blocks of rows through the kernel. Small and picklable."""
+
+    candidates: Stored
+    features: FeatureAccess
+    shape: FeatureShape
+    kernel: type[Kernel]
+    sigma2: float
+    precision: str
+    seed: int
+    facts: TargetFacts
+    sample: Stored | None = None  # of `gather_sample`, in the place of all training rows
+
+    def kernel_of(self, candidates: NDArray[np.int64]) -> Kernel:
+        """Return the kernel of the columns of some candidates; their features are read.
+
+        A run that has the features of all candidates in one file reads them there: rows that are far apart would take
+        most of a feature store.
+        """
+        arrays = self.candidates.read(mapped=True)
+        if "X" in arrays and np.isin(candidates, arrays["index"]).all():
+            return self.kernel_at(np.asarray(arrays["X"][positions_of(arrays["index"], candidates)]))
+        return self.kernel_at(open_features(self.features).X[candidates])
+
+    def kernel_at(self, points: NDArray[np.floating]) -> Kernel:
+        return self.kernel(points, self.sigma2, np.dtype(self.precision).type)
+
+
+@dataclass(frozen=True)
+class RowGrid:
+    """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on.
+
+    And all that the memory of a pass over the blocks depends on, which `block_pass` streams and `memory_of` counts.
+    """
+
+    part: Part
+    n_rows: int
+    block_rows: int
+    first: int = 0
+    n_columns: int = 0  # that are computed of each block
+    sums_bytes: int = 0  # of the sums of a group of threads; 0: each block gives values of its own
+    share: float | None = None  # of the fit rows that are sampled; None: all rows
+
+    @property
+    def threads_a_piece(self) -> int:
+        """How many threads find work in one block."""
+        return max(-(-self.n_columns // COLUMNS_TILE), 1) if self.sums_bytes else 1
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.n_rows // self.block_rows)
+
+    def size(self, block: int) -> float:
+        return min(self.block_rows, self.n_rows - block * self.block_rows)
+
+    def rows(self, blocks: range) -> slice:
+        stop = min(blocks.stop * self.block_rows, self.n_rows)
+        return slice(self.first + blocks.start * self.block_rows, self.first + stop)
+
+
+def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float | None = None) -> RowGrid:
+    """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes; see `RowGrid`.
+
+    Blocks are many, so that many workers can share them, and no shorter than matrix products are quick with, unless
+    they would be few. Where the sums are large they are longer, since each costs a pass over the sums, and several
+    threads can work on one. Where rows are sampled blocks are longer, too. Nothing else matters: the bits depend on the
+    blocks.
+    """
+    part_of_rows = share or 1.0
+    enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
+    enough = max(enough, min(int(QUICK_ROWS / part_of_rows), n_rows // ENOUGH_PIECES))
+    rows = min(enough, int(MOST_ROWS / part_of_rows), int(MOST_VALUES / part_of_rows) // max(n_columns, 1))
+    return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes, share)
+
+
+def gather_sample(task: RowTask, share: float) -> Arrays:
+    """Return training rows that are drawn by the seed, about a `share` of them, for `task_on_sample`.
+
+    A smaller share draws some of the rows of a larger one; rows that are equal go together.
+    """
+    store, found = open_features(task.features), list[Arrays]()
+    for start, labels in label_blocks(task.features, task.shape.n_train):
+        drawn = np.flatnonzero(draw_sample(task.seed, share, labels["keys"]))
+        of_rows = {name: values[drawn] for name, values in labels.items()}
+        found.append(of_rows | {"X": store.X[start + drawn]})
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+
+def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
+    """Return the number of sampled rows, and how many of them count (have a weight) to fit and as held-out ones."""
+    counts = np.zeros(3, np.int64)
+    for _, labels in label_blocks(task.features, task.shape.n_train):
+        drawn = draw_sample(task.seed, share, labels["keys"])
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, labels["groups"])
+        counted = drawn & (labels["weights"] > 0) if "weights" in labels else drawn
+        counts += [drawn.sum(), (counted & ~held_out).sum(), (counted & held_out).sum()]
+    n_rows, n_fit, n_held_out = counts.tolist()
+    return n_rows, n_fit, n_held_out
+
+
+def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
+    """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
+    shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]))
+    return replace(task, sample=sample, shape=shape)
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What the bytes of a pass depend on: settings that are filled in, the data, who computes."""
+
+    config: TrainConfig
+    shape: FeatureShape
+    workers: Workers
+
+    @property
+    def n_columns(self) -> int:
+        """Columns whose Gram is in memory at once."""
+        return self.config.centers.working_set or 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a kernel value."""
+        return np.dtype(value_dtype(self.config, self.shape)).itemsize
+
+    def pieces(self, blocks: RowGrid) -> int:
+        """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
+        tiles = -(-blocks.n_columns // GRAM_TILE) if self.workers.in_one_process else 1
+        return blocks.n_blocks * tiles * (tiles + 1) // 2
+
+
+class Needs(NamedTuple):
+    """What a stage needs: bytes of memory beside that of the processes, of all of them, and bytes of disk."""
+
+    pieces: int  # of its work that do not wait for each other: as many workers find something to do
+    memory: int
+    disk: int
+
+
+def memory_of(blocks: RowGrid, run: RunSize) -> int:
+    """Return the bytes of a pass over blocks: centers of each process; sums, blocks and features of each group."""
+    d, workers, n_columns, in_double = run.shape.n_features, run.workers, blocks.n_columns, run.itemsize == 8
+    block, read = min(blocks.block_rows, blocks.n_rows), min(read_rows(run.shape), blocks.n_rows)
+    used, n_read = block, max(block, read)
+    if blocks.share is not None:
+        used = min(int(1.2 * blocks.share * block) + 64, block)  # A few more than meant may be drawn.
+        n_read = read + 2 * used
+    centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
+    features = 4 * d * n_read * (2 if run.config.kernel.learns_scales else 1)
+    group = blocks.sums_bytes + 8 * used * n_columns + features + (8 * d * used if in_double else 0)
+    tile = used * run.itemsize * min(COLUMNS_TILE, n_columns)
+    tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0
+    n_groups = workers.groups(blocks.sums_bytes, blocks.n_blocks, blocks.threads_a_piece)
+    return workers.processes * centers + n_groups * group + workers.threads * tile
+
+
+def block_pass(
+    rows: RowTask,
+    blocks: RowGrid,
+    opened: Callable[[], AddPiece[S]],
+    empty: Callable[[], S],
+    key: tuple[object, ...],
+    *,
+    counts: bool = False,
+    features: FeaturesOf = "all",
+) -> RowPass[S]:
+    """Return a pass over blocks of rows, each a piece.
+
+    opened, empty, counts : as of `RowPass`
+    key : what determines the sums beside the blocks
+    features : of which rows blocks have them
+    """
+    read = partial(stream_blocks, rows, blocks, features=features)
+    return RowPass(
+        read=read if blocks.share is None else partial(stream_sample, rows, blocks, blocks.share),
+        open=opened,
+        empty=empty,
+        size=blocks.size,
+        n_pieces=blocks.n_blocks,
+        run_length=run_length(rows, blocks),
+        grid=(blocks, *key),
+        sums_bytes=blocks.sums_bytes,
+        threads_a_piece=blocks.threads_a_piece,
+        counts=counts,
+    )
+
+
+def stream_blocks(
+    task: RowTask, grid: RowGrid, blocks: range, *, features: FeaturesOf = "all"
+) -> Iterator[tuple[int, RowBlock]]:
+    """Yield the number and the rows of each block, in order; all are read at once.
+
+    features : "all"; "held-out": those of other rows are zeros; "none": (rows, 0)
+    Raises as `open_features` says of reading, StoppedError on request, between two blocks.
+    """
+    store, rows = open_features(task.sample or task.features, grid.part), grid.rows(blocks)
+    X = store.X[rows] if features == "all" else None
+    y, weights = store.y[rows], some_of(store.weights, rows)
+    keys, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
+    if grid.part == "train":
+        keys, groups = store.keys_of(rows.start, rows.stop)
+        weights = task.facts.weights(y, weights)
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
+    if X is None:
+        X = np.zeros((len(y), task.shape.n_features if features == "held-out" else 0), store.X.dtype)
+        if features == "held-out":
+            X[held_out] = store.X[rows.start + np.flatnonzero(held_out)]
+    targets = task.facts.encoded(y, task.shape)
+    whole = RowBlock(0, rows.start, X, y, targets, keys, held_out, weights)
+    for number in blocks:
+        stopping.check()
+        block = grid.rows(range(number, number + 1))
+        cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
+        yield number, cut._replace(number=number, start=block.start)
+
+
+def stream_sample(task: RowTask, grid: RowGrid, share: float, blocks: range) -> Iterator[tuple[int, RowBlock]]:
+    """Yield the number and the sampled fit rows of each block, in order, as `stream_blocks` has them.
+
+    Blocks of few sampled rows are long: no more of one is read at once than of short ones.
+    """
+    step = max(read_rows(task.shape), 1)
+    if grid.block_rows <= step:
+        for number, block in stream_blocks(task, grid, blocks):
+            yield number, _sampled(task, block, share)
+        return
+    for number in blocks:
+        rows = grid.rows(range(number, number + 1))
+        parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
+        each = (range(part, part + 1) for part in range(parts.n_blocks))
+        found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
+        pieces: list[Any] = list(zip(*(block[2:] for block in found), strict=True))
+        arrays: list[Any] = [None if values[0] is None else np.concatenate(values) for values in pieces]
+        yield number, RowBlock(number, found[0].start, *arrays)
+
+
+def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
+    return block.cut(draw_sample(task.seed, share, block.keys) & ~block.held_out)
+
+
+def run_length(task: RowTask, grid: RowGrid) -> int:
+    """Return how many blocks are best read together: some chunks of the store."""
+    return max(read_rows(task.shape) // grid.block_rows, 1)
+
+
+def read_rows(shape: FeatureShape) -> int:
+    """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
+    return min(4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
+
+
+def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where some of the candidates stand among all, (rows,) i8."""
+    order = np.argsort(candidates)
+    return order[np.searchsorted(candidates, rows, sorter=order)]

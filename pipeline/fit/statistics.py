@@ -1,0 +1,207 @@
+"""Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.train_config import what_needs_held_out_rows
+from pipeline.fit.filled_settings import preselection_of
+from pipeline.fit.row_blocks import (
+    Needs,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    RunSize,
+    block_pass,
+    memory_of,
+    row_grid,
+)
+from pipeline.fit.workspace import Workspace
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.exact_sums import AnyTile, ExactSums, ForEach
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, statistics_by_part
+from pipeline.kernels.kernel_functions import COLUMNS_TILE
+from pipeline.runtime import progress
+from pipeline.runtime.row_pass import AddPiece, RowPass
+from pipeline.work.events import STATISTICS
+from storage.arrays import Stored, as_arrays, as_dataclass
+from storage.errors import ANEW, CorruptDataError
+
+STORING = "storing the sums of all rows"
+
+
+def accumulate_statistics(work: Workspace) -> None:
+    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
+    with work.events.stage(STATISTICS):
+        if work.final is not None:
+            return  # nothing reads them any more, and a finished run has none
+        if work.in_rounds or work.preselection is not None:
+            return  # the solve stage computes them, for the columns it needs
+        with work.events.status(STATISTICS, "checking those of an earlier session"):
+            is_done = work.store.get(name_of(ALL), mapped=True) is not None
+        if not is_done:
+            task = statistics_pass(work.row_task, (FIT, HELD_OUT), work.n_candidates)
+            parts = statistics_by_part(work.runner.add_up(STATISTICS, task, STATISTICS))
+            names = (FIT, HELD_OUT, ALL) if what_needs_held_out_rows(work.config) else ("", "", ALL)
+            commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
+        work.store.drop(f"passes/{STATISTICS}")
+
+
+def name_of(part: str) -> str:
+    """Return the name under which the statistics of a part are committed."""
+    return f"statistics/{part}"
+
+
+def commit_parts(work: Workspace, fit: GramStatistics, held_out: GramStatistics, names: tuple[str, str, str]) -> None:
+    """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
+
+    A resumed run takes the last as a sign that the others are there. `fit` is overwritten: `held_out` is added to it in
+    place.
+    """
+    with work.events.status(STATISTICS, STORING):
+        for name, statistics in zip(names, (fit, held_out), strict=False):
+            if name:
+                work.store.put(name_of(name), as_arrays(statistics))
+        everything = fit.absorbing(held_out)
+        everything.check_range()
+        work.store.put(name_of(names[2]), as_arrays(everything))
+
+
+def statistics_of(work: Workspace, name: str) -> GramStatistics:
+    """Return the statistics that are committed under a name, the Gram mapped. Raises CorruptDataError."""
+    found = work.store.get(name, mapped=True)
+    if found is None:
+        raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
+    return as_dataclass(found, GramStatistics)
+
+
+def statistics_at(
+    work: Workspace,
+    stage: str,
+    name: str,
+    members: NDArray[np.int64],
+    parts: tuple[str, ...],
+    share: float | None = None,
+    words: str = "",
+) -> dict[str, GramStatistics]:
+    """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
+    stored = work.store.put(f"passes/{name}/{MEMBERS}", {"members": members})
+    task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
+    return statistics_by_part(work.runner.add_up(stage, task, name, words))
+
+
+FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
+MEMBERS = "members.npz"
+
+
+def statistics_pass(
+    rows: RowTask,
+    parts: tuple[str, ...],
+    n_columns: int,
+    *,
+    members: Stored | None = None,
+    n_kept: int = 0,
+    share: float | None = None,
+    name: str = "",
+) -> RowPass[ExactSums]:
+    """Return a pass that adds up the statistics of some columns, by part.
+
+    parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
+    n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
+        they are of; None: the first candidates, where the features of all are committed with them
+    n_kept : of the columns have a Gram: only the products with the others are added up
+    share, name : of the fit rows that are sampled (None: all rows), and of the sample: batches of a selection are alike
+    """
+    blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept, share), rows.facts.bounds()
+    key = (rows.sigma2, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, name if share else "")
+    return block_pass(
+        rows,
+        blocks,
+        partial(_block_of_columns, rows, blocks, parts, n_columns, members),
+        partial(no_sums, parts, n_columns, largest, blocks, n_kept),
+        key,
+        counts=True,
+        features="held-out" if parts == (HELD_OUT,) else "all",
+    )
+
+
+def statistics_blocks(
+    n_rows: int, n_columns: int, n_parts: int, n_kept: int = 0, share: float | None = None
+) -> RowGrid:
+    """Return the blocks of `statistics_pass`, whose sums are a Gram of each part, without the columns that are kept."""
+    return row_grid("train", n_rows, n_columns, 8 * n_parts * n_columns * (n_columns - n_kept), share)
+
+
+def statistics_needs(run: RunSize) -> Needs:
+    """Return what the statistics of fit rows and held-out rows need, or those of a batch and then of its finalists.
+
+    A further Gram is read while committed sums are taken up. On disk are the sums of each process, twice while they are
+    replaced, and the statistics, of fit rows and held-out rows too where a choice reads them.
+    """
+    n, asked = run.shape.n_train, preselection_of(run.config, run.shape.n_train)
+    passes = [statistics_blocks(n, run.n_columns, 2)]
+    if asked is not None:
+        batch = statistics_blocks(n, run.n_columns, 1, share=asked.share)
+        passes = [batch, statistics_blocks(n, asked.n_finalists, 2)]
+    memory, disk = list[int](), list[int]()
+    for blocks in passes:
+        gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
+        of_parts = sums if blocks.share is None and what_needs_held_out_rows(run.config) else 0
+        memory.append(max(memory_of(blocks, run), sums + gram))
+        disk.append(2 * run.workers.processes * sums + gram + of_parts)
+    return Needs(run.pieces(passes[0]), max(memory), max(disk))
+
+
+def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:
+    """Return the sums of each part, of no rows; see `StatisticsSums`."""
+    bounds = largest, blocks.block_rows, blocks.n_blocks
+    return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
+
+
+def _block_of_columns(
+    rows: RowTask, blocks: RowGrid, parts: tuple[str, ...], n_columns: int, members: Stored | None
+) -> AddPiece[ExactSums]:
+    """Return what adds a block: its columns are computed once, part after part, so that each has contiguous ones.
+
+    Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
+    """
+    if members is None:
+        kernel = rows.kernel_at(rows.candidates.read(mapped=True)["X"][:n_columns])
+    else:
+        arrays = members.read()
+        kernel = rows.kernel_at(arrays["points"]) if "points" in arrays else rows.kernel_of(arrays["members"])
+    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
+
+    def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
+        every, size = np.ones(len(block.X), bool), blocks.size(block.number)
+        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
+        chosen = [np.flatnonzero(rows_of[part]) for part in parts]
+        order = np.concatenate(chosen)
+        X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
+        columns: np.ndarray = kernel.block(X, order, np.float64, counting(each, of_columns * size))
+        first = 0
+        for part, of_part in zip(parts, chosen, strict=True):
+            span = slice(first, first + len(of_part))
+            counted = counting(each, (1 - of_columns) * size * len(of_part) / max(len(order), 1))
+            weights = None if block.weights is None else block.weights[of_part]
+            sums[part].add(columns[span], block.targets[of_part], weights, counted)
+            first = span.stop
+
+    return add
+
+
+def counting(each: ForEach, rows: float) -> ForEach:
+    """Return an `each` that counts rows as done in equal parts, with its tiles: a block of many columns takes long."""
+
+    def counted(function: Callable[[AnyTile], None], tiles: Iterable[AnyTile], /) -> None:
+        waiting = list(tiles)
+
+        def count(tile: AnyTile) -> None:
+            function(tile)
+            progress.advance(rows / len(waiting))
+
+        each(count, waiting)
+
+    return counted

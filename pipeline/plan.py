@@ -1,0 +1,322 @@
+"""The plan of a run, before anything is computed: settings filled in from the data, and the bytes of each stage.
+
+A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from features.cell_text import counted
+from features.input_files import is_picture_folder, is_table
+from features.source import NAMED, Source, SourceMemory, SourceSpec
+from pipeline.config.settings import with_value
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec, store_of
+from pipeline.datasets.open_data import Reading, open_data, open_outline
+from pipeline.errors import PlanError
+from pipeline.fit.choose_kernel import candidates_needs
+from pipeline.fit.evaluation import test_needs
+from pipeline.fit.filled_settings import (
+    WORKING_SETS,
+    MemoryBudget,
+    count_candidates,
+    fill_in,
+    fill_in_features,
+    is_in_rounds,
+    preselection_of,
+    refuse,
+    without_effect,
+    without_room,
+)
+from pipeline.fit.fit_model import solving_needs
+from pipeline.fit.kept_columns import growth_needs
+from pipeline.fit.row_blocks import Needs, RunSize
+from pipeline.fit.statistics import statistics_needs
+from pipeline.kernels.jit import is_kept
+from pipeline.kernels.kernel_loops import add_lower_tile
+from pipeline.runtime.executors import available_processors
+from pipeline.runtime.memory_limits import DRIVER_BYTES, limit_bytes
+from pipeline.runtime.row_pass import Workers, threads_together
+from pipeline.solvers.candidate_budget import PROCESS_BYTES
+from pipeline.work.store import COLUMNS
+from storage.errors import CannotWriteError
+from storage.folder_layouts import FeatureLayout
+
+# Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
+# solves: DRIVER_BYTES); then of each worker process beside it, which shares its libraries.
+READING_BYTES = 230 * 2**20
+STREAMING_BYTES = 260 * 2**20
+WORKER_BYTES = 100 * 2**20
+LEAST_SHARE = 0.8  # of the largest working set, for two workers to fit beside each other, lest one core idles
+COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
+# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured. Once the data
+# are open half of it is left; of fewer than MANY_ROWS the allocator gives nothing back.
+ROW_BYTES, MANY_ROWS = 64, 3_000_000
+PICTURE_BYTES = 400  # of each picture while its folder is read: its name and path
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each stage of a run will need, in bytes of the whole process tree, and who computes it."""
+
+    stages: tuple[tuple[str, Needs], ...]
+    workers: Workers
+    limit_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        return max(needs.memory for _, needs in self.stages)
+
+    def lines(self, shape: FeatureShape, built: bool) -> list[str]:
+        """Return the plan as a table for people; `built`: the feature store exists."""
+        rows = [
+            f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
+            + (" (the feature store exists)" if built else ""),
+            f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
+        ]
+        for name, needs in self.stages:
+            rows.append(f"{name:<12}{f'up to {needs.pieces}':>12}{_size(needs.memory):>14}{_size(needs.disk):>14}")
+        threads, processes = self.workers.threads, self.workers.processes
+        who = counted(threads, "worker") + (f" in {processes} processes" if 1 < processes < threads else "")
+        rows.append(f"limit {_size(self.limit_bytes)}, {who}")
+        return rows
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is known before a run starts: settings filled in, data described, stages planned."""
+
+    config: TrainConfig
+    request: FeatureRequest
+    shape: FeatureShape
+    store: FeatureLayout
+    plan: Plan
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def data_paths(self) -> list[Path]:
+        """The files and folders that the data come from; the workers of a cluster must see them too."""
+        source = self.request.source
+        named = (source.dataset, source.test, source.data_dir)
+        return [Path(path) for path in named if path and Path(path).is_absolute()]
+
+
+def prepare(config: TrainConfig, explicit: frozenset[str], reading: Reading, *, frozen: bool) -> Prepared:
+    """Open the data, fill in what they decide, and plan the stages. Writes nothing.
+
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. `reading` is of its tables.
+    """
+    spec, limit = source_spec(config), limit_bytes(config.resources)
+    if not frozen:
+        refuse(without_effect(config, explicit))
+    needed = _reading_of_table(spec)
+    if needed > limit:
+        raise PlanError(
+            f"{spec.dataset}: reading the table needs {_size(needed)}, the limit is {_size(limit)}; use "
+            f"`resources.memory_limit={-(-needed // 2**20)}MiB` or more"
+        )
+    outline = open_outline(spec)
+    if outline is not None:
+        _prepared(config, explicit, spec, outline, frozen=frozen)  # what does not fit is never read
+    return _prepared(config, explicit, spec, open_data(spec, reading=reading), frozen=frozen)
+
+
+def _prepared(
+    config: TrainConfig, explicit: frozenset[str], spec: SourceSpec, source: Source, *, frozen: bool
+) -> Prepared:
+    config = fill_in_features(config, source)
+    request = request_of(config, spec)
+    shape = describe(request, source)
+    notes, limit = list(source.notes), limit_bytes(config.resources)
+    if not frozen:
+        bounds = _Bounds(shape, source.memory, limit, COMPILING_BYTES)
+        room = MemoryBudget(
+            shape.n_train, limit - PROCESS_BYTES, lambda whole: _plan_of_workers(whole, bounds, 1).memory_bytes <= limit
+        )
+        config, filled_notes = fill_in(config, shape, explicit, room)
+        notes += filled_notes
+    workers = config.resources.workers or available_processors()
+    config, plan = make_plan(config, shape, workers, source.memory)
+    if is_in_rounds(config, shape.n_train):
+        refuse(without_room(config, count_candidates(config, shape.n_train)))
+        notes.append(_rounds_note(RunSize(config, shape, plan.workers)))
+    if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
+        fewer = f"{plan.workers.threads} of {workers} workers"
+        notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
+    store = store_of(config, shape)
+    return Prepared(config, request, shape, store, plan, tuple(notes), source.warnings)
+
+
+def _rounds_note(run: RunSize) -> str:
+    most = run.n_columns
+    if run.config.solver.selects:
+        return f"batches of at most {most} candidates have their Gram in memory, not all"
+    size = _size(run.itemsize * run.shape.n_train * most)
+    kept = f"their columns are kept on disk while it has room, {size} for so many"
+    if run.config.centers.on_demand:
+        return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
+    are = f"at most {most} candidates" if most < count_candidates(run.config, run.shape.n_train) else "some candidates"
+    return f"working set: {are} have their Gram in memory, not all; {kept}"
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a plan is held against: the data, the limit, and what a compiler takes of it. Bytes."""
+
+    shape: FeatureShape
+    data: SourceMemory
+    limit: int
+    compiling: int
+
+
+def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
+    """Choose the working set, then how many workers fit beside each other, and how many of them share their sums.
+
+    The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes never depend on
+    the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
+    """
+    limit = limit_bytes(config.resources)
+    needed = _Bounds(shape, data, limit, 0 if is_kept(add_lower_tile) else COMPILING_BYTES)
+    # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
+    # Where nothing fits beside one, a machine that needs none may still do.
+    for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
+        sized, plan = _sized(config, replace(needed, compiling=compiling))
+        if plan.memory_bytes <= limit:
+            return sized, _plan_of_workers(sized, needed, workers)
+    worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
+    depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
+    remedy = ", or fewer `centers.count`" if depends else ""
+    raise PlanError(
+        f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
+        f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more{remedy}"
+    )
+
+
+def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
+    """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
+    n, given = count_candidates(config, bounds.shape.n_train), config.centers.working_set
+    sizes = [n, *(size for size in WORKING_SETS if size < n)] if given is None else [min(given, n)]
+    alike = with_value(config, "resources.scheduler", "threads") if config.resources.scheduler == "serial" else config
+
+    def plan_of(size: int, workers: int = 1) -> Plan:
+        return _plan_of_workers(with_value(alike, "centers.working_set", size), bounds, workers)
+
+    def fits(size: int, workers: int = 1) -> bool:
+        plan = plan_of(size, workers)
+        return plan.memory_bytes <= bounds.limit and plan.workers.threads >= workers
+
+    size = next(filter(fits, sizes), None) or min(sizes, key=lambda size: plan_of(size).memory_bytes)
+    in_rounds = is_in_rounds(with_value(config, "centers.working_set", size), bounds.shape.n_train)
+    if fits(size) and given is None and in_rounds:
+        size = next((one for one in sizes if LEAST_SHARE * size <= one <= size and fits(one, 2)), size)
+    return with_value(config, "centers.working_set", size), plan_of(size)
+
+
+def _plan_of_workers(config: TrainConfig, bounds: _Bounds, most: int) -> Plan:
+    plans = [_plan_for(config, bounds, choice) for choice in _worker_choices(config, most)]
+    return next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
+
+
+def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
+    """Return the choices of workers, the best first: separate sums come before more workers."""
+    scheduler, w = config.resources.scheduler, config.centers.working_set or 0
+    if scheduler == "serial":
+        return [Workers(1, 1, 1)]
+    if scheduler == "processes":
+        return [Workers(n, -(-n // threads_together(16 * w * w)), 1, False) for n in range(most, 0, -1)]
+    here = scheduler == "threads"
+    doubled = [2**k for k in range(most.bit_length())]
+    return [
+        Workers(n, 1, together, here) for n in range(most, 0, -1) for together in (*(k for k in doubled if k < n), n)
+    ]
+
+
+def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
+    """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
+    planned = sum(needs.disk for name, needs in plan.stages if name not in ("read", "features"))
+    kept = run_folder / COLUMNS  # is not planned: there while the disk has room
+    needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
+    if not store.manifest.exists() and stored:
+        needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
+    by_disk: dict[int, tuple[Path, int]] = {}
+    for folder, needed in needs.items():
+        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        before = by_disk.get(existing.stat().st_dev, (existing, 0))[1]
+        by_disk[existing.stat().st_dev] = (existing, before + needed)
+    for folder, needed in by_disk.values():
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise CannotWriteError(
+                f"{folder}: needs {_size(needed)}, the disk has {_size(free)} free; "
+                "free some space or choose another folder"
+            )
+
+
+def _bytes_below(folder: Path) -> int:
+    n_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a run that is alive removes files meanwhile
+                n_bytes += Path(parent, name).lstat().st_size
+    return n_bytes
+
+
+def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
+    """Return what each pass needs beside the processes, which have more libraries in memory while they solve."""
+    run, data, shape, resources = RunSize(config, bounds.shape, workers), bounds.data, bounds.shape, config.resources
+    n_rows, in_processes = shape.n_train + shape.n_test, resources.scheduler == "processes"
+    known = ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2  # of each row, once the data are open
+    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
+    processes = bounds.compiling + data.held + known + (0 if resources.stores_features else reading)
+    if in_processes:
+        processes += workers.processes * (WORKER_BYTES + data.held)
+    computing, solving = STREAMING_BYTES + processes, DRIVER_BYTES + processes
+    features, tests = _features_needs(run, data), test_needs(run)
+    # Features are computed before any columns, while what opening the data took may not be given back.
+    opening = (
+        ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if resources.stores_features else 0)
+    )
+    in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
+    stages = {
+        "features": (computing + opening, features),
+        "candidates": (computing, candidates_needs(run)),
+        "statistics": (solving, growth_needs(run)) if in_rounds else (computing, statistics_needs(run)),
+        "solve": (solving, solving_needs(run)),
+        "evaluate": (solving, tests._replace(memory=max(data.reading(1), tests.memory))),
+    }
+    whole = [(name, needs._replace(memory=beside + needs.memory)) for name, (beside, needs) in stages.items()]
+    return Plan((*_reading_needs(run, data), *whole), workers, bounds.limit)
+
+
+def _reading_needs(run: RunSize, data: SourceMemory) -> list[tuple[str, Needs]]:
+    needed, n_rows = _reading_of_table(source_spec(run.config)), run.shape.n_train + run.shape.n_test
+    if run.config.dataset not in NAMED and is_picture_folder(Path(run.config.dataset)):
+        needed = READING_BYTES + data.decoding + PICTURE_BYTES * n_rows
+    return [("read", Needs(1, needed + ROW_BYTES * n_rows, 32 * n_rows))] if needed else []
+
+
+def _reading_of_table(spec: SourceSpec) -> int:
+    """Return the bytes of the first reading of a table, beside ROW_BYTES; 0 of other data."""
+    if spec.dataset in NAMED or not Path(spec.dataset).exists() or not is_table(Path(spec.dataset)):
+        return 0
+    from features.tables.table_source import learning_bytes  # with pyarrow, which runs on images do without
+
+    return READING_BYTES + learning_bytes(spec)
+
+
+def _features_needs(run: RunSize, data: SourceMemory) -> Needs:
+    config, shape = run.config, run.shape
+    n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
+    copies = 6 if config.features.name == "raw" else 3
+    building = min(run.workers.threads, n_items) * copies * 4 * min(shape.item_rows, shape.n_train) * shape.n_features
+    if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
+        building = max(building - data.decoding, 0)
+    return Needs(n_items, building, shape.disk_bytes if config.resources.stores_features else 0)
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"

@@ -1,1 +1,0 @@
-"""Before a run: which settings fit together, memory, disk, and what it starts from."""

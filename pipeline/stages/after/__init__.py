@@ -1,1 +1,0 @@
-"""After the fit: moved centers, the temperature of the probabilities, the evaluation."""

@@ -1,1 +1,0 @@
-"""Choices on held-out rows: kernel, width and scales; the number of candidates; a selection of centers."""

@@ -1,1 +1,0 @@
-"""The weights: penalised solves, at once or by column generation; least squares; refit."""

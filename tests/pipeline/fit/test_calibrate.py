@@ -1,0 +1,185 @@
+"""The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+import runs
+from cases import SERIAL
+from pipeline.fit import calibrate as temperature
+from pipeline.fit import fit_model
+from pipeline.prediction.scores import Calibration, probabilities
+from pipeline.prediction.trained_model import SparseKernelModel, load_model
+from pipeline.reporting.run_facts import table
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
+
+COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
+
+
+def best(f: np.ndarray, truth: np.ndarray, weights: Any = 1.0, offsets: Any = 0.0) -> Calibration:
+    offsets = offsets + np.zeros(max(f.shape[1], 2))
+    return temperature.best_calibration((f, truth, weights * np.ones(len(f))), len(f), offsets)
+
+
+@pytest.mark.parametrize(("n", "n_classes", "chance"), [(40, 2, np.inf), (900, 2, 0.0), (30, 5, 0.0), (700, 3, 0.0)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_calibration_nearby_has_a_lower_log_loss(n, n_classes, chance, weighted, monkeypatch):
+    """Each row counts for its class, and a little for all others; for two classes, nothing but temperature or all."""
+    monkeypatch.setattr(temperature, "CHANCE", chance)
+    rng = np.random.default_rng([n, n_classes])
+    truth, s = rng.integers(0, n_classes, n), rng.exponential(size=n) if weighted else np.ones(n)
+    f = rng.normal(-0.8, 0.4, (n, n_classes)) + np.eye(n_classes)[truth]
+    f, offsets = f if n_classes > 2 else (f[:, 1:] - f[:, :1]) / 2, np.linspace(0, -1, n_classes)
+    shares = np.where(np.arange(n_classes) == truth[:, None], 1 - 1 / (n + 2), 1 / (n + 2) / (n_classes - 1))
+
+    def loss(calibration: Calibration) -> float:
+        return float(-s @ (shares * np.log(probabilities(f, calibration))).sum(axis=1))
+
+    found = best(f, truth, s, offsets)
+    assert (found.offsets == tuple(offsets)) == (n != 900)
+    nearby = [replace(found, temperature=found.temperature * by) for by in (0.999, 1.001)]
+    if chance == 0.0 and n_classes == 2:
+        nearby += [replace(found, offsets=(0.0, found.offsets[1] + by)) for by in (-0.001, 0.001)]
+    assert loss(found) < min(map(loss, nearby))
+    assert best(f, truth, 1e-90 * s, offsets).temperature == pytest.approx(found.temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "above", "share"), [(1.0, 1.5, 0.03), (0.005, 0.0, 0.5), (1e-3, -1.5, 0.2), (30.0, 0.0, 0.5)]
+)
+def test_the_loss_is_the_least_wherever_the_values_lie(size, above, share):
+    """As by scipy's BFGS from the place that was found, of values far from -1 and 1."""
+    rng = np.random.default_rng(0)
+    truth = (rng.random(1000) < share).astype(int)
+    f = size * np.stack([np.zeros(1000), 2 * truth - 1 + above + 0.3 * rng.normal(size=1000)])
+    Y, s = np.where(truth == np.arange(2)[:, None], 0.999, 0.001), np.full(1000, 1e-3)
+
+    def loss(numbers: np.ndarray) -> float:
+        odds = numbers[0] / size * f + np.array([[0.0], [numbers[1]]])
+        return float(s @ (np.logaddexp(*odds) - (Y * odds).sum(axis=0)))
+
+    least, inverse, shift = temperature._least_loss(f, Y, s, np.zeros(2), True)
+    x = np.array([inverse * size, shift])
+    assert least == pytest.approx(loss(x), rel=1e-9)
+    assert minimize(loss, x).fun >= least * (1 - 1e-6)
+    assert minimize(loss, [1.0, 0.0], method="Nelder-Mead").fun >= least * (1 - 1e-6)
+
+
+def test_two_classes_get_a_bend_and_an_offset_where_these_are_true():
+    """Least squares of a rare class: values of 2p - 1, with noise."""
+    rng = np.random.default_rng(0)
+    p = expit(2.5 * rng.normal(size=4000) - 4)
+    f = (2 * p - 1 + 0.02 * rng.normal(size=4000))[:, None]
+    found = best(f, (rng.random(4000) < p).astype(int))
+    low = p < 0.01
+    assert probabilities(f, found)[low, 1].mean() < 3.5 * p[low].mean(), "8 times by one temperature, or with an offset"
+    assert probabilities(f, found)[:, 1].mean() == pytest.approx(p.mean(), rel=0.1)
+    f = (p[:, None] - 0.2) * 2  # of other values, as moved centers may have
+    assert best(f, (rng.random(4000) < p).astype(int)).offsets
+
+
+def test_rows_that_are_all_right_leave_a_doubt():
+    truth = np.arange(60) % 3
+    f = np.where(truth[:, None] == np.arange(3), 1.0, -1.0)
+    # That of which Laplace's rule holds: a row is wrong with a probability of one in 62.
+    assert probabilities(f, best(f, truth)).max(axis=1) == pytest.approx(61 / 62, abs=1e-6)
+
+
+def test_where_there_is_nothing_to_find():
+    truth = np.arange(51) % 3
+    f = np.random.default_rng(0).normal(-0.8, 0.4, (51, 3)) + np.eye(3)[truth]
+    assert best(f, (truth + 1) % 3) == Calibration(32.0), "the least sure of all"
+    assert best(1e-7 * f, f.argmax(axis=1)).temperature == pytest.approx(2.0**-15), "the surest of all"
+    assert best(np.zeros((9, 1)), np.arange(9) % 2) == Calibration(32.0)
+    assert best(f, truth, np.zeros(51)) == Calibration(32.0), "no row counts"
+
+
+def unseen_temperature(report: dict[str, Any], model: SparseKernelModel, rows: Any, centers: np.ndarray) -> float:
+    """The temperature that all rows want, each with dense least squares on the others that are not held out.
+
+    centers: training rows.
+    """
+    squares = np.sum(model.columns(rows.X) ** 2) / model.n_centers
+    K = model.kernel(rows.X[centers], 4.0).block(rows.X, out_dtype=np.float64)
+    # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
+    ridge = report["hold_out"]["ridge"] / squares * np.sum(K[~rows.held_out] ** 2) / len(centers)
+    return left_out_temperature(K, rows.y, ~rows.held_out, ridge)
+
+
+def left_out_temperature(K: np.ndarray, y: np.ndarray, fitted: Any, ridge: float) -> float:
+    Y = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
+    decision = np.empty_like(Y)
+    for row in range(len(Y)):
+        used = fitted & (np.arange(len(Y)) != row)
+        A, B = K[used] - K[used].mean(axis=0), Y[used] - Y[used].mean(axis=0)
+        weights = np.linalg.solve(A.T @ A + ridge * np.eye(K.shape[1]), A.T @ B)
+        decision[row] = (K[row] - K[used].mean(axis=0)) @ weights + Y[used].mean(axis=0)
+    return best(decision, y).temperature
+
+
+def seen_temperature(model: SparseKernelModel, rows: Any) -> float:
+    return best(model.decision_function(rows.X[rows.held_out]), rows.y[rows.held_out]).temperature
+
+
+def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
+    _, report, model, rows = finished("--penalty", "1", "--refit", "ridge")
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(unseen_temperature(report, model, rows, model.center_index), rel=1e-4)
+    assert told["temperature"] > 1.01 * seen_temperature(model, rows), "weights that have seen the rows are too sure"
+    assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
+
+
+@pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
+def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
+    finished, tables, features, tmp_path, rounds, monkeypatch
+):
+    *_, rows = finished("--penalty", "1")
+    find, seen = fit_model.find_temperature, list[np.ndarray]()
+    monkeypatch.setattr(
+        fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
+    )
+    run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20", *rounds)
+    report = runs.train(run, features, *asked, dataset=tables / "classes.npz")
+    (tried,), model = seen, load_model(run / "model")
+    assert rounds or set(tried) != set(model.center_index)  # few finalists may be the same centers
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(unseen_temperature(report, model, rows, tried), rel=1e-4)
+    assert told["seen"] is False
+
+
+def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(finished):
+    _, report, model, rows = finished("--penalty", "1")
+    told = report["probabilities"]
+    assert told["temperature"] == pytest.approx(seen_temperature(model, rows), rel=1e-6)  # a model predicts in float32
+    assert told["seen"] is True
+    assert "probabilities may be too sure: the temperature was found on rows" in "\n".join(table(report))
+
+
+def test_where_a_penalised_fit_has_seen_few_held_out_rows_all_rows_tell_by_least_squares_without_them(finished):
+    _, report, model, rows = finished("--penalty", "1", "--set", "statistics.hold_out=0.05")
+    told = report["probabilities"]
+    K = model.kernel(rows.X[model.center_index], 4.0).block(rows.X, out_dtype=np.float64)
+    ridge = 1e-5 * np.sum(K**2) / model.n_centers
+    assert told["temperature"] == pytest.approx(left_out_temperature(K, rows.y, True, ridge), rel=1e-4)
+    assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
+    assert f"; by {len(rows.y)} training rows: temperature" in "\n".join(table(report))
+
+
+@pytest.mark.ci
+def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_rows(finished):
+    run, report, model, (X, y, *_, held_out) = finished("--penalty", "auto")
+    layout, told = RunLayout(run), report["probabilities"]
+    chosen = [point["penalty"] for point in report["path"]].index(report["penalty"])
+    decision = np.zeros((len(X), 3))
+    for output in range(3):
+        solution = read_arrays(layout.solutions / f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz")
+        rows = read_arrays(layout.candidates)["index"][solution["active"]]
+        f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"]
+        decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
+    assert told["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)
+    assert told["seen"] is False

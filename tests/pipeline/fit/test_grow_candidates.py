@@ -1,0 +1,102 @@
+"""Candidates by a budget grow in steps: to where more of them gain, at a width that is tried again with them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cases import SERIAL
+from pipeline.fit import row_blocks, target_facts
+from pipeline.solvers import candidate_budget
+from runs import choice_of, keeping_statistics, model_bytes, report_of, train
+from stopping_points import stop_at_commits, until_done
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
+
+BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
+CASES = GROWS, ENDS, TRIED, CLASSES = (
+    ("values", "0.3"),
+    ("values", "4"),
+    ("values", "auto"),
+    ("classes", "0.28"),
+)  # tables and widths
+STEPS = [40, 80, 160, 320]  # and what the budget pays for
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_at_first() -> Iterator[None]:
+    """The first step has 40 candidates, so that 675 rows are enough for five steps, and are not few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target_facts, "FOLDED_ROWS", 600)
+        patch.setattr(row_blocks, "SHORT_BYTES", 2**16)  # so that blocks depend on the columns
+        patch.setattr(candidate_budget, "LEAST_CENTERS", 40)
+        yield
+
+
+@pytest.fixture(scope="module")
+def grown(tables: Path, features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """Finished runs, to be read only."""
+    place = tmp_path_factory.mktemp("grown")
+    runs = {case: place / "-".join(case) for case in CASES}
+    with keeping_statistics():
+        for (table, width), run in runs.items():
+            train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
+    return runs
+
+
+def fits_of(run: Path) -> list[tuple[int, float, float]]:
+    """Return the numbers of candidates that were tried, the widths, and the held-out losses."""
+    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return [(line["candidates"], line["sigma2"], line["hold_out_error"]) for line in lines if "candidates" in line]
+
+
+@pytest.mark.parametrize("case", CASES, ids=["goes on", "ends", "widths", "classes"])
+def test_they_grow_until_two_steps_in_a_row_gain_nothing(grown, case):
+    run, report = grown[case], report_of(grown[case])
+    losses: dict[int, float] = {}
+    for size, _, loss in fits_of(run):
+        losses[size] = min(loss, losses.get(size, np.inf))
+    sizes = list(losses)
+    assert sizes[:4] == STEPS[: len(sizes)]
+    kept = report["n_centers"]
+    ends = sizes.index(kept) + 2 < len(sizes)
+    assert ends == (case not in (GROWS, CLASSES))
+    assert sizes[-1] > 320 or ends
+    better = [losses[size] for size in sizes[: sizes.index(kept) + 1]]
+    assert better == sorted(better, reverse=True)
+    for size in sizes[sizes.index(kept) + 1 :]:
+        assert losses[size] > 0.9 * losses[kept], "67 rows do not tell them apart"
+    assert report["model_n_centers"] == kept
+    centers = read_arrays(RunLayout(run).candidates)
+    assert len(centers["index"]) == len(centers["X"]) == kept
+    assert (kept, choice_of(run)["sigma2"], min(centers["ridges"][:, 1])) in fits_of(run)
+    assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
+
+
+@pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
+def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, tables, features, tmp_path):
+    table, report = case[0], report_of(grown[case])
+    width = repr(choice_of(grown[case])["sigma2"])
+    line = ("--kernel", "gaussian", "--sigma2", width, "--penalty", "none", "--centers", str(report["n_centers"]))
+    with keeping_statistics():
+        train(tmp_path / "run", features, *line, *SERIAL, dataset=tables / f"{table}.npz")
+    layouts = RunLayout(grown[case]), RunLayout(tmp_path / "run")
+    np.testing.assert_array_equal(*(read_arrays(layout.candidates)["index"] for layout in layouts))
+    for part in ("all", "fit", "hold_out"):
+        ours, at_once = (read_arrays(layout.statistics / part) for layout in layouts)
+        for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
+            np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
+        assert ours["weight_sum"] == at_once["weight_sum"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("case", [ENDS, GROWS, TRIED])
+def test_sessions_that_end_at_every_commit_make_the_same_model(grown, case, tables, features, tmp_path, monkeypatch):
+    """Columns that one session joins are made at once by none."""
+    run = tmp_path / "run"
+    stop_at_commits(monkeypatch, run, range(1000))
+    folders = ("--run-dir", run, "--features-dir", features)
+    assert until_done((tables / f"{case[0]}.npz", *folders, "--sigma2", case[1], *BUDGET)) > 9
+    assert model_bytes(run) == model_bytes(grown[case])

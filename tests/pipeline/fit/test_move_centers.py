@@ -1,0 +1,194 @@
+"""Centers that move: the gradient against differences, errors that fall, what is refused, what the model says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import SERIAL
+from pipeline.errors import StoppedError
+from pipeline.estimators import SLKLRegressor
+from pipeline.evaluate import main as evaluate
+from pipeline.fit import move_centers as stage
+from pipeline.fit import workspace
+from pipeline.prediction.trained_model import load_model
+from pipeline.reporting.page import page
+from pipeline.work.runner import OnExecutor
+from runs import model_bytes, report_of, train
+from stopping_points import until_done
+from storage.folder_layouts import RunLayout
+
+ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
+MOVED = (*ASKED, "--move-centers", "25")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tables of a smooth function of 3 inputs and of noise, and runs of 15 centers that stay and move."""
+    place = tmp_path_factory.mktemp("moves")
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (800, 3))
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.5 * np.cos(3 * X[:, 2]) + 0.02 * rng.normal(size=800)
+    noise = rng.normal(size=800)
+    np.savez(place / "smooth.npz", X=X, y=y, w=rng.integers(0, 4, size=800))
+    np.savez(place / "noise.npz", X=X, y=noise)
+    for name, arguments in (("stay", ASKED), ("move", MOVED)):
+        train(place / name, place / "features", *arguments, "--set", "seed=2", dataset=place / "smooth.npz")
+    return place
+
+
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps begin on samples of few rows."""
+    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1), ("ODD", 0.9)):
+        monkeypatch.setattr(stage, name, value)
+
+
+@pytest.mark.parametrize(
+    ("intercept", "weighted", "sampled"),
+    [
+        (True, ("--set", "data.weights=w"), False),
+        (True, (), True),
+        *(pytest.param(of, (), False, marks=pytest.mark.ci) for of in (False, True)),
+    ],
+)
+def test_gradient_is_that_of_differences(place, tmp_path, intercept, weighted, sampled, request, monkeypatch):
+    """Of the objective with the weights solved out, at a few numbers of a few centers, on all rows or a sample."""
+    if sampled:
+        request.getfixturevalue("small_samples")
+    with_gradient = stage._Mover._with_gradient
+    compared = []
+
+    def checked(mover: Any, state: Any) -> Any:
+        found = with_gradient(mover, state)
+        if not compared:
+            for m, j in ((0, 0), (3, 1), (14, 2)):
+                values = []
+                for sign in (1, -1):
+                    points = state.points.copy()
+                    points[m, j] += sign * 2.0**-12
+                    moved = points.astype(np.float32).astype(np.float64)
+                    parts = mover.statistics(moved, state.level, "a test")
+                    values.append((moved[m, j], mover.fitted(parts, state).objective))
+                (x1, f1), (x0, f0) = values
+                compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
+        return found
+
+    monkeypatch.setattr(stage._Mover, "_with_gradient", checked)
+    monkeypatch.setattr(workspace, "value_dtype", lambda *_: "float64")  # differences of float32 values are rounding
+    more = ("--set", f"solver.intercept={str(intercept).lower()}")
+    more += weighted
+    train(tmp_path / "run", place / "features", *ASKED, "--move-centers", "1", *more, dataset=place / "smooth.npz")
+    analytic, differences = np.array(compared).T
+    assert np.abs(differences).max() > 0.05
+    np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
+
+
+SAMPLED = (*ASKED[:4], "--move-centers", "12", "--set", "seed=2")
+
+
+@pytest.mark.ci
+def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
+    place, tmp_path, small_samples, monkeypatch
+):
+    data = {"dataset": place / "smooth.npz"}
+    report = train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, **data)
+    levels = report["moves"]["levels"]
+    assert [level["share"] for level in levels] == [pytest.approx(1 / 6), pytest.approx(1 / 3), 1.0]
+    assert [level["first_step"] for level in levels] == sorted({level["first_step"] for level in levels})
+    assert report["moves"]["held_out_after"] < 0.8 * report["moves"]["held_out_before"]
+    for way in ("threads", "processes"):
+        train(tmp_path / way, place / "features", *SAMPLED, "--scheduler", way, "--workers", "2", **data)
+        assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
+    add_up, passes = OnExecutor.add_up, []
+
+    def stopped(runner: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
+        """Stop before each pass of the moves, once."""
+        if of_pass.startswith("moves") and of_pass not in passes:
+            passes.append(of_pass)
+            raise StoppedError("stopped by a test")
+        return add_up(runner, name, task, of_pass, *words)
+
+    monkeypatch.setattr(OnExecutor, "add_up", stopped)
+    line = [data["dataset"], "--run-dir", tmp_path / "stopped", "--features-dir", place / "features", *SAMPLED]
+    assert until_done(line) == len(passes) + 1 > 26
+    assert not list((tmp_path / "stopped").glob("checkpoints/*"))
+    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
+
+
+def test_the_error_falls_and_report_and_page_say_by_how_much(place):
+    stay, move = report_of(place / "stay"), report_of(place / "move")
+    assert move["mse"] < 0.4 * stay["mse"]
+    assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
+    moves = move["moves"]
+    errors = moves["held_out_errors"]
+    assert [level["share"] for level in moves["levels"]] == [1.0], "few rows make no sample"
+    assert moves["steps"] == len(errors) - 1 <= 25
+    assert errors[moves["kept_step"]] == min(errors) < 0.5 * errors[0]
+    assert moves["held_out_after"] == pytest.approx(min(errors), rel=0.05)
+    assert stay["moves"] is None
+    text = " ".join(page(RunLayout(place / "move")).split())
+    assert f"{errors[0]:.6g} to {moves['held_out_after']:.6g}" in text
+    assert text.partition('<p id="moves">')[2].partition("</p>")[0].count("<circle") == len(errors)
+    assert "Moved centers" not in page(RunLayout(place / "stay"))
+
+
+def test_moved_centers_are_no_training_rows(place, capsys):
+    stay, move = load_model(place / "stay" / "model"), load_model(place / "move" / "model")
+    assert (stay.center_index >= 0).all()
+    assert (move.center_index == -1).all()
+    assert move.centers.shape == stay.centers.shape
+    assert not (move.centers == stay.centers).any()
+    assert evaluate([str(place / "move"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+
+
+@pytest.mark.ci
+def test_refitted_centers_move_as_well(place, tmp_path):
+    asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge", "--set", "seed=2", *SERIAL)
+    data = {"dataset": place / "smooth.npz"}
+    stay = train(tmp_path / "stay", place / "features", *asked, **data)
+    move = train(tmp_path / "move", place / "features", *asked, "--move-centers", "15", **data)
+    assert move["mse"] < 0.7 * stay["mse"]
+    assert move["penalised"]["mse"] == pytest.approx(stay["penalised"]["mse"], rel=1e-9)
+    assert move["hold_out"]["ridge"] != stay["hold_out"]["ridge"]
+
+
+def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place, tmp_path):
+    """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
+    asked, data = (
+        ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", "--set", "seed=2", *SERIAL),
+        {"dataset": place / "noise.npz"},
+    )
+    train(tmp_path / "stay", place / "features", *asked, **data)
+    report = train(tmp_path / "move", place / "features", *asked, "--move-centers", "5", **data)
+    steps = report["moves"]["steps"]
+    assert report["moves"]["kept_step"] == 0 < steps
+    assert report["penalised"] is None
+    assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
+
+
+def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path):
+    """36 000 rows, most copies of a few of 64: copies are drawn together, so that no sample has its share."""
+    X = np.floor(64 * np.random.default_rng(0).random((36_000, 1)) ** 4)
+    np.savez(tmp_path / "copies.npz", X=X, y=np.sin(X[:, 0] / 9))
+    asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--move-centers", "6", *SERIAL)
+    report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
+    assert [level["share"] for level in report["moves"]["levels"]] == [1.0]
+    assert report["moves"]["held_out_after"] <= report["moves"]["held_out_before"]
+
+
+@pytest.mark.parametrize("first", [0.1, 1e3, 1e30])
+def test_centers_move_alike_for_targets_in_any_unit_however_long_the_first_step_is(first, monkeypatch):
+    """A step after which all columns are zero, or no center is a float32 number, is too long, and no error."""
+    monkeypatch.setattr(stage, "FIRST", first)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    asked = SLKLRegressor(50, select="greedy:8", move_centers=3, random_state=0)
+    centers = [asked.fit(X, unit * y).centers_.copy() for unit in (1.0, 2.0**60, 1e-140)]
+    assert np.array_equal(centers[1], centers[0])
+    np.testing.assert_allclose(centers[2], centers[0], atol=1e-4)

@@ -1,0 +1,148 @@
+"""Scores of candidates by tiles, and kept columns: made once, read ever after, made again where a file is gone."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import runs
+from cases import SERIAL
+from pipeline.datasets.feature_rows import open_features
+from pipeline.fit import kept_columns as working_set
+from pipeline.fit import pricing as correlations
+from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.kernel_functions import GaussianKernel
+from pipeline.work import store
+from pipeline.work.store import COLUMNS
+from runs import model_bytes
+from storage.errors import CannotWriteError
+
+
+def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypatch):
+    """Of all candidates, half of the tiles, and of some of them, in any order; none are those of a block before."""
+    monkeypatch.setattr(correlations, "TILE_ROWS", 64)
+    monkeypatch.setattr(correlations, "LINE_ROWS", 48)
+    real, make, entries, errors = correlations.correlate, ExactSum.__init__, [], []
+
+    def recorded(self: ExactSum, *arguments: Any) -> None:
+        make(self, *arguments)
+        errors.append(np.atleast_1d(self.error)[:-1])
+
+    monkeypatch.setattr(ExactSum, "__init__", recorded)
+
+    def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
+        n = run.shape.n_train
+        X = open_features(run.features).X[:n]
+        errors.clear()
+        some, others = np.split(np.random.default_rng(1).permutation(candidates)[: len(candidates) // 3 * 2], 2)
+        for members in (others, some, candidates):
+            values, square_bounds, kernel_entries = real(run, name, residuals, members)
+            K = GaussianKernel(X[members], 4.0, np.float64).block(X)
+            assert np.allclose(values, K.T @ residuals, rtol=1e-5, atol=1e-3)
+            assert np.allclose(square_bounds, K.sum(axis=0), rtol=1e-5)
+            entries.append(kernel_entries)
+        assert np.array_equal(np.max(errors, axis=0), correlations.correlation_errors(run, residuals))
+        assert entries[:2] == [n * len(some)] * 2
+        assert entries[2] < 0.65 * n * len(candidates)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(correlations, "correlate", compared)
+    arguments = ("--centers", "all", "--sigma2", "4", "--set", "centers.working_set=60", "--checkpoint-every", "0.001")
+    runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
+    assert len(entries) == 3
+
+
+@given(seed=st.integers(0, 10**6), scale=st.floats(0.0, 1.0))
+def test_what_is_not_evaluated_cannot_violate(seed, scale):
+    """|c_mᵀr_new| ≤ τ for every candidate the bound skips, whatever the columns are."""
+    rng = np.random.default_rng(seed)
+    C, old = rng.normal(size=(30, 20)), rng.normal(size=(30, 3))
+    new = old + scale * rng.normal(size=(30, 3))
+    bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
+    tau = float(np.median(np.abs(C.T @ old)))
+    before = correlations.Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
+    between = before.moved_to((old + new) / 2)
+    found = between.moved_to(new)
+    assert (np.abs(C.T @ new).max(axis=1)[found.bounded(tau)] <= tau * (1 + 1e-12)).all()
+    known = found.with_values(np.arange(5), C.T[:5] @ new)
+    assert known.exact[:5].all()
+    assert (known.bounded(tau)[:5] == (np.abs(C.T[:5] @ new).max(axis=1) <= tau)).all()
+
+
+COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)
+MODES = {
+    "rounds": ("--set", "centers.working_set=150", "--penalty", "1"),
+    "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
+}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks."""
+    monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
+
+
+def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Path], object]) -> None:
+    """Call a function of the folder of kept columns whenever columns have come in."""
+    add = working_set.add_columns
+
+    def added(work: Any, *rest: Any) -> Any:
+        found = add(work, *rest)
+        function(work.store.path(COLUMNS))
+        return found
+
+    monkeypatch.setattr(working_set, "add_columns", added)
+
+
+def files_of(columns: Path) -> list[Path]:
+    return sorted(columns.glob("*/block-*.npz"))
+
+
+@pytest.mark.parametrize("mode", ["rounds", "on demand"])
+@pytest.mark.ci
+def test_files_that_are_lost_or_damaged_are_made_again(train_classes, tmp_path, monkeypatch, mode):
+    train_classes("whole", *MODES[mode])
+    counts = {"removed": 0, "cut": 0}
+
+    def lose(columns: Path) -> None:
+        for number, file in enumerate(files_of(columns)):
+            if number % 3 == 0:
+                file.unlink()
+                counts["removed"] += 1
+            elif number % 3 == 1:
+                file.write_bytes(file.read_bytes()[:-50])
+                counts["cut"] += 1
+
+    after_growth(monkeypatch, lose)
+    train_classes("losing", *MODES[mode])
+    assert min(counts.values()) > 5
+    assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("disk", ["without room", "with room for one file", "that is full later on"])
+def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_path, monkeypatch, disk):
+    n = train_classes("kept", *MODES["rounds"])["n_train"]
+    free = 8 * (working_set.FREE_GRAMS * 150**2 + working_set.FREE_VALUES * n * 4)
+    free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
+    usage = namedtuple("usage", "free")(free)
+    write, found = store.write_arrays, list[int]()
+
+    def full(path: Path, *rest: Any, **named: Any) -> None:
+        if path.name.startswith("block-"):
+            raise CannotWriteError(f"{path}: no space left")
+        write(path, *rest, **named)
+
+    if disk == "that is full later on":
+        monkeypatch.setattr(store, "write_arrays", full)
+    else:
+        monkeypatch.setattr(store.shutil, "disk_usage", lambda _: usage)
+    after_growth(monkeypatch, lambda columns: found.append(len(files_of(columns))))
+    train_classes("other", *MODES["rounds"])
+    assert (found[0] > 0) == (disk == "with room for one file")
+    assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "kept")

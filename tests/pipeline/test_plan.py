@@ -1,0 +1,188 @@
+"""The plan of a run: within its limit, of sizes that no worker changes, and of what a disk still lacks.
+
+What is filled in for a table: the problem, width, scales, and candidates by a budget; and what asks for another. That a
+run needs no more than its plan says is measured: `tests/faults/test_memory.py`.
+"""
+
+import math
+import os
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from features.source import SourceMemory
+from pipeline.config.settings import get, load, with_values
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_rows import FeatureShape
+from pipeline.datasets.open_data import Reading
+from pipeline.errors import ConfigError, PlanError
+from pipeline.fit.filled_settings import trial_sizes
+from pipeline.plan import Plan, check_disk, make_plan, prepare
+from storage.errors import CannotWriteError
+from storage.folder_layouts import FeatureLayout
+
+MIB = 2**20
+
+
+def shape_of(n_train: int, n_features: int) -> FeatureShape:
+    chunk_rows = min(2 ** round(math.log2(4 * MIB / (4 * n_features))), n_train)
+    return FeatureShape("multiclass", tuple(range(10)), n_train, n_features, chunk_rows, 1000, "mnist", "0" * 64)
+
+
+def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[TrainConfig, Plan]:
+    """The plan for all training rows as candidates; settings are named section__key."""
+    asked = {"centers.count": "all", "resources.scheduler": "threads", "resources.memory_limit": 64 * 2**30}
+    asked |= {name.replace("__", "."): value for name, value in settings.items()}
+    return make_plan(with_values(TrainConfig(dataset="mnist"), asked), shape, workers, SourceMemory())
+
+
+@pytest.mark.parametrize("limit", [600, 1000, 1100, 2000, 4000])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"solver__select": "greedy:500"}, {"centers__count": 10_000, "centers__columns": "on-demand"}],
+    ids=["in rounds", "a selection", "on demand"],
+)
+def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit, settings):
+    """The model's bytes depend on sizes."""
+    sizes, asked = set(), {"resources__memory_limit": limit * MIB} | settings
+    for scheduler, workers in (("serial", 1), ("threads", 1), ("threads", 2), ("threads", 16)):
+        config, plan = planned(shape_of(60_000, 512), workers, **asked, resources__scheduler=scheduler)
+        assert plan.memory_bytes <= limit * MIB
+        assert plan.workers.threads <= workers
+        sizes.add(config.centers.working_set)
+    assert len(sizes) == 1
+    _, of_processes = planned(shape_of(60_000, 512), 2, **asked, resources__scheduler="processes")
+    assert of_processes.memory_bytes <= limit * MIB
+
+
+def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what_would_do():
+    shape, sizes = shape_of(60_000, 512), []
+    with pytest.raises(PlanError, match=r"`resources\.memory_limit=.*MiB` or more") as error:
+        planned(shape, 2, resources__memory_limit=100 * MIB)
+    least = int(str(error.value).split("memory_limit=")[1].split("MiB")[0])
+    for limit in (least, 600, 1000, 2000, 4000, 64_000):
+        config, plan = planned(shape, 2, resources__memory_limit=limit * MIB)
+        sizes.append((config.centers.working_set, plan.workers.threads))
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == (60_000, 2)
+
+
+def test_processes_of_a_large_gram_are_fewer_than_workers():
+    for n_centers, processes in ((12_000, 1), (500, 16)):
+        settings = {"resources__scheduler": "processes", "centers__count": n_centers}
+        _, plan = planned(shape_of(60_000, 2172), 16, **settings)
+        assert (plan.workers.threads, plan.workers.processes) == (16, processes)
+
+
+def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
+    shape = replace(shape_of(9000, 64), digest="features")
+    _, plan = planned(shape, centers__working_set=2000)
+    store, run = FeatureLayout(tmp_path / "features", shape.store), tmp_path / "run"
+    planned_bytes = sum(of_stage.disk for _, of_stage in plan.stages)  # of the run and of the store
+
+    def needs(n_bytes: int) -> None:
+        for free in (n_bytes, n_bytes - 1):
+            monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            with nullcontext() if free == n_bytes else pytest.raises(CannotWriteError, match="needs"):
+                check_disk(plan, run, store, shape, stored=True)
+
+    needs(planned_bytes)
+    for folder, n_bytes in ((run / "statistics", 5 * MIB), (store.folder / "arrays.zarr", MIB)):
+        folder.mkdir(parents=True)
+        (folder / "some").write_bytes(bytes(n_bytes))
+    needs(planned_bytes - 6 * MIB)
+    # More than was planned, of logs say, leaves nothing to ask for; and it is no help for the store.
+    os.truncate(run / "statistics" / "some", planned_bytes + MIB)
+    needs(shape.disk_bytes - MIB)
+
+
+SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
+PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}
+
+
+def table(folder: Path, n: int, d: int = 4) -> str:
+    X = np.random.default_rng(0).normal(size=(n, d))
+    np.savez(folder / "table.npz", X_train=X, y_train=X.sum(axis=1), X_test=X[:5], y_test=X[:5].sum(axis=1))
+    return str(folder / "table.npz")
+
+
+def filled(dataset: str, **asked: Any) -> tuple[TrainConfig, tuple[str, ...]]:
+    asked = {"resources.memory_limit": "8GiB"} | {key.replace("__", "."): value for key, value in asked.items()}
+    loaded = load(dataset, None, {key: (value, key) for key, value in asked.items()})
+    prepared = prepare(loaded.config, loaded.explicit, Reading(), frozen=False)
+    return prepared.config, prepared.notes
+
+
+def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: get(config, key) for key in keys}
+
+
+# What is asked for, and what is filled in for a table of 700 rows.
+FILLED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, SIMPLE | {"centers.count": 700, "kernel.name": "auto"}),
+    ({"centers.budget": "0.1s"}, SIMPLE | {"kernel.name": "auto"}),
+    ({"centers.budget": "60s"}, SIMPLE | {"kernel.name": "auto"}),
+    ({"kernel.name": "product-laplace"}, SIMPLE | {"kernel.name": "product-laplace"}),
+    ({"kernel.sigma2": 2.0}, SIMPLE | {"kernel.sigma2": 2.0, "kernel.scale": "none", "kernel.name": "gaussian"}),
+    ({"solver.select": "greedy:9"}, {"kernel.name": "gaussian"}),
+    ({"solver.penalty": 1.0}, {"kernel.name": "gaussian"}),
+    ({"solver.penalty": "max:1e-7"}, PENALISED),
+    ({"solver.tolerance": 1e-4}, PENALISED),
+    ({"solver.refit": "ridge"}, PENALISED | {"solver.refit": "ridge"}),
+    ({"solver.refit": "none"}, PENALISED),
+    ({"centers.count": "all"}, PENALISED),
+    ({"statistics.hold_out": 0.0}, PENALISED),
+]
+
+
+@pytest.mark.parametrize(("asked", "expected"), FILLED, ids=range(len(FILLED)))
+def test_least_squares_on_all_rows_unless_something_of_another_problem_is_asked_for(tmp_path, asked, expected):
+    config, _ = filled(table(tmp_path, 700), **asked)
+    assert taken(config, expected) == expected
+
+
+def test_a_budget_says_how_many_and_how_large_the_trials_are_and_so_does_a_number(tmp_path):
+    data = table(tmp_path, 5000)
+    small, notes = filled(data, centers__budget="4s")
+    larger, _ = filled(data, centers__budget="8s")
+    assert 500 <= small.centers.count < larger.centers.count < 5000
+    assert any("budget of 4 core seconds" in note for note in notes)
+    shape = FeatureShape("regression", (), 20_000, 4, 1000, 5)
+    assert trial_sizes(filled(data, centers__budget="60s")[0], shape).more > 2 * trial_sizes(small, shape).more
+    assert filled(data, centers__count=321)[0].centers.count == 321
+    assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
+    assert filled(data, centers__budget="8s", solver__select="greedy:50")[0].centers.count < larger.centers.count
+
+
+def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
+    data = table(tmp_path, 9000)
+    config, notes = filled(data, centers__count=9000, resources__memory_limit="1500MiB")
+    assert config.solver.penalty == "max:1e-7"
+    assert any("does not fit" in note for note in notes)
+    by_budget, _ = filled(data, resources__memory_limit="1500MiB", centers__budget="1h")
+    assert by_budget.solver.penalty == "none"
+    assert by_budget.centers.working_set == by_budget.centers.count
+    with pytest.raises(ConfigError, match=r"`solver.penalty=none` needs the Gram of all"):
+        filled(data, centers__count=9000, solver__penalty="none", resources__memory_limit="1500MiB")
+
+
+def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_centers(tmp_path):
+    data = table(tmp_path, 600)
+    assert filled(data, resources__memory_limit="700MiB")[0].centers.count >= 500
+    with pytest.raises((PlanError, ConfigError), match=r"`resources\.memory_limit="):
+        filled(data, resources__memory_limit="250MiB")
+
+
+def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
+    data = table(tmp_path, 6000, 2000)
+    config, _ = filled(data, resources__memory_limit="700MiB")
+    assert taken(config, SIMPLE) == SIMPLE
+    assert 500 <= config.centers.count == config.centers.working_set
+    fewer, _ = filled(data, resources__memory_limit="640MiB")
+    assert 500 <= fewer.centers.count < config.centers.count
