@@ -19,13 +19,14 @@ from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
 from features.source import PARTS, Source, SourceSpec, source_of
-from features.tables.row_numbers import array_warnings
+from features.tables.encoding import array_warnings
 from features.targets import LARGEST_WHOLE, UNTOLD, check_finite_targets, written
 
 TIMES = "give numbers of days or seconds"
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
-SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
-PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
+Keys = tuple[str, ...]  # the names of four arrays: inputs and labels of the train and of the test part
+SPLIT_KEYS: Keys = ("train/X", "train/y", "test/X", "test/y")
+PART_KEYS: Keys = ("X_train", "y_train", "X_test", "y_test")
 
 
 class ArrayDigests(NamedTuple):
@@ -77,7 +78,7 @@ def _digests_of(arrays: Mapping[str, RowArray], keys: Sequence[Names]) -> ArrayD
     return ArrayDigests(sha256, rows, scale)
 
 
-def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Names]:
+def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: Keys) -> list[Names]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
     Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.

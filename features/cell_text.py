@@ -14,8 +14,6 @@ _NULLS = "<NA>,N/A,n/a,#N/A,#N/A N/A,#NA,NA,NaN,nan,-NaN,-nan,1.#IND,-1.#IND,1.#
 NULL_WORDS = ("", *_NULLS.split(","))
 # Words for truth values, which are numbers: those of pandas and of Arrow's reader of csv.
 TRUTH_WORDS = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
-# Some spellings of numbers that are read; pyarrow knows which others are.
-NUMBERS = {"12": 12, "-3": -3, "+4": 4, "2.50": 2.5, ".5": 0.5, "1.": 1, "1e3": 1000, "-2.5E-3": -0.0025, "0.07": 0.07}
 MOST_CATEGORIES = 64  # The default of data.categories: of a column with more words little is learned from each.
 UNKNOWN = -1  # place of a word that is none of a list
 # Names of months in English, German, French and Spanish, and their first letters.
@@ -154,7 +152,7 @@ def names_text(names: Iterable[str]) -> str:
 
 def normal_name(name: object) -> str:
     """Return a name without blanks around it, in the one form of Unicode (NFC) that names are compared in."""
-    return unicodedata.normalize("NFC", str(name)).strip()
+    return composed(str(name)).strip()
 
 
 def title_of(name: str, place: int) -> str:

@@ -77,10 +77,8 @@ class Copies:
         for begin in range(0, len(deformed), _TOGETHER):
             some = deformed[begin : begin + _TOGETHER]
             block = out[some].astype(np.float64, order="C").reshape(len(some), height, width, -1)
-            drawn, made = (
-                draw_numbers(self.seed, pair_keys(of_images[some], numbers[some]), DRAWN),
-                np.empty_like(block),
-            )
+            drawn = draw_numbers(self.seed, pair_keys(of_images[some], numbers[some]), DRAWN)
+            made = np.empty_like(block)
             maps, nodes = self._maps(drawn, height, width)
             deform_rows(block, maps, nodes, eased(height), eased(width), made)
             out[some] = (np.rint(made) if out.dtype == np.uint8 else made).reshape(-1, *out.shape[1:])

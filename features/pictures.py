@@ -12,7 +12,6 @@ keeps 8, whatever is in them), signed pixels (it takes them for unsigned), and o
 
 import hashlib
 import io
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,25 +63,8 @@ LEAST_COLOUR = {True: 4, False: 1}  # between channels of a pixel in colour, of 
 _alone = Lock()
 
 
-class Mode(NamedTuple):
-    """What pixels of a mode are, what becomes of them, and the bytes that one takes while it is decoded."""
-
-    pixels: str
-    becomes: str
-    pixel_bytes: int
-
-
-MODES = {
-    "1": Mode("black and white", "0 or 255", 3),
-    "L": Mode("grey of at most 8 bits", "itself; what is transparent, white", 2),
-    "I;16": Mode("grey of 16 bits", "the upper 8 of its bits", 10),
-    "I;16B": Mode("grey of 16 bits, most significant byte first", "the upper 8 of its bits", 10),
-    "I": Mode("grey of more than 8 bits", "the upper 8 of its bits", 14),
-    "LA": Mode("grey and alpha", "grey on white", 14),
-    "P": Mode("a palette", "its colours; what is transparent, white", 14),
-    "RGB": Mode("colour", "itself; what is transparent, white", 12),
-    "RGBA": Mode("colour and alpha", "colour on white", 16),
-}
+# Bytes that a pixel of a mode takes while it is decoded.
+PIXEL_BYTES = {"1": 3, "L": 2, "I;16": 10, "I;16B": 10, "I": 14, "LA": 14, "P": 14, "RGB": 12, "RGBA": 16}
 PICTURES: dict[tuple[str, str], tuple[str, ...]] = {  # (format, mode): ways in which pixels are stored
     ("PNG", "1"): ("1",),
     ("PNG", "L"): ("L;2", "L;4", "L"),
@@ -148,7 +130,7 @@ class Decoder:
     scale: float = BYTE_SCALE
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], scale: float) -> "Decoder":
+    def of(cls, shape: Sequence[int], scale: float) -> "Decoder":
         """Return what makes pictures of a shape, (height, width) or (height, width, 3); `scale` as images have it."""
         return cls((shape[0], shape[1]), len(shape) > 2, max(scale, BYTE_SCALE))
 
@@ -162,12 +144,12 @@ class Decoder:
             if os.fstat(stream.fileno()).st_size > MOST_FILE_BYTES:
                 raise DataError(f"has more than {MOST_FILE_BYTES >> 20} MiB")
             content = stream.read()
-        picture, mode = _opened(io.BytesIO(content))
+        picture = _opened(io.BytesIO(content))
         if picture.format == "PNG":
             Image.open(io.BytesIO(content), formats=("PNG",)).verify()  # checksums
         has_gap = picture.format in JPEGS and bytes(GAP_BYTES) in _scan_of(content)
         picture.draft(None, (2 * max(self.size),) * 2)  # a JPEG far larger is decoded at a half, quarter or eighth
-        n_bytes = len(content) + mode.pixel_bytes * picture.width * picture.height
+        n_bytes = len(content) + PIXEL_BYTES[picture.mode] * picture.width * picture.height
         with _room(n_bytes):
             pixels = self.pixels(picture)
         return Decoded(pixels, np.frombuffer(hashlib.sha256(content).digest(), "<u8"), n_bytes, has_gap)
@@ -214,16 +196,17 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return picture.convert("L") if picture.mode == "1" else picture
 
 
-def _opened(stream: Any) -> tuple[Image.Image, Mode]:
-    """Return a picture of which only the head was read, and what it is."""
+def _opened(stream: Any) -> Image.Image:
+    """Return a picture of which only the head was read. Raises DataError where it is too large, or in no known form."""
     picture = Image.open(stream, formats=tuple(PICTURE_FORMATS))
     if picture.width * picture.height > MOST_PIXELS:
         raise DataError(f"has {picture.width} x {picture.height} pixels, at most {MOST_PIXELS >> 20} million are read")
-    return picture, check_form(picture)
+    check_form(picture)
+    return picture
 
 
-def check_form(picture: Image.Image) -> Mode:
-    """Return what an opened picture is. Raises DataError where it is not on the list, or one of several in a file."""
+def check_form(picture: Image.Image) -> None:
+    """Raise DataError where an opened picture is not on the list, or one of several in a file."""
     if picture.format != "MPO" and getattr(picture, "is_animated", False):  # of those the first is the photograph
         raise DataError("has several pictures or pages; save each as a picture of its own")
     kind, stored = "JPEG" if picture.format == "MPO" else str(picture.format), _stored(picture)
@@ -241,7 +224,6 @@ def check_form(picture: Image.Image) -> Mode:
             fault = {2: "signed pixels", 3: "fractions"}.get(min(samples), "other pixels")
     if fault:
         raise DataError(f"has {fault} ({kind}, {picture.mode}, {stored}), which are not read; {_REMEDY}")
-    return MODES[picture.mode]
 
 
 def _stored(picture: Image.Image) -> str:
@@ -283,29 +265,15 @@ def _pool(_: int) -> ThreadPoolExecutor:
 class ReadPictures:
     """What the first reading of a folder found."""
 
-    names: NDArray[Any]  # (n,) text: of its pictures, in it
+    names: Sequence[str]  # of its pictures, in it
     checks: NDArray[np.uint64]  # (n,): the first number of the sha256 of each
     keys: RowKeys  # (n,) of the pixels
-    shape: tuple[int, ...]  # of each, (height, width) or (height, width, 3)
+    shape: Sequence[int]  # of each, (height, width) or (height, width, 3)
     scale: float  # what is white in those with more than 8 bits, else 255
     sha256: str  # of names, files and pixels
     decoding_bytes: int  # of the largest picture
-    notes: tuple[str, ...]  # what was passed over, and how they were resized
-    warnings: tuple[str, ...]  # what may be damaged
-
-    def as_arrays(self) -> dict[str, NDArray[Any]]:
-        record = {name: getattr(self, name) for name in ("shape", "scale", "sha256", "decoding_bytes")}
-        record |= {"notes": self.notes, "warnings": self.warnings}
-        record["names"] = self.names.tolist()
-        of_record = np.frombuffer(json.dumps(record).encode(), np.uint8)
-        return {"checks": self.checks, "keys": self.keys, "record": of_record}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadPictures":
-        """Return what was found. Raises KeyError, TypeError or ValueError where something in it cannot be."""
-        record = json.loads(arrays["record"].tobytes())
-        record |= {name: tuple(record[name]) for name in ("shape", "notes", "warnings")}
-        return cls(texts(record.pop("names")), arrays["checks"], arrays["keys"], **record)
+    notes: Sequence[str]  # what was passed over, and how they were resized
+    warnings: Sequence[str]  # what may be damaged
 
 
 def texts(names: Sequence[str]) -> NDArray[Any]:
@@ -326,7 +294,7 @@ class Pictures:
         self._folder, self._names, self._decoder = folder, names, decoder
         self._checks = None if found is None else found.checks
         self.shape = (len(names), *decoder.shape)
-        self.nbytes = 0 if found is None else found.names.nbytes + found.checks.nbytes
+        self.nbytes = 0 if found is None else names.nbytes + found.checks.nbytes
         largest = 0 if found is None else found.decoding_bytes  # of which each thread has one, unless it is alone
         self.decoding_bytes = largest + (THREADS - 1) * min(largest, LARGE_BYTES)
 
@@ -363,9 +331,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     for path in folders:
         asked = Decoder.of(read[0].shape, read[0].scale) if read else size
         found = _found(path, asked, keeper, skip_bad=spec.skip_bad)
-        labels = np.array(list(map(class_of, found.names.tolist())))
-        pictures = Pictures(path, found.names, Decoder.of(found.shape, found.scale), found)
-        given.append(Rows(pictures, labels, keys=found.keys, names=found.names))
+        labels, names = np.array(list(map(class_of, found.names))), texts(found.names)
+        pictures = Pictures(path, names, Decoder.of(found.shape, found.scale), found)
+        given.append(Rows(pictures, labels, keys=found.keys, names=names))
         read.append(found)
     classes = np.unique(given[0].y)
     if unknown := np.setdiff1d(given[-1].y, classes).tolist():
@@ -376,8 +344,9 @@ def open_pictures(spec: SourceSpec, folder: Path, keeper: Keeper | None = None) 
     check_spellings(classes, str(folders[0]), lambda k: f"the folder {classes[k]}")
     if all(one.removeprefix("-").isdecimal() and len(one) < 19 and str(int(one)) == one for one in classes.tolist()):
         given = [replace(rows, y=rows.y.astype(np.int64)) for rows in given]
-    sha256s = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
-    identity = {"source": "pictures", "shape": read[0].shape, "sha256": sha256s if len(read) > 1 else read[0].sha256}
+    sha256s: Any = {part: one.sha256 for part, one in zip(PARTS, read, strict=False)}
+    sha256s = sha256s if len(read) > 1 else read[0].sha256
+    identity = {"source": "pictures", "shape": tuple(read[0].shape), "sha256": sha256s}
     task = spec.task or ("binary" if len(classes) == 2 else "multiclass")
     source = source_of(replace(spec, task=task), folder.resolve().name, given, False, identity, BYTE_SCALE)
     notes = [note for one in read for note in one.notes]
@@ -479,8 +448,8 @@ def decode_all(
     what = f"pictures with zeros among their pixels, which may be damage: {shown(gaps, MOST_NAMED)}; look at them"
     warnings = (what,) if gaps else ()
     checks, n_bytes = zip(*read, strict=True)
-    arrays = texts(names), np.array(checks, np.uint64), np.concatenate(keys)
-    return ReadPictures(*arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
+    arrays = np.array(checks, np.uint64), np.concatenate(keys)
+    return ReadPictures(names, *arrays, decoder.shape, decoder.scale, digest.hexdigest(), max(n_bytes), notes, warnings)
 
 
 class Look(NamedTuple):
@@ -506,14 +475,14 @@ def _looks_at(folder: Path, names: Sequence[str], tick: Tick) -> dict[str, Look]
 def _look(path: Path) -> Look:
     """Return what the head of a picture tells, and where its pixels matter these: a small JPEG is enough for that."""
     with open_plain(path) as stream:
-        picture, mode = _opened(stream)
+        picture = _opened(stream)
         is_known = picture.format == "TIFF" or (picture.format == "PNG" and "exif" not in picture.info)
         is_turned = not is_known and picture.getexif().get(_TURNED, 1) > 4  # of PNG without it all would be decoded
         look = Look(*(picture.size if is_turned else picture.size[::-1]))
         if picture.mode in GREY_MODES and picture.mode not in DEEP_MODES:
             return look
         picture.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
-        with _room(mode.pixel_bytes * picture.width * picture.height):
+        with _room(PIXEL_BYTES[picture.mode] * picture.width * picture.height):
             if picture.mode in DEEP_MODES:
                 values = np.asarray(picture)
                 return look._replace(largest=float(values.max()), counts=bit_counts(values))

@@ -2,6 +2,9 @@
 
 All are read as NumPy's arrays are: `array[start:stop]` and `array[numbers]` return rows, whole. What is made of other
 rows is made whenever it is read, and never held; all of it is safe to read from several threads.
+
+Columns are z-scored by moments of the training part. Those of blocks are merged in their order (Chan, Golub & LeVeque
+1983), in float64, so that their bits are too.
 """
 
 import hashlib
@@ -17,13 +20,13 @@ from numpy.typing import NDArray
 from features.errors import DataError
 from features.images import input_shape, rescaled, to_bytes
 from features.row_draws import RowKeys, row_keys
-from features.standardisation import Standardisation
 from features.targets import LARGEST_WHOLE, UNTOLD
 
 PIECE_BYTES = 8 << 20  # Rows that are read to be hashed, or passed over, are read in pieces of this size.
 TAKE_BYTES = 1 << 20  # Scattered rows are made in pieces of this size, of one row at least.
 # Which rows are read: from a first one to before another, or those of some numbers (m,).
 Some = slice | NDArray[np.int64]
+CLOSE_VALUES = 1e-9  # Values that differ by less than this share of them are taken less the first one, which is exact.
 
 
 class RowArray(Protocol):
@@ -42,6 +45,22 @@ class RowArray(Protocol):
 
     def __getitem__(self, rows: Some, /) -> np.ndarray:
         """Return some rows, whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """Mean and scale of each column, float64 (d,); the scale of a column that was constant is inf: it becomes 0."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d), infinite if too large."""
+        flat = _flat(inputs)
+        if flat.shape[1] != len(self.mean):
+            raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +90,7 @@ class Mapped:
     """Rows (n, …) that are made of those of another array: `make(values, numbers)`, numbers (m,) of the rows."""
 
     def __init__(
-        self,
-        values: RowArray,
-        make: Callable[[Any, NDArray[np.int64]], np.ndarray],
-        shape: tuple[int, ...],
-        dtype: Any,
+        self, values: RowArray, make: Callable[[Any, NDArray[np.int64]], np.ndarray], shape: tuple[int, ...], dtype: Any
     ) -> None:
         self.values, self._make = values, make
         self.shape, self.dtype = (values.shape[0], *shape), np.dtype(dtype)
@@ -127,10 +142,7 @@ class InOrder:
     kept_bytes = 0
 
     def __init__(
-        self,
-        blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]],
-        shape: tuple[int, ...],
-        decoding_bytes: int = 0,
+        self, blocks: Callable[[], Iterator[tuple[NDArray[Any], ...]]], shape: tuple[int, ...], decoding_bytes: int = 0
     ) -> None:
         self.shape, self.dtype, self.decoding_bytes = shape, np.dtype(np.float64), decoding_bytes
         self._all, self._lock = blocks, Lock()
@@ -222,11 +234,6 @@ def root_of(array: Any) -> Any:
     return array
 
 
-def given_of(inputs: Mapped) -> RowArray:
-    """Return the rows that `inputs_of` was given."""
-    return inputs.values.values if isinstance(inputs.values, Chosen) else inputs.values
-
-
 def digest_rows(array: RowArray, keys: RowKeys | None = None, scale: float | None = None) -> str:
     """Return the sha256 of dtype, shape and values, in pieces of 8 MiB; fill in row keys, of images as bytes."""
     if not array.shape:
@@ -294,3 +301,65 @@ def check_finite(block: np.ndarray, array_name: str, rows: NDArray[np.int64]) ->
     if (bad := np.argwhere(~np.isfinite(flat))).size:
         row, column = bad[0]
         raise DataError(f"{array_name}: row {rows[row]}, column {column} is {flat[row, column]}; inputs must be finite")
+
+
+@dataclass(frozen=True, eq=False)
+class RunningMoments:
+    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one."""
+
+    count: float
+    mean: np.ndarray
+    squares: np.ndarray
+    origin: np.ndarray  # of a column, subtracted before, and common to all that are merged
+
+    @classmethod
+    def begin(cls, block: np.ndarray) -> "RunningMoments":
+        """Return the moments of no rows, for rows such as those of `block`, (n, d) or (n, *shape)."""
+        flat = _flat(block)
+        half, none = flat.max(axis=0) / 2 - flat.min(axis=0) / 2, np.zeros(flat.shape[1])  # the whole may overflow
+        return cls(0, none, none, np.where(half <= CLOSE_VALUES * np.abs(flat[0]), flat[0], 0.0))
+
+    def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
+        """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
+
+        A row of weight 2 counts as two rows. Moments beyond float64 become infinities, which `standardisation` refuses.
+        """
+        flat = _flat(block)
+        if not len(flat) or (weights is not None and not weights.any()):
+            return self
+        with np.errstate(over="ignore", invalid="ignore"):
+            flat = flat - self.origin
+            mean = flat.mean(axis=0) if weights is None else weights @ flat / weights.sum()
+            squares = (flat - mean) ** 2
+            squares = squares.sum(axis=0) if weights is None else weights @ squares
+        count = len(flat) if weights is None else float(weights.sum())
+        return self.merge(RunningMoments(count, mean, squares, self.origin))
+
+    def merge(self, other: "RunningMoments") -> "RunningMoments":
+        """Return the moments of both sets of rows."""
+        if not self.count or not other.count:
+            return other if not self.count else self
+        count = self.count + other.count
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = other.mean - self.mean
+            mean = self.mean + step * (other.count / count)
+            squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
+        return RunningMoments(count, mean, squares, self.origin)
+
+    def standardisation(self) -> Standardisation:
+        """Return mean and population standard deviation; the scale of a constant column is inf.
+
+        Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64.
+        """
+        if not self.count:
+            raise ValueError("a standardisation needs at least one row, found none")
+        mean, deviation = self.origin + self.mean, np.sqrt(self.squares / self.count)
+        bad = np.flatnonzero(~(np.isfinite(mean) & np.isfinite(deviation)))
+        if bad.size:
+            told = f"mean {mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; its values are too large"
+            raise DataError(f"inputs, column {bad[0]}: {told} to be standardised in float64: rescale the column")
+        return Standardisation(mean, np.where(deviation > 0, deviation, np.inf))
+
+
+def _flat(block: np.ndarray) -> np.ndarray:
+    return np.asarray(block, dtype=np.float64).reshape(len(block), math.prod(block.shape[1:]))

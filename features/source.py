@@ -15,18 +15,7 @@ from features.cell_text import MOST_CATEGORIES, is_number, shown
 from features.errors import DataError, UsageError
 from features.images import input_shape, scale_note
 from features.row_draws import keys_apart, units_of
-from features.rows import (
-    Chosen,
-    InOrder,
-    Mapped,
-    Rows,
-    check_lengths,
-    given_of,
-    inputs_of,
-    piece_rows,
-    root_of,
-    some_of,
-)
+from features.rows import Chosen, InOrder, Mapped, Rows, check_lengths, inputs_of, piece_rows, root_of, some_of
 from features.tables.encoding import TableEncoding
 from features.targets import (
     MOST_CLASSES,
@@ -76,7 +65,7 @@ Tick = Callable[[int], None]  # told how many more rows were read
 
 
 class Keeper(Protocol):
-    """Keeps what was found in tables and pictures; see `pipeline.datasets.table_records`."""
+    """Keeps what was found in tables and pictures; see `pipeline.datasets.open_data`."""
 
     def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any, /) -> Any:
         """Return what was found at a path for a request, of a form that arrays are read as, or read it now."""
@@ -147,6 +136,7 @@ class Source:
     notes: tuple[str, ...] = ()  # what was assumed when the data were read: header, target column, classes
     warnings: tuple[str, ...] = ()  # what makes errors doubtful: rows in order, damage
     columns: Columns | None = None  # of the file that the inputs are from; None where it is no table
+    sampled: Callable[[Rows], Rows] | None = None  # returns some of the training rows, of a table that is read in order
 
     @property
     def parts(self) -> dict[Part, Rows]:
@@ -188,7 +178,8 @@ class Source:
         named: list[tuple[Part, Rows]] = [("train", self.train), ("test", self.test)]
         is_one = root_of(self.train.X) is root_of(self.test.X)
         for together in [named] if is_one else [named[:1], named[1:]]:
-            given = given_of(cast("Mapped", together[0][1].X))
+            inputs = cast("Mapped", together[0][1].X).values
+            given = inputs.values if isinstance(inputs, Chosen) else inputs
             span = piece_rows(given)
             for start in range(0, given.shape[0], span):
                 block = given[start : start + span]
@@ -200,7 +191,7 @@ class Source:
 
     def learned(self) -> Rows:
         """Return the training rows that moments are fitted to."""
-        return self.train
+        return self.train if self.sampled is None else self.sampled(self.train)
 
 
 def source_of(

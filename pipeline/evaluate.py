@@ -43,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @stopping.listening()
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     # Bring numpy and numba, which --help does without.
-    from pipeline.prediction.examples import ExampleRequest
-    from pipeline.prediction.predictor import load_predictor, open_examples, score_examples, warnings_of
+    from pipeline.prediction.predictor import ExampleRequest, load_predictor, open_examples, score_examples, warnings_of
 
     predictor = load_predictor(arguments.model)
     first, *more = arguments.data or [None]

@@ -14,10 +14,8 @@ from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, request_of, source_spec
-from pipeline.datasets.feature_rows import store_of
-from pipeline.datasets.open_data import open_data, open_outline
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec, store_of
+from pipeline.datasets.open_data import Reading, open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.fit.choose_kernel import candidates_needs
 from pipeline.fit.evaluation import test_needs

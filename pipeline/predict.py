@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(arguments: argparse.Namespace) -> None:
     # Bring numpy and numba, which --help does without.
     from features.input_files import is_table, table_files
-    from pipeline.prediction.examples import ExampleRequest
-    from pipeline.prediction.predictor import load_predictor, open_examples, predictions, warnings_of
+    from pipeline.prediction.predictor import ExampleRequest, load_predictor, open_examples, predictions, warnings_of
     from storage.output_files import SUFFIXES, check_output, csv_writer, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)

@@ -17,10 +17,8 @@ from pipeline import plan as planning
 from pipeline.config.command_line import Arguments
 from pipeline.config.settings import Loaded, lines, resumed, worded
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import ScaledFeatures, live
-from pipeline.datasets.open_data import open_data
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.feature_rows import ScaledFeatures, describe, live, request_of, source_spec
+from pipeline.datasets.open_data import Reading, open_data
 from pipeline.errors import ExitCode, StoppedError
 from pipeline.fit.evaluation import evaluate_model
 from pipeline.fit.fit_model import fit

@@ -11,8 +11,7 @@ import pandas
 import pytest
 import zarr
 
-from features.open_source import close_files, open_source
-from features.published import PUBLISHED, Published
+from features.open_source import PUBLISHED, Published, close_files, open_source
 from features.source import Source, SourceSpec
 
 

@@ -1,6 +1,8 @@
 """The cells of a column: text, missing, or a number where pyarrow reads one; the same from every kind of file.
 
-A number with a needless zero in front, such as the code 007, is a word; true and false are 1 and 0.
+`numbers` says what number a cell is; `features.tables.learning` calls it for each column of a csv or parquet file, and
+no other file is asked. A number with a needless zero in front, such as the code 007, is a word; true and false are 1
+and 0.
 """
 
 import itertools

@@ -1,25 +1,51 @@
-"""Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
+"""What the codes of a table are good for: which columns only number the rows, and how the others become inputs.
 
 Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
-missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing.
+missing cell. Inputs are one-hot words, numbers with the median for a missing cell, and whether a cell was missing: what
+is learned for that on training rows is part of the model, and the same at prediction.
+
+Numbers of rows and times of entry rise or fall in all rows, with gaps or without. Of n rows in a random order, a column
+does that by chance once in n!/2, so that 10 rows are enough for one column, and 13 for a thousand of them (`CHANCE`).
+What is in the order of the rows alone helps to predict no row that is not among them. Columns that follow it less
+strictly may be inputs by which the rows were sorted, or numbers that restart: these are used, with a warning.
 """
 
 import hashlib
 import json
+import math
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import MOST_CATEGORIES, UNKNOWN, drop_setting, names_in, normal_name, shown, value_of
+from features.cell_text import (
+    MOST_CATEGORIES,
+    UNKNOWN,
+    drop_setting,
+    names_in,
+    names_text,
+    normal_name,
+    setting,
+    shown,
+    value_of,
+)
 from features.errors import DataError
 
 ONE_HOT = "onehot"
-Places = list[NDArray[np.float64] | None]
+CHANCE = 1e-6  # that a column of a table whose rows are in a random order is taken for one that they follow
+BACK_SHARE = 0.02  # of the steps of a count: rows that were swapped, or put behind the others
+LEAST_FILLED = 0.9  # of the whole numbers from the least to the largest of a count
+LEAST_DIFFERENT = 0.1  # of the values of a column that follows the rows
+LEAST_CORRELATION = 0.9  # of ranks and rows, or the least share of steps in one direction, of such a column
+LEAST_ROWS, MOST_ROWS = 20, 1000  # of which ranks are compared
+MOST_REPEATED = 20  # Columns of which a warning repeats all names.
+COUNTERS = re.compile(r"(Unnamed: .*|index|row_nr|id)?", re.IGNORECASE)  # Names of columns that count the rows.
+Words = Sequence[Collection[str] | None]  # What the codes of each column stand for, in their order; None for numbers.
 
 
 @dataclass(frozen=True)
@@ -57,11 +83,6 @@ class ColumnEncoding:
         words = (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
-    def places(self, words: Collection[str] | None) -> NDArray[np.float64] | None:
-        """Return the place of each of some words among those of the column, and last UNKNOWN; None for None."""
-        known = {word: k for k, word in enumerate(self.words or ())}
-        return None if words is None else np.array([*(known.get(word, UNKNOWN) for word in words), UNKNOWN], np.float64)
-
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, inputs) f8 of codes (n,)."""
         out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
@@ -86,9 +107,16 @@ class TableEncoding:
     def inputs(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.inputs)
 
-    def places(self, words: "Words") -> Places:
-        """Return, of each column, the places among its words that codes of some words stand for; None for numbers."""
-        return [column.places(known) for column, known in zip(self.columns, words, strict=True)]
+    def placed(self, codes: NDArray[np.float64], words: Words) -> NDArray[np.float64]:
+        """Return codes (n, columns) of some words as those of the words of the encoding; numbers are as they are."""
+        codes = np.array(codes)
+        for k, (column, listed) in enumerate(zip(self.columns, words, strict=True)):
+            if listed is not None:
+                known = {word: place for place, word in enumerate(column.words or ())}
+                places = np.array([*(known.get(word, UNKNOWN) for word in listed), UNKNOWN], np.float64)
+                filled = ~np.isnan(codes[:, k])
+                codes[filled, k] = places[codes[filled, k].astype(np.int64)]
+        return codes
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, d) f8 of codes (n, columns)."""
@@ -121,19 +149,6 @@ class TableEncoding:
         return (*notes, f"{filled}: {shown(gaps)}") if gaps else tuple(notes)
 
 
-Words = Sequence[Collection[str] | None]  # that the codes of each column stand for, in their order; None for numbers
-
-
-def placed(codes: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
-    """Return codes (n, columns) with the places that their words have in an encoding; numbers are as they are."""
-    codes = np.array(codes)
-    for k, table in enumerate(places):
-        if table is not None:
-            filled = ~np.isnan(codes[:, k])
-            codes[filled, k] = table[codes[filled, k].astype(np.int64)]
-    return codes
-
-
 def learn_encoding(
     names: Sequence[str], words: Words, codes: NDArray[np.float64], asked: EncodingRequest
 ) -> TableEncoding:
@@ -164,3 +179,106 @@ def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
     """Return a note of cells with unknown words, by column; none where there are none."""
     unknown = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
+
+
+class RowOrder(NamedTuple):
+    """The columns that the rows are in the order of, by their places among `names`."""
+
+    names: Sequence[str]
+    left_out: tuple[int, ...] = ()  # those that number the rows, which are no inputs
+    kept: tuple[int, ...] = ()  # such ones that are, as there are no others
+    following: tuple[int, ...] = ()  # those that follow the rows less strictly
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        words: Words,
+        codes: NDArray[np.float64],
+        starts: NDArray[np.int64],
+        named: Collection[str] = (),
+    ) -> "RowOrder":
+        """Return what codes (n, columns) of rows show, which are in their order, in one file or several.
+
+        words: those of each column, None for numbers, which alone number rows; starts: the first row of each file;
+        named: columns that were asked for, which are inputs whatever they hold.
+        """
+        numbering, counting, following, others = list[int](), list[int](), list[int](), list[int]()
+        for k, name in enumerate(names):
+            files = [values[np.isfinite(values)] for values in np.split(codes[:, k], starts[1:])]
+            values = np.concatenate(files)
+            varies = words[k] is not None or (len(values) > 0 and values.min() < values.max())
+            if words[k] is not None or name in named or not varies:
+                others += [k] if varies else []
+            elif COUNTERS.fullmatch(name) and all(map(_is_count, filter(len, files))):
+                counting.append(k)
+            elif _is_in_order(values, len(names)):
+                numbering.append(k)
+            else:
+                others.append(k)
+                following += [k] if _follows(values) else []
+        found = sorted(counting + numbering)
+        left_out = found if others else counting if numbering else []
+        kept = [k for k in found if k not in left_out]
+        return cls(tuple(names), tuple(left_out), tuple(kept), tuple(following))
+
+    def warnings(self, titles: Sequence[str], *, drops: bool) -> Iterator[str]:
+        """Yield what a user should know of them; titles: what `names` are called for people; drops: by a setting."""
+        left_out, kept, following = (shown(titles[k] for k in places) for places in self[1:])
+        if left_out:
+            remedy = "by naming it in `data.columns`"
+            if len(self.names) <= MOST_REPEATED:
+                remedy = f"with {setting('data.columns', names_text(self.names))}"
+            remedy += " in place of `data.drop`" if drops else ""
+            yield f"left out, as they number the rows: {left_out}; use one by which the table is only sorted {remedy}"
+        if kept:
+            use = "they are used, as there are no others; if they only number the rows, nothing is learned"
+            yield f"inputs that may number the rows: {kept}; {use}"
+        if following:
+            use = "leave out one that only tells which row it is, or when it was written"
+            yield f"inputs that may number the rows: {following}; {use}"
+
+
+def array_warnings(X: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return what a user of arrays X (n, d) should know of the columns that number its rows, by the first rows."""
+    codes = np.asarray(X[:MOST_ROWS], np.float64)
+    found = RowOrder.of(names, [None] * len(names), codes, np.zeros(1, np.int64)).left_out
+    told = f"columns of X that rise or fall from row to row: {shown(names[k] for k in found)}"
+    return (f"{told}; leave out those that only number the rows",) if found else ()
+
+
+def _signs(values: NDArray[np.float64]) -> tuple[int, int]:
+    """Return how many values rise above the one before, and how many fall below it."""
+    return int(np.count_nonzero(values[1:] > values[:-1])), int(np.count_nonzero(values[1:] < values[:-1]))
+
+
+def _is_in_order(values: NDArray[np.float64], n_columns: int) -> bool:
+    """Return whether all steps of values go in one direction, of a count nearly all, and so many not by chance.
+
+    (k + 1)^n bounds the number of orders of n values that have k steps back at most; n! is that of all orders.
+    """
+    n, (rises, falls) = len(values), _signs(values)
+    back = n - 1 - max(rises, falls)
+    if back and (back > BACK_SHARE * n + 1 or not _is_count(values)):
+        return False
+    return bool(math.log(2 * n_columns) + n * math.log(back + 1) - math.lgamma(n + 1) < math.log(CHANCE))
+
+
+def _is_count(values: NDArray[np.float64]) -> bool:
+    """Return whether values are different whole numbers that leave few out, in any order."""
+    if (values % 1).any() or len(values) < LEAST_FILLED * (values.max() - values.min() + 1):
+        return False
+    return len(np.unique(values)) == len(values)
+
+
+def _follows(values: NDArray[np.float64]) -> bool:
+    """Return whether values never fall, or never rise; are a count; or go mostly with the rows, and most differ."""
+    n, (rises, falls) = len(values), _signs(values)
+    if n < LEAST_ROWS or max(rises, falls) < math.log(n):  # as of two or three values, sorted
+        return False
+    if not min(rises, falls) or (values.min() in (0, 1) and _is_count(values)):
+        return True
+    some = values[np.linspace(0, n - 1, min(n, MOST_ROWS)).astype(np.int64)]
+    correlation = np.corrcoef(np.unique(some, return_inverse=True)[1], np.arange(len(some)))[0, 1]
+    share = max(rises, falls) / (rises + falls)
+    return max(share, abs(correlation)) >= LEAST_CORRELATION and len(np.unique(values)) >= LEAST_DIFFERENT * n

@@ -1,7 +1,7 @@
 """Codes of the cells of inputs, (n, columns) f8: learned in the first reading of a table, and read as learned.
 
 A code is a number, the place of a word in the list of its column, -1 for an unknown word, or NaN for a missing cell;
-`features.tables.encoding` makes inputs of them.
+`features.tables.encoding` makes inputs of them. Which number a cell is, `numbers` of `features.tables.cells` says.
 """
 
 import re
@@ -33,9 +33,8 @@ from features.cell_text import (
 from features.errors import DataError, UsageError
 from features.source import SourceSpec
 from features.tables.cells import distinct, long_numbers, numbers, texts_of
-from features.tables.columns import TableLayout
 from features.tables.encoding import ONE_HOT, EncodingRequest, Words
-from features.tables.readers import Batch, CsvFile, Table
+from features.tables.readers import Batch, CsvFile, Table, TableLayout
 
 MOST_COMPLAINTS = 20  # Columns that are listed.
 LEAST_IDS = 20  # Rows; in fewer each may have another word by chance.
@@ -128,7 +127,7 @@ class Learner:
     """
 
     def __init__(self, path: Path, names: Sequence[str], asked: EncodingRequest) -> None:
-        self.names, self._path, self._asked = list(names), path, asked
+        self._path, self._asked = path, asked
         for name in asked.columns:
             if name not in names:
                 known = ", ".join(names)[:400]

@@ -5,7 +5,6 @@ keeps the codes of a sample of the rows, of all where the table is small.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -22,11 +21,9 @@ from features.row_draws import RowKeys, draw_sample, group_keys, row_keys
 from features.rows import InOrder, Mapped, RowArray, Rows, digest_rows, root_of, some_of
 from features.source import PARTS, Columns, Keeper, Source, SourceSpec, Tick, chosen_rows, count_rows, source_of
 from features.tables.cells import distinct, labels_of, texts_of
-from features.tables.columns import TableLayout, model_layout, training_layout
-from features.tables.encoding import EncodingRequest, TableEncoding, Words, learn_encoding, placed, unknown_words
+from features.tables.encoding import EncodingRequest, RowOrder, TableEncoding, Words, learn_encoding, unknown_words
 from features.tables.learning import CellReader, Learner, PointsOfThree, check_commas
-from features.tables.readers import Batch, CsvFile, Table
-from features.tables.row_numbers import RowOrder
+from features.tables.readers import Batch, CsvFile, Table, TableLayout, model_layout, training_layout
 from features.targets import MOST_TABLE_CLASSES, check_finite_targets, detect_task
 
 SAMPLE_CELLS = 1 << 23  # of the codes that the first reading keeps, 8 bytes each
@@ -79,7 +76,7 @@ class ReadTable:
     left_out: Sequence[int] = ()  # columns that number the rows, among those asked for: nothing else here is of them
     notes: Sequence[str] = ()  # what was seen of the cells
     warnings: Sequence[str] = ()  # what was seen of the order of the rows
-    encoding: TableEncoding | None = None  # learned on the training rows; None for numbers alone and for a test file
+    encoding: Mapping[str, Any] | None = None  # a `TableEncoding`, described; None for numbers alone, for a test file
     unknown: Mapping[str, int] = field(default_factory=dict)  # cells of each column whose word no training row has
     # Some of the rows (m,), ascending, and their codes (m, columns); None where they were not kept.
     sample: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
@@ -95,33 +92,13 @@ class ReadTable:
         codes = codes[:] if in_memory else codes
         return Rows(encoded(codes, encoding, self.words), self.labels, self.weights, self.keys, self.groups)
 
-    def as_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what was found, without codes, as arrays that `from_arrays` reads: words as JSON."""
-        texts = np.unique(self.labels) if self.labels.dtype.kind == "U" else None
-        labels = self.labels if texts is None else np.searchsorted(texts, self.labels)
-        plain = ("words", "codes_sha256", "sha256", "left_out", "notes", "warnings", "unknown")
-        record = {name: getattr(self, name) for name in plain} | {"texts": None if texts is None else texts.tolist()}
-        record["encoding"] = self.encoding and self.encoding.described()
-        facts = {"labels": labels, "weights": self.weights, "groups": self.groups, "keys": self.keys}
-        facts["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
-        return {name: values for name, values in facts.items() if values is not None}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ReadTable":
-        """Return what was found. Raises DataError, KeyError, TypeError, ... where something in it cannot be."""
-        facts: dict[str, Any] = {"weights": None, "groups": None, **arrays}
-        facts |= json.loads(facts.pop("record").tobytes())
-        texts, described = facts.pop("texts"), facts.pop("encoding")
-        facts["labels"] = facts["labels"] if texts is None else np.array(texts)[facts["labels"]]
-        return cls(**facts, encoding=described and TableEncoding.from_description(described))
-
 
 def encoded(codes: RowArray, encoding: TableEncoding | None, words: Words) -> RowArray:
     """Return the inputs (n, d) f8 that codes (n, columns) of words are; codes are inputs where nothing is encoded."""
     if encoding is None:
         return codes
-    tables = encoding.places(words)
-    return Mapped(codes, lambda values, _: encoding.apply(placed(values, tables)), (len(encoding.inputs),), np.float64)
+    shape = (len(encoding.inputs),)
+    return Mapped(codes, lambda values, _: encoding.apply(encoding.placed(values, words)), shape, np.float64)
 
 
 def _codes_again(table: Table, layout: TableLayout, found: ReadTable) -> RowArray:
@@ -161,7 +138,9 @@ class TrainingTable:
             request["encoded"] = [spec.seed, spec.n_train, spec.test_fraction, spec.test is None]
         self.found = _read_once(keeper, path, request, self._learn)
         self.layout = self._every.without(self.found.left_out)
-        self.columns = replace(columns, inputs=tuple(self.layout.input_names), encoding=self.found.encoding)
+        described = self.found.encoding
+        encoding = None if described is None else TableEncoding.from_description(described)
+        self.columns = replace(columns, inputs=tuple(self.layout.input_names), encoding=encoding)
 
     def _learn(self, tick: Tick) -> ReadTable:
         """Return what one reading finds.
@@ -198,7 +177,7 @@ class TrainingTable:
             encoding = learn_encoding(inputs.input_names, found.words, codes, asked)
         except DataError as error:
             raise DataError(f"{table.path}: {error}") from None
-        return replace(found, encoding=encoding)
+        return replace(found, encoding=encoding.described())
 
     def sampled(self, train: Rows) -> Rows:
         """Return the training rows that are in the sample, encoded as they are read, as they may be many.
@@ -214,7 +193,7 @@ class TrainingTable:
         numbers = np.arange(len(train)) if train.numbers is None else train.numbers
         chosen = np.flatnonzero(np.isin(drawn, numbers))
         places = np.searchsorted(numbers, drawn[chosen])
-        inputs = encoded(codes[chosen], found.encoding, found.words)
+        inputs = encoded(codes[chosen], self.columns.encoding, found.words)
         return Rows(inputs, train.y[places], some_of(train.weights, places), numbers=drawn[chosen])
 
     def notes(self) -> Iterator[str]:
@@ -231,16 +210,6 @@ class TrainingTable:
         if left_out := [name for place, name in enumerate(names) if place in self.table.index - read]:
             yield f"left out, the index of a pandas frame: {shown(left_out)}; name it to use it"
         yield from self.found.notes
-
-
-@dataclass(frozen=True, eq=False)
-class TableSource(Source):
-    """Rows of a table; moments are fitted to a sample where not all were kept. Read again, they are read in order."""
-
-    sampled: TrainingTable | None = None  # None: all rows were kept
-
-    def learned(self) -> Rows:
-        return self.train if self.sampled is None else self.sampled.sampled(self.train)
 
 
 def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
@@ -272,10 +241,15 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
     source = source_of(spec, table_name(path), given, True, identity, labels_names=labels_names)
     codes, chosen = root_of(rows.X), source.test.numbers
     if test is None and encoding is not None and isinstance(codes, np.ndarray) and chosen is not None:
-        counts = encoding.unknown(placed(codes[chosen], encoding.places(found.words)))
+        counts = encoding.unknown(encoding.placed(codes[chosen], found.words))
         notes += [f"test part: {line}" for line in unknown_words(counts)]
-    facts = {"notes": (*read.notes(), *source.notes, *notes), "warnings": tuple(found.warnings)}
-    return TableSource(**vars(source) | facts | {"columns": read.columns, "sampled": None if is_whole else read})
+    return replace(
+        source,
+        notes=(*read.notes(), *source.notes, *notes),
+        warnings=tuple(found.warnings),
+        columns=read.columns,
+        sampled=None if is_whole else read.sampled,
+    )
 
 
 def learning_bytes(spec: SourceSpec) -> int:

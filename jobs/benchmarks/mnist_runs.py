@@ -17,8 +17,7 @@ from features.rows import Rows
 from features.source import Part
 from features.targets import outputs
 from pipeline.config.settings import from_toml
-from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import open_features
+from pipeline.datasets.feature_rows import describe, open_features, request_of, source_spec
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,

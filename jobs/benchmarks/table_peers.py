@@ -31,7 +31,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import log_loss
 from threadpoolctl import threadpool_limits
 
-from features.published import open_abalone, open_boston
+from features.open_source import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 

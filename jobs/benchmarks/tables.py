@@ -80,7 +80,7 @@ def _to(path: str, *, features: bool) -> None:
     from features.descriptors import FeatureSpec
     from features.source import SourceSpec
     from pipeline.datasets import feature_rows as building
-    from pipeline.datasets.feature_request import FeatureRequest, describe
+    from pipeline.datasets.feature_rows import FeatureRequest, describe
     from pipeline.datasets.open_data import open_data
     from storage.folder_layouts import FeatureLayout
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from features.source import PARTS
 from pipeline.config.command_line import parse
 from pipeline.config.settings import load
-from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import live, open_features
+from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.fit.filled_settings import fill_in_features
 from pipeline.train import main as train

@@ -17,8 +17,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from features.open_source import open_source
-from features.published import SINC_NOISE
+from features.open_source import SINC_NOISE, open_source
 from features.source import SourceSpec
 
 TABLE = "table_regression"

@@ -1,12 +1,16 @@
 """Rows of features as the stages read them: from the store, computed on the fly, or given; times learned scales.
 
+Which features of which data a run asks for, and what a store of them holds, is known before any is computed.
+
 The store of a data set is zarr, built once, block by block (a half-built one is completed), and named by the digest of
 its source and feature parameters. It is built when its manifest is there; every read checks the digests of that.
 """
 
+import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -14,26 +18,132 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors import FeatureSpec, extract, feature_length
+from features.descriptors import FeatureSpec, extract, feature_length, parameters
+from features.open_source import PUBLISHED, given_folder
 from features.row_draws import row_keys
-from features.rows import Mapped, Rows, keys_of_inputs, some_of
-from features.source import PARTS, Part, Source
-from features.standardisation import RunningMoments, Standardisation
+from features.rows import Mapped, Rows, RunningMoments, Standardisation, keys_of_inputs, some_of
+from features.source import PARTS, Part, Source, SourceSpec
 from features.targets import balanced_factors
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import PlannedData, open_data, planned, release_data
-from pipeline.errors import InvalidDataError
+from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
+from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import Stored, StoredFile, StoredInMemory
 from storage.errors import CorruptDataError, MissingDataError
-from storage.files import make_folder, read_markers, remove_file, write_marker
+from storage.files import digest_of, make_folder, read_markers, remove_file, write_marker
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
 from storage.folders import verify as verify_manifest
-from storage.zarr_arrays import ArraySpec, StoredArray, create_arrays, open_arrays, row_blocks
+from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
+
+FORMAT_VERSION = 1
+ITEM_CHUNKS = 4  # chunks of features that one task writes
+
+
+@dataclass(frozen=True)
+class FeatureRequest:
+    """What is to be stored; balanced: the moments of the z-scoring count every class alike."""
+
+    source: SourceSpec
+    features: FeatureSpec
+    standardise: bool
+    balanced: bool = False
+
+
+@dataclass(frozen=True)
+class FeatureShape:
+    """What a store holds, known before any feature is computed."""
+
+    task: str
+    classes: tuple[Any, ...]
+    n_train: int
+    n_features: int
+    chunk_rows: int
+    n_test: int = 0
+    dataset: str = "X"
+    digest: str = ""
+    description: dict[str, Any] = field(default_factory=dict)
+    weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
+    dtype: str = "float32"  # of the rows
+
+    @property
+    def store(self) -> str:
+        """Name of the store: that of other data, of other features or of other code that computes them is another."""
+        return f"{self.digest}-{digest_sources('features')}"
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.classes) if self.task == "multiclass" else 1
+
+    def n_rows(self, part: Part) -> int:
+        return self.n_train if part == "train" else self.n_test
+
+    @property
+    def item_rows(self) -> int:
+        return ITEM_CHUNKS * self.chunk_rows
+
+    @property
+    def disk_bytes(self) -> int:
+        n_weights = sum(map(self.n_rows, self.weighted))
+        return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
+
+
+def source_spec(config: TrainConfig) -> SourceSpec:
+    """Return the description of the data, with the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
+    named_alike = (each.name for each in fields(SourceSpec) if hasattr(config.data, each.name))
+    alike: dict[str, Any] = {name: getattr(config.data, name) for name in named_alike}
+    place = os.environ.get("SLKL_DATA_DIR")
+    if config.dataset in PUBLISHED and place and given_folder(config.dataset, place) is not None:
+        alike["data_dir"] = str(Path(place).absolute())
+    alike["seed"] = config.seed
+    alike["size"] = config.features.size
+    if config.resources.stores_features:
+        alike["kept"] = str(Path(config.resources.features_dir).absolute() / "tables")
+    return SourceSpec(config.dataset, **alike)
+
+
+def feature_spec(config: TrainConfig) -> FeatureSpec:
+    """Return the features of settings that are filled in."""
+    return FeatureSpec(**{each.name: getattr(config.features, each.name) for each in fields(FeatureSpec)})
+
+
+def request_of(config: TrainConfig, spec: SourceSpec) -> FeatureRequest:
+    """Return the request of settings whose features are filled in, of the data that `source_spec` describes."""
+    standardise = bool(config.data.standardise)
+    return FeatureRequest(spec, feature_spec(config), standardise, standardise and config.data.class_weight is not None)
+
+
+def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:
+    """Return what the store of a request holds. Opens the source (and so checks its files) unless it is given."""
+    source = source or open_data(request.source)
+    name, deskew = request.features.name, request.features.deskew
+    if request.standardise and (name != "raw" or deskew):
+        more = f"`features.name={name}`" if name != "raw" else f"`features.deskew={deskew:g}`"
+        raise ConfigError(f"`data.standardise=true` with {more}: inputs are z-scored as they are; leave one out")
+    n_features = feature_length(request.features, source.input_shape)
+    read_bytes = math.prod(source.input_shape) // ITEM_CHUNKS if len(source.input_shape) > 1 else 0  # of large images
+    description = {
+        "format_version": FORMAT_VERSION,
+        "source": source.identity,
+        "features": parameters(request.features),
+        "standardise": request.standardise,
+        **({"balanced": True} if request.balanced else {}),
+    }
+    return FeatureShape(
+        digest=digest_of(description),
+        dataset=source.name,
+        task=source.task,
+        classes=tuple(source.classes),
+        n_train=source.n_train,
+        n_test=source.n_test,
+        n_features=n_features,
+        chunk_rows=chunk_rows_for(max(4 * n_features, read_bytes), source.n_train),
+        description=description,
+        weighted=tuple(part for part in PARTS if source.parts[part].weights is not None),
+    )
 
 
 @dataclass(frozen=True)
@@ -92,16 +202,13 @@ def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
 @lru_cache(maxsize=2)
 def _opened(access: FeatureLayout | LiveFeatures) -> dict[Part, Rows]:
     if isinstance(access, LiveFeatures):
-        return {part: _with_features(access, part, rows) for part, rows in _data_of(access).items()}
+        source = open_data(access.request.source, access.data)
+        return {part: _with_features(access, part, rows) for part, rows in source.parts.items()}
     arrays = open_store(access)
     fitted = Standardisation(*(arrays[f"standardisation/{name}"][:] for name in ("mean", "scale")))
-    fields = ("y", "weights", "keys", "groups")
-    stored: dict[Part, Any] = {part: {name: arrays.get(f"{part}/{name}") for name in fields} for part in PARTS}
+    names = ("y", "weights", "keys", "groups")
+    stored: dict[Part, Any] = {part: {name: arrays.get(f"{part}/{name}") for name in names} for part in PARTS}
     return {part: Rows(arrays[f"{part}/X"], **stored[part], standardisation=fitted) for part in PARTS}
-
-
-def _data_of(access: LiveFeatures) -> dict[Part, Rows]:
-    return open_data(access.request.source, access.data).parts
 
 
 def _with_features(access: LiveFeatures, part: Part, rows: Rows) -> Rows:
@@ -219,7 +326,7 @@ BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build a
 def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None = None) -> int:
     """Compute and store the features of one row block; return its number of rows."""
     (layout, access), part, some = task, item.part, item.rows
-    rows = _data_of(access)[part]
+    rows = open_data(access.request.source, access.data).parts[part]
     inputs = rows.X[some] if inputs is None else inputs
     made = {"X": _computed(access, part)(inputs, np.arange(some.start, some.stop)), "y": rows.y[some]}
     if rows.weights is not None:

@@ -1,22 +1,140 @@
-"""Data of the user, opened as a plan has seen them: zarr data by `storage`, all else by `features` alone."""
+"""Data of the user, opened as a plan has seen them: zarr data by `storage`, all else by `features` alone.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+What was found in tables and pictures, all but inputs, stands beside the feature stores: it is found by their path and
+by what was asked of them, and read again where a file has another size or other times.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from features.array_sources import ArrayDigests, digest_arrays, open_npz, outline_digests, used_arrays
-from features.input_files import is_picture_folder, is_table
+from features.errors import CHANGED, DataError
+from features.input_files import is_picture_folder, is_table, pictures_below, stamp, table_files
 from features.open_source import changed, close_files, open_source, stamp_of, with_copies
-from features.source import Source, SourceSpec
-from pipeline.datasets.table_records import Reading, TableRecords
-from storage.arrays import Stored, StoredFile, StoredInMemory, write_arrays
-from storage.files import digest_of, make_folder
+from features.source import Source, SourceSpec, Tick
+from pipeline.runtime import stopping
+from pipeline.runtime.console import StageLine
+from pipeline.runtime.run_folder import digest_sources
+from storage.arrays import Stored, StoredFile, StoredInMemory, as_json, from_json, read_arrays, write_arrays
+from storage.errors import MissingDataError, StorageError
+from storage.files import digest_of, make_folder, remove_file
 from storage.user_arrays import UserArray, open_user_arrays
 
 _opening = Lock()
+
+
+@dataclass
+class Reading:
+    """How tables and pictures are read, what that took so far, and notes of what was seen.
+
+    tells : whether it tells its progress on standard error
+    writes : whether what was found is kept
+    """
+
+    tells: bool = False
+    writes: bool = True
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    n_tables: int = 0
+    n_rows: int = 0
+    peak_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def counted(self, path: Path) -> Iterator[Tick]:
+        """Count what the reading of a table takes, and tell how far it is; yield what counts its rows."""
+        before, wall, cpu = self.n_rows, time.perf_counter(), time.process_time()
+        stop = stopping.current()
+
+        def count(n_rows: int) -> None:
+            stop.check()
+            self.n_rows += n_rows
+
+        def words() -> str:
+            n_rows = self.n_rows - before
+            return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.0f} rows/s"
+
+        try:
+            with StageLine(sys.stderr, "read", words, words) if self.tells else nullcontext():
+                yield count
+        finally:
+            self.wall_seconds += time.perf_counter() - wall
+            self.cpu_seconds += time.process_time() - cpu
+        self.n_tables += 1
+
+
+@dataclass(frozen=True)
+class TableRecords:
+    """What was found in tables and pictures, a file for each, in a folder; `reading` is of those not found there."""
+
+    folder: Path
+    writes: bool
+    reading: Reading = field(compare=False)
+
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[Tick], Any], form: Any) -> Any:
+        """Return what was found at a path for such a request, of a `form` with arrays, or read it now and keep that.
+
+        `request` has all that decides what is found.
+        """
+        plain = json.loads(json.dumps(request))  # with lists for tuples
+        key = digest_of({"code": digest_sources("features"), "path": str(path.absolute()), "request": plain})
+        stamps = _stamps(path)
+        file = self.folder / f"{key[:32]}-{digest_of({'files': stamps})[:16]}.npz"
+        known = _known(file, form)
+        if known is not None:
+            return known
+        earlier = list(self.folder.glob(f"{key[:32]}-*.npz"))
+        if earlier:
+            self.reading.notes.append(f"{path}: has changed since it was read; it is read again")
+        with self.reading.counted(path) as count:
+            found = read(count)
+        if _stamps(path) != stamps:
+            raise DataError(f"{path}: {CHANGED}")
+        if self.writes:
+            make_folder(self.folder)
+            for old in earlier:
+                remove_file(old)
+            write_arrays(file, _packed(found))
+        return found
+
+
+def _packed(found: Any) -> dict[str, NDArray[Any]]:
+    """Return all that was found but a sample as arrays, for `_known`: texts by their places, all else as JSON."""
+    arrays = {name: values for name, values in vars(found).items() if isinstance(values, np.ndarray)}
+    record = {name: value for name, value in vars(found).items() if name not in arrays and name != "sample"}
+    record["texts"] = dict[str, list[str]]()
+    for name, values in arrays.items():
+        if values.dtype.kind == "U":
+            texts, arrays[name] = np.unique(values, return_inverse=True)
+            record["texts"][name] = texts.tolist()
+    return arrays | {"record": as_json(record)}
+
+
+def _known(file: Path, form: Any) -> Any:
+    """Return what is kept in a file, None where it is not there or damaged."""
+    try:
+        arrays = read_arrays(file)
+        record = from_json(arrays.pop("record"))
+        arrays |= {name: np.array(texts)[arrays[name]] for name, texts in record.pop("texts").items()}
+        return form(**record, **arrays)
+    except (MissingDataError, StorageError, KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _stamps(path: Path) -> list[list[Any]]:
+    files = [path / name for name in pictures_below(path).names] if is_picture_folder(path) else table_files(path)
+    return [list(stamp(file)) for file in files if file.exists()]
 
 
 @dataclass(frozen=True)

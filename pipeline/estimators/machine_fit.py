@@ -33,15 +33,13 @@ from features.descriptors import FeatureSpec, extract, feature_length
 from features.errors import DataError, UsageError
 from features.images import image_scale, input_shape, to_bytes
 from features.row_draws import keys_apart, row_keys
-from features.rows import Chosen, Mapped, Rows, some_of
+from features.rows import Chosen, Mapped, Rows, Standardisation, some_of
 from features.source import Columns
-from features.standardisation import Standardisation
-from features.tables.row_numbers import array_warnings
+from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
 from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape, feature_spec, source_spec
-from pipeline.datasets.feature_rows import ScaledFeatures, fit_moments, seen
+from pipeline.datasets.feature_rows import FeatureShape, ScaledFeatures, feature_spec, fit_moments, seen, source_spec
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.fit.choose_kernel import SCALES, candidates_needs
 from pipeline.fit.evaluation import assemble_model

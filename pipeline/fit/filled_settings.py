@@ -14,7 +14,7 @@ from features.input_files import is_csv, is_picture_folder, is_table, table_file
 from features.source import NAMED, Source
 from pipeline.config.settings import get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, NO_PENALTY, KernelConfig, TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_rows import FeatureShape
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_functions import KERNELS, METRIC, Kernel, kernel_named
 from pipeline.solvers.candidate_budget import (

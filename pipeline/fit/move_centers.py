@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import open_features
+from pipeline.datasets.feature_rows import FeatureShape, open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.fit.row_blocks import (
     Needs,

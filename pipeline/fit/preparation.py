@@ -13,8 +13,7 @@ from features.deformed_copies import Copies
 from features.descriptors import extract
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import feature_rows
-from pipeline.datasets.feature_request import FeatureShape, feature_spec
-from pipeline.datasets.feature_rows import FeatureItem
+from pipeline.datasets.feature_rows import FeatureItem, FeatureShape, feature_spec
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.errors import StoppedError
 from pipeline.fit.filled_settings import is_in_rounds, kernels_of

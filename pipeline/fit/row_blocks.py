@@ -12,8 +12,7 @@ from features.row_draws import draw_held_out, draw_sample
 from features.rows import some_of
 from features.source import Part
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.target_facts import TargetFacts, label_blocks
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE

@@ -18,8 +18,7 @@ from features.row_draws import RowKeys, draw_held_out, held_out_limit
 from features.rows import some_of
 from features.targets import balanced_factors, outputs
 from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureShape, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime import stopping

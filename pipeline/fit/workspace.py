@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
 from pipeline.fit.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
 from pipeline.fit.row_blocks import RowTask
 from pipeline.fit.target_facts import TargetFacts, facts_of

@@ -19,8 +19,8 @@ from features.cell_text import shown
 from features.descriptors import FeatureSpec, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.images import check_scale, to_bytes
+from features.rows import Standardisation
 from features.source import Columns
-from features.standardisation import Standardisation
 from features.targets import class_array, labels_from_decision
 from pipeline.datasets.feature_rows import seen
 from pipeline.errors import ConfigError, InvalidDataError

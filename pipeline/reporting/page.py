@@ -19,13 +19,12 @@ import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
-from features.published import PUBLISHED, cache_folder, given_folder, missing_files
+from features.open_source import PUBLISHED, cache_folder, given_folder, missing_files
 from features.rows import Rows
 from features.targets import encode, labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
-from pipeline.prediction.examples import ExampleRequest
-from pipeline.prediction.predictor import Predictor, load_predictor, open_examples, predictions
+from pipeline.prediction.predictor import ExampleRequest, Predictor, load_predictor, open_examples, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.reporting import run_facts
 from pipeline.reporting.run_facts import status, tail, tried

@@ -113,10 +113,7 @@ def with_code_point(number):
         ({"X": X, "y": Y, "X_test": X, "y_test": Y}, r"has X and a test part \(X_test\); call the arrays X_train"),
         ({"X": X, "y": Y[:-1]}, "40 rows"),
         ({"X": X[:, 0], "y": Y}, r"shape \(40,\).*: X\.reshape\(-1, 1\) for one column$"),
-        (
-            {"X": np.ones((40, 9, 8, 4)), "y": Y},
-            r"colours on white .*, X\.reshape\(len\(X\), -1\) for columns$",
-        ),
+        ({"X": np.ones((40, 9, 8, 4)), "y": Y}, r"colours on white .*, X\.reshape\(len\(X\), -1\) for columns$"),
         ({"X": np.ones((40, 3, 9, 8)), "y": Y}, r"X\.transpose\(0, 2, 3, 1\) for colour"),
         ({"X": np.ones((40, 1, 9, 8, 1)), "y": Y}, r"or \(n, H, W, 3\): X\.reshape"),
         ({"X": X, "y": np.ones(40)}, "one class"),

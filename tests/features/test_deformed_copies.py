@@ -14,8 +14,7 @@ from features.row_draws import draw_held_out, draw_numbers, held_out_limit, pair
 from features.rows import Rows
 from features.source import SourceSpec
 from pipeline.config.settings import from_toml
-from pipeline.datasets.feature_request import describe, request_of, source_spec
-from pipeline.datasets.feature_rows import live, open_features, store_of
+from pipeline.datasets.feature_rows import describe, live, open_features, request_of, source_spec, store_of
 from pipeline.prediction.predictor import load_predictor
 from pipeline.reporting import page
 from runs import model_bytes, train

@@ -11,9 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 
-from features.descriptors import FeatureSpec, deskewed, extract, feature_length, parameters
+from features.descriptors import (
+    FeatureSpec,
+    SoftHog,
+    deskewed,
+    extract,
+    feature_length,
+    parameters,
+    soft_hog,
+    sphog,
+    sphog_length,
+)
 from features.errors import UsageError
-from features.histograms import SoftHog, soft_hog, sphog, sphog_length
 from features.open_source import open_source
 from features.source import SourceSpec
 

@@ -14,8 +14,7 @@ from sklearn.datasets import load_digits
 
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, read_idx
-from features.open_source import open_source
-from features.published import PUBLISHED
+from features.open_source import PUBLISHED, open_source
 from features.source import SourceSpec
 from sources import everything, idx_bytes, publish, write_idx_folder
 

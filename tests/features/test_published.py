@@ -11,8 +11,7 @@ import pooch
 import pytest
 
 from features.errors import DataError, MissingInputError, UnavailableError
-from features.open_source import open_source
-from features.published import PUBLISHED, Published, fetch, find, read_files
+from features.open_source import PUBLISHED, Published, fetch, find, open_source, read_files
 from features.source import SourceSpec
 from sources import everything
 

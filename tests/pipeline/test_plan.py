@@ -19,8 +19,8 @@ import pytest
 from features.source import SourceMemory
 from pipeline.config.settings import get, load, with_values
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.table_records import Reading
+from pipeline.datasets.feature_rows import FeatureShape
+from pipeline.datasets.open_data import Reading
 from pipeline.errors import ConfigError, PlanError
 from pipeline.fit.filled_settings import trial_sizes
 from pipeline.plan import Plan, check_disk, make_plan, prepare

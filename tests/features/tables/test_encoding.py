@@ -1,9 +1,17 @@
-"""Words and missing cells as numbers: against a naive twin, on rows of any kind, and what is refused."""
+"""Codes of a table: words and gaps as inputs, against a naive twin; columns that number the rows are no inputs.
+
+The latter in every format, by any blocks and parts, unless they are named.
+"""
 
 import json
+import math
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
+import polars
 import pyarrow
 import pytest
 from hypothesis import assume, given
@@ -11,11 +19,14 @@ from hypothesis import strategies as st
 
 from features.cell_text import NULL_WORDS, value_of
 from features.errors import DataError
-from features.source import SourceSpec
-from features.tables.encoding import EncodingRequest, TableEncoding, learn_encoding
+from features.source import Source, SourceSpec
+from features.tables import readers
+from features.tables.encoding import BACK_SHARE, CHANCE, EncodingRequest, RowOrder, TableEncoding, learn_encoding
 from features.tables.learning import CellReader, Learner
-from features.tables.readers import Batch
+from features.tables.readers import Batch, Table, model_layout
 from features.tables.table_source import encoded
+from pipeline.estimators import SLKLClassifier
+from sources import opened, same
 
 
 def is_missing(cell: str) -> bool:
@@ -95,3 +106,225 @@ def test_columns_of_words_and_those_named_are_categories(asked, names):
 def test_inputs_of_one_name_are_refused():
     with pytest.raises(DataError, match="two inputs would be called 'c=red'"):
         learn_encoding(["c", "c=red"], [{"red": 0}, None], np.zeros((3, 2)), EncodingRequest(words=True))
+
+
+RNG = np.random.default_rng(5)
+N = 60
+FRAME = pandas.DataFrame({"a": RNG.normal(size=N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
+PLACES = np.sort(RNG.choice(5000, N, replace=False))
+TIMES = 1580428800 + 3600 * np.arange(N)  # seconds
+TIED = np.sort(RNG.choice(150, N)) + 1580428800  # of a minute or two, with some rows in one second
+SWAPPED = np.r_[0:7, 40, 8:40, 7, 41:N]
+
+
+def told(source: Source) -> str:
+    """Return the columns that a note says were left out."""
+    (note,) = (note for note in source.warnings if note.startswith("left out"))
+    return note.partition("rows: ")[2].partition(";")[0]
+
+
+def write(frame: pandas.DataFrame, path: Path, **options: Any) -> None:
+    getattr(frame, f"to_{path.suffix[1:]}")(path, **options)
+
+
+def as_polars(frame: pandas.DataFrame, path: Path) -> None:
+    getattr(polars.from_pandas(frame).with_row_index(), f"write_{path.suffix[1:]}")(path)
+
+
+def read_again(frame: pandas.DataFrame, path: Path) -> None:
+    frame.to_csv(path.with_suffix(".txt"))
+    write(pandas.read_csv(path.with_suffix(".txt")), path, index=False)
+
+
+WRITERS: dict[str, tuple[Any, str]] = {
+    "pandas": (lambda frame, path: frame.to_csv(path), "(no name, column 0)"),
+    "pandas, some rows": (lambda frame, path: frame.set_axis(PLACES).to_csv(path), "(no name, column 0)"),
+    "R": (lambda frame, path: frame.set_axis(range(1, N + 1)).to_csv(path, quoting=2), "(no name, column 0)"),
+    "read by pandas": (read_again, "Unnamed: 0"),
+    "pandas, shuffled": (lambda frame, path: frame.set_axis(RNG.permutation(N)).to_csv(path), "(no name, column 0)"),
+    "polars": (as_polars, "index"),
+    "shuffled": (lambda frame, path: write(frame.assign(ID=RNG.permutation(N) + 1), path, index=False), "ID"),
+    "numbers": (lambda frame, path: write(frame.assign(id=PLACES), path, index=False), "id"),
+    "falling": (lambda frame, path: write(frame.assign(id=-PLACES), path, index=False), "id"),
+    "times": (lambda frame, path: write(frame.assign(at=TIMES), path, index=False), "at"),
+    "two swapped": (lambda frame, path: write(frame.assign(id=SWAPPED), path, index=False), "id"),
+    "added below": (lambda frame, path: write(frame.assign(id=[*range(2, N), 0, 1]), path, index=False), "id"),
+    "both": (lambda frame, path: write(frame.assign(at=TIMES, id=PLACES), path, index=False), "at, id"),
+}
+
+NAMED = [case for case, (_, name) in WRITERS.items() if not name.startswith("(")]  # in parquet an index is known as one
+
+
+@pytest.mark.parametrize(
+    ("case", "suffix"), [pair for pair in product(WRITERS, ("csv", "parquet")) if pair[1] == "csv" or pair[0] in NAMED]
+)
+def test_a_column_that_numbers_the_rows_is_left_out_and_told(tmp_path, case, suffix):
+    writer, name = WRITERS[case]
+    writer(FRAME, tmp_path / f"t.{suffix}")
+    FRAME.to_csv(tmp_path / "plain.csv", index=False)
+    source, plain = opened(tmp_path / f"t.{suffix}"), opened(tmp_path / "plain.csv")
+    assert told(source) == name
+    assert source.columns == plain.columns
+    np.testing.assert_array_equal(source.train.X[:9], plain.train.X[:9])
+    assert source.identity == plain.identity
+
+
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_parts_that_are_numbered_each_or_together(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "COLUMN_BLOCK_BYTES", 1)
+    for name, index in (("each", [*range(20)] * 3), ("together", [*range(60)])):
+        (tmp_path / name).mkdir()
+        for k, rows in enumerate((slice(0, 20), slice(20, 40), slice(40, 60))):
+            FRAME.set_axis(index)[rows].to_csv(tmp_path / name / f"{k}.csv")
+        assert told(opened(tmp_path / name)) == "(no name, column 0)"
+    (tmp_path / "rows").mkdir()
+    for k in range(N):  # of one row each, in which nothing rises
+        FRAME[k : k + 1].to_csv(tmp_path / "rows" / f"{k:02}.csv", index=False)
+    assert opened(tmp_path / "rows").columns.inputs == ("a", "b")
+
+
+def test_a_column_that_rises_in_the_first_part_alone_is_an_input(tmp_path):
+    """The first batch says otherwise: the table is read again, and equal rows are known by all inputs."""
+    frame = pandas.DataFrame({"x": [*range(40), *range(40)], "b": np.arange(80) // 40, "y": RNG.integers(0, 2, 80)})
+    (tmp_path / "parts").mkdir()
+    for k in range(2):
+        frame[40 * k : 40 * k + 40].assign(x=lambda part, k=k: part["x"] if k == 0 else part["x"] // 8).to_csv(
+            tmp_path / "parts" / f"{k}.csv", index=False
+        )
+    pandas.concat([pandas.read_csv(tmp_path / "parts" / f"{k}.csv") for k in range(2)]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    parts, whole = opened(tmp_path / "parts"), opened(tmp_path / "t.csv")
+    assert parts.columns.inputs == ("x", "b")
+    assert parts.identity == whole.identity
+
+
+def test_a_column_that_is_named_is_an_input(tmp_path):
+    FRAME.assign(id=PLACES).to_csv(tmp_path / "t.csv")
+    assert opened(tmp_path / "t.csv", columns=("id", "a", "")).columns.inputs == ("", "a", "id")
+    FRAME.assign(id=PLACES % 25 // 24 + PLACES).to_csv(tmp_path / "t.csv", index=False)
+    assert opened(tmp_path / "t.csv", target="id").columns.inputs == ("a", "b", "y")
+
+
+@pytest.mark.parametrize("n_rows", [10, 11])
+def test_few_rows_may_be_in_order_by_chance(tmp_path, n_rows):
+    """For one of two inputs: 4 / 10! is above a millionth, 4 / 11! below; the names of counters are trusted before."""
+    frame = pandas.DataFrame({"x": PLACES, "b": np.arange(N) % 3, "y": np.arange(N) % 2})[:n_rows]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert opened(tmp_path / "t.csv").columns.inputs == (("x", "b") if n_rows == 10 else ("b",))
+    frame.assign(index=range(n_rows))[["index", "b", "y"]].to_csv(tmp_path / "t.csv", index=False)
+    assert opened(tmp_path / "t.csv").columns.inputs == ("b",)
+
+
+def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
+    frame = pandas.DataFrame({"x": np.linspace(0, 1, N), "y": np.sin(np.linspace(0, 9, N))})
+    frame.to_csv(tmp_path / "t.csv")
+    source = opened(tmp_path / "t.csv")
+    assert source.columns.inputs == ("x",)
+    assert any("may number" in warning and ": x; they are used" in warning for warning in source.warnings)
+    frame.assign(t=TIMES).to_csv(tmp_path / "t.csv", index=False)
+    source = opened(tmp_path / "t.csv", target="y")
+    assert source.columns.inputs == ("x", "t")
+    assert any(": x, t; they are used" in warning for warning in source.warnings)
+
+
+SEASONS = {
+    "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
+    "times, with ties": TIED,
+    "in groups": np.sort(RNG.normal(size=(2, N // 2))).ravel(),
+    "falling": -np.sort(RNG.integers(20, 50, N)),
+    "weekday": np.arange(N) % 5,
+    "twice": np.arange(N) % 30,
+    "walk": np.cumsum(RNG.normal(1, 1.5, N)),
+    "neighbours swapped": np.arange(N) ^ 1,
+    "jitter": TIMES + 3600 * RNG.normal(0, 2, N),
+    "runs": (np.arange(N) + 37) % N * 7 // 6 + np.arange(N) % 2,
+    "shuffled": RNG.permutation(N),
+    "noise": RNG.normal(size=N),
+}
+
+
+@pytest.mark.parametrize("case", SEASONS)
+def test_inputs_that_follow_the_rows_less_strictly_are_used_with_a_warning(tmp_path, case):
+    FRAME.assign(x=SEASONS[case]).to_csv(tmp_path / "t.csv", index=False)
+    source = opened(tmp_path / "t.csv", target="y")
+    assert source.columns.inputs == ("a", "b", "x")
+    assert any("may number the rows: x;" in warning for warning in source.warnings) == (
+        case not in ("weekday", "noise")
+    )
+
+
+def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(tmp_path):
+    FRAME.set_axis(PLACES).sample(frac=1, random_state=0).to_csv(tmp_path / "t.csv")
+    with pytest.raises(DataError, match=r"t\.csv: columns without a name .*\(no name, column 0\); .*`data\.drop=\"\"`"):
+        opened(tmp_path / "t.csv")
+    assert opened(tmp_path / "t.csv", drop=("",)).columns.inputs == ("a", "b")
+    FRAME.assign(y=FRAME.a).set_axis([f"car {k}" for k in range(N)]).to_csv(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="without a name"):
+        opened(tmp_path / "t.csv", categorical="onehot")
+
+
+@given(st.data())
+def test_what_is_in_order_by_no_chance_is_left_out(data):
+    """As a naive twin says, which looks at each value, and at each whole number between the least and the largest."""
+    values = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=40))
+    values = sorted(values, reverse=data.draw(st.booleans())) if data.draw(st.booleans()) else values
+    if data.draw(st.booleans()):  # a count, of which some are swapped or left out
+        values = [*range(data.draw(st.integers(1, 40)))]
+        for _ in range(data.draw(st.integers(0, 2))):
+            at = data.draw(st.integers(0, len(values) - 1))
+            values[at], values[-1] = values[-1], values[at]
+    steps = [after - before for before, after in pairwise(values)]
+    back = min(sum(step >= 0 for step in steps), sum(step <= 0 for step in steps))
+    is_count = len(set(values)) == len(values) >= 0.9 * (max(values) - min(values) + 1)
+    chance = (back + 1) ** len(values) / math.factorial(len(values))
+    expected = back <= (BACK_SHARE * len(values) + 1) * is_count and 4 * chance < CHANCE and len(set(values)) > 1
+    codes = np.column_stack([np.array(values, float), np.arange(len(values)) % 2])
+    one_file = np.zeros(1, np.int64)
+    assert RowOrder.of(["x", "z"], [None, ()], codes, one_file).left_out == ((0,) if expected else ())
+    assert RowOrder.of(["x", "z"], [(), ()], codes, one_file) == RowOrder(("x", "z"))
+    assert RowOrder.of(["x", "z"], [None, ()], codes, one_file, ["x"]) == RowOrder(("x", "z"))
+    assert RowOrder.of(["id", "z"], [None, ()], np.where(codes > 3, np.inf, codes), one_file).names == ("id", "z")
+
+
+def test_a_model_never_needs_the_column(tmp_path):
+    """It is passed over in tables to predict, by name and by place, and in a test part."""
+    FRAME.to_csv(tmp_path / "t.csv")
+    FRAME.to_csv(tmp_path / "plain.csv", index=False)
+    columns = opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")).columns
+    same(
+        opened(tmp_path / "t.csv", test=str(tmp_path / "plain.csv")),
+        opened(tmp_path / "t.csv", test=str(tmp_path / "t.csv")),
+    )
+    for known in (columns, type(columns)(()), type(columns)(("a", "b"))):
+        for name, first in (("t.csv", 1), ("plain.csv", 0)):
+            layout = model_layout(Table.in_files(tmp_path / name), None, known, 2, labelled=True)
+            assert (layout.inputs, layout.target) == ((first, first + 1), first + 2)
+
+
+def test_an_estimator_warns_of_a_column_that_counts_the_rows(tmp_path):
+    FRAME.to_csv(tmp_path / "t.csv")
+    frame = pandas.read_csv(tmp_path / "t.csv")
+    with pytest.warns(UserWarning, match="rise or fall from row to row: Unnamed: 0; leave out"):
+        SLKLClassifier(random_state=0).fit(frame.drop(columns="y"), frame["y"])
+    with pytest.warns(UserWarning, match="rise or fall from row to row: 2; leave out"):
+        SLKLClassifier(random_state=0).fit(np.column_stack([FRAME[["a", "b"]], PLACES]), FRAME["y"])
+
+
+def test_arrays_warn_of_a_column_that_counts_the_rows(tmp_path):
+    X = np.column_stack([FRAME[["a", "b"]], -PLACES])
+    told = "columns of X that rise or fall from row to row: 2; leave out those that only number the rows"
+    for inputs, warnings in ((X, [told]), (X[:, :2], [])):
+        np.savez(tmp_path / "data.npz", X=inputs, y=FRAME["y"])
+        assert [*opened(tmp_path / "data.npz").warnings] == warnings
+
+
+def test_the_setting_that_a_warning_names_keeps_the_column(tmp_path):
+    FRAME.assign(id=PLACES).to_csv(tmp_path / "t.csv", index=False)
+    (warning,) = opened(tmp_path / "t.csv", drop=("b",), target="y").warnings
+    assert "with `data.columns=a,id` in place of `data.drop`" in warning
+    assert opened(tmp_path / "t.csv", columns=("a", "id"), target="y").columns.inputs == ("a", "id")
+    FRAME.assign(id=PLACES, **{f"c{k}": RNG.normal(size=N) for k in range(30)}).to_csv(tmp_path / "t.csv", index=False)
+    (warning,) = opened(tmp_path / "t.csv", target="y").warnings
+    assert warning.endswith("by naming it in `data.columns`")

@@ -240,11 +240,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "a quote far from the end": ("t.csv", ROWS + '1,"2\n' + ROWS, r"after row \d+ \(a line, or a cell in quotes, does"),
     "a quote in the header": ("t.csv", 'a,"b\n1,2\n', "its first line is not text separated by ','"),
     "carriage returns": ("t.csv", ROWS.replace("\n", "\r"), "; end lines with a line feed"),
-    "other bytes": (
-        "t.csv",
-        ROWS.encode() + b"1,\xff\n",
-        "line 42 is not UTF-8 text .*iconv -f ENCODING -t",
-    ),
+    "other bytes": ("t.csv", ROWS.encode() + b"1,\xff\n", "line 42 is not UTF-8 text .*iconv -f ENCODING -t"),
     "Latin-1 names": ("t.csv", "a,größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text .*iconv -f ENCODING"),
     **{
         coding: ("t.csv", ROWS.encode(coding), "line 1 is not UTF-8 text .*iconv -f UTF-16 -t UTF-8")
@@ -254,11 +250,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "cut": ("t.csv.gz", gzip.compress(ROWS.encode())[:-9], r"damaged \.gz file"),
     "no gzip": ("t.csv.gz", ROWS, r"damaged \.gz file .*take \.gz off its name if it is not packed"),
     "another digit": ("t.csv.gz", STORED.replace(b"1,2\n1", b"1,3\n1", 1), r"damaged \.gz file .*incorrect data check"),
-    "gzip by another name": (
-        "t.csv",
-        gzip.compress(ROWS.encode()),
-        "is a gzip file, no text; put .gz behind",
-    ),
+    "gzip by another name": ("t.csv", gzip.compress(ROWS.encode()), "is a gzip file, no text; put .gz behind"),
     "no parquet": ("t.parquet", ROWS, "not a readable parquet file"),
 }
 

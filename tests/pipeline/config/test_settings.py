@@ -10,8 +10,7 @@ from pipeline.config.command_line import parse
 from pipeline.config.settings import ARGUMENTS, PARAMETERS, from_toml, load, resumed, to_toml, with_value, worded
 from pipeline.config.train_config import PLAIN, TrainConfig, byte_size, duration
 from pipeline.errors import ConfigError
-from pipeline.prediction.examples import ExampleRequest
-from pipeline.prediction.predictor import Predictor, open_examples
+from pipeline.prediction.predictor import ExampleRequest, Predictor, open_examples
 
 
 def test_layers_override_each_other_in_order(tmp_path):

@@ -12,9 +12,8 @@ from commands import flip
 from features.descriptors import FeatureSpec
 from features.source import SourceSpec
 from pipeline import session
-from pipeline.datasets import feature_request, feature_rows, open_data
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess
+from pipeline.datasets import feature_rows, open_data
+from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
 from pipeline.fit.row_blocks import RowGrid, RowTask, stream_blocks
 from pipeline.fit.target_facts import TargetFacts
 from pipeline.fit.workspace import Workspace
@@ -43,19 +42,19 @@ def request_for(data: Path, standardise: bool = True) -> FeatureRequest:
 
 def prepared(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, FeatureShape, Any, list[Any]]:
     """Return where a store goes, its shape, and the task that builds it with its items."""
-    shape = feature_request.describe(request)
+    shape = feature_rows.describe(request)
     layout = FeatureLayout(folder, shape.store)
     return layout, shape, *feature_rows.prepare(layout, shape, request)
 
 
 def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, monkeypatch):
-    shape = feature_request.describe(request_for(data))
+    shape = feature_rows.describe(request_for(data))
     before, store = shape.digest, shape.store
-    monkeypatch.setattr(feature_request, "digest_sources", lambda *packages: f"others of {packages}")
-    assert feature_request.describe(request_for(data)).store != store == f"{before}-{digest_sources('features')}"
+    monkeypatch.setattr(feature_rows, "digest_sources", lambda *packages: f"others of {packages}")
+    assert feature_rows.describe(request_for(data)).store != store == f"{before}-{digest_sources('features')}"
     shutil.rmtree(data)
     write_zarr(data, 64, X=np.ones((N, 4)), y=np.arange(N))
-    assert feature_request.describe(request_for(data)).digest != before
+    assert feature_rows.describe(request_for(data)).digest != before
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
 
@@ -93,7 +92,7 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
 
 
 def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_bug(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, task, items = prepared(tmp_path / "features", request_for(data))
     for item in items[:3]:
         feature_rows.build_item(task, item)
@@ -139,7 +138,7 @@ SELDOM |= {"a chunk that is cut", "other metadata"}
 @pytest.mark.parametrize("moment", ["before", "within", "half-built"])
 @pytest.mark.parametrize("harm", [pytest.param(harm, marks=[pytest.mark.ci] * (harm in SELDOM)) for harm in HARMS])
 def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, monkeypatch, harm, moment):
-    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     whole = tmp_path.parent / "whole"  # for all cases that this process has
     if not (whole / "run").exists():
         train(whole / "run", whole / "features", *LINE, dataset=data)

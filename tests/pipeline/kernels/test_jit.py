@@ -18,7 +18,7 @@ from pipeline.runtime.progress import COMPILING
 from runs import ROOT, python, report_of, wait_until
 
 LOOPS = (
-    "import features.histograms as a, pipeline.kernels.kernel_loops as b;"
+    "import features.descriptors as a, pipeline.kernels.kernel_loops as b;"
     "import pipeline.solvers.solver_loops as c;"
     "print(*{Path(f.stats.cache_path).parent for f in (a.sphog_rows, b.gaussian_float32, c.sweep)});"
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from features.descriptors import FeatureSpec, feature_length
-from features.standardisation import Standardisation
+from features.rows import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
 from pipeline.prediction.scores import Calibration

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from features.standardisation import RunningMoments
+from features.rows import RunningMoments
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease, Stop
