@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from features import rows
-from features import rows as rows_module
 from features.errors import DataError
 from features.row_draws import row_keys
 from features.rows import Chosen, InOrder, Mapped, Repeated, RowArray, RunningMoments, Standardisation, keys_of_inputs
@@ -49,8 +48,8 @@ def test_rows_are_those_that_numpy_takes(form, data):
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(expected))] * 2)))
     numbers = np.array(data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=9)), np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "TAKE_BYTES", data.draw(st.sampled_from([1, 100, 10_000])))
-        patch.setattr(rows_module, "PIECE_BYTES", data.draw(st.sampled_from([1, 100, 10_000])))
+        patch.setattr(rows, "TAKE_BYTES", data.draw(st.sampled_from([1, 100, 10_000])))
+        patch.setattr(rows, "PIECE_BYTES", data.draw(st.sampled_from([1, 100, 10_000])))
         np.testing.assert_array_equal(array[start:stop], expected[start:stop])
         np.testing.assert_array_equal(array[numbers], expected[numbers])
 
