@@ -56,6 +56,7 @@ KINDS = {
     "whole": "whole number",
     "real": "number",
     "text": "text",
+    "column": "name, position",
     "deformation": "names with numbers, `flip`",
     "picture_size": "whole number, `HEIGHTxWIDTH`",
     "address": "`tls://HOST:PORT`",

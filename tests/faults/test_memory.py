@@ -25,11 +25,11 @@ HUNGRY = """\
 import os
 if os.environ.get("SLKL_HUNGRY"):
     from pipeline.runtime import row_pass
-    real = row_pass._compute
+    real = row_pass.compute_assignment
     def hungry(task, assignment):
         bytearray(os.urandom(2**20)) * 4000
         return real(task, assignment)
-    row_pass._compute = hungry
+    row_pass.compute_assignment = hungry
 """
 
 

@@ -17,13 +17,13 @@ if os.environ.get("SLKL_SPY") and "pip" not in sys.argv[0]:
     from pipeline.runtime import row_pass
 
     under_way = [""]  # the folder of the pass: a process has one share at a time
-    compute = row_pass._compute
+    compute = row_pass.compute_assignment
 
     def named(task: Any, share: Any) -> Any:
         under_way[0] = share.folder.name
         return compute(task, share)
 
-    row_pass._compute = named
+    row_pass.compute_assignment = named
 
     real = row_pass.add_pieces
 

@@ -9,8 +9,7 @@ import pytest
 from cases import SERIAL
 from pipeline.config.settings import PARAMETERS
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.fit import rounds as column_generation
-from pipeline.fit import target_facts
+from pipeline.fit import rounds, target_facts
 from pipeline.prediction.trained_model import load_model
 from pipeline.solvers import candidate_budget
 from runs import train
@@ -76,7 +75,7 @@ QUICK |= {"greedy, edges, weighted", "rounds of balanced classes, weighted", "on
 def test_command_and_estimator_give_the_same_bytes(case, tables, tmp_path, monkeypatch):
     """For float32 rows; rows of weight 0 are as if they were not there. By a budget, candidates grow in steps."""
     monkeypatch.setattr(candidate_budget, "LEAST_CENTERS", 40)
-    monkeypatch.setattr(column_generation, "LEAST_BLOCK", 32)
+    monkeypatch.setattr(rounds, "LEAST_BLOCK", 32)
     monkeypatch.setattr(target_facts, "FOLDED_ROWS", 600)
     kind, asked = CASES[case]
     X, y = (part[: None if "budget" in asked else ROWS] for part in table_of(kind, tables))

@@ -10,8 +10,7 @@ from scipy.special import expit
 
 import runs
 from cases import SERIAL
-from pipeline.fit import calibrate as temperature
-from pipeline.fit import fit_model
+from pipeline.fit import calibrate, fit_model
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
@@ -23,14 +22,14 @@ COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
 
 def best(f: np.ndarray, truth: np.ndarray, weights: Any = 1.0, offsets: Any = 0.0) -> Calibration:
     offsets = offsets + np.zeros(max(f.shape[1], 2))
-    return temperature.best_calibration((f, truth, weights * np.ones(len(f))), len(f), offsets)
+    return calibrate.best_calibration((f, truth, weights * np.ones(len(f))), len(f), offsets)
 
 
 @pytest.mark.parametrize(("n", "n_classes", "chance"), [(40, 2, np.inf), (900, 2, 0.0), (30, 5, 0.0), (700, 3, 0.0)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_no_calibration_nearby_has_a_lower_log_loss(n, n_classes, chance, weighted, monkeypatch):
     """Each row counts for its class, and a little for all others; for two classes, nothing but temperature or all."""
-    monkeypatch.setattr(temperature, "CHANCE", chance)
+    monkeypatch.setattr(calibrate, "CHANCE", chance)
     rng = np.random.default_rng([n, n_classes])
     truth, s = rng.integers(0, n_classes, n), rng.exponential(size=n) if weighted else np.ones(n)
     f = rng.normal(-0.8, 0.4, (n, n_classes)) + np.eye(n_classes)[truth]
@@ -63,7 +62,7 @@ def test_the_loss_is_the_least_wherever_the_values_lie(size, above, share):
         odds = numbers[0] / size * f + np.array([[0.0], [numbers[1]]])
         return float(s @ (np.logaddexp(*odds) - (Y * odds).sum(axis=0)))
 
-    least, inverse, shift = temperature._least_loss(f, Y, s, np.zeros(2), True)
+    least, inverse, shift = calibrate._least_loss(f, Y, s, np.zeros(2), True)
     x = np.array([inverse * size, shift])
     assert least == pytest.approx(loss(x), rel=1e-9)
     assert minimize(loss, x).fun >= least * (1 - 1e-6)

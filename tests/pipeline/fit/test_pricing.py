@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import runs
 from cases import SERIAL
 from pipeline.datasets.feature_rows import open_features
-from pipeline.fit import kept_columns as working_set
-from pipeline.fit import pricing as correlations
+from pipeline.fit import kept_columns, pricing
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.work import store
@@ -25,9 +24,9 @@ from storage.errors import CannotWriteError
 
 def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypatch):
     """Of all candidates, half of the tiles, and of some of them, in any order; none are those of a block before."""
-    monkeypatch.setattr(correlations, "TILE_ROWS", 64)
-    monkeypatch.setattr(correlations, "LINE_ROWS", 48)
-    real, make, entries, errors = correlations.correlate, ExactSum.__init__, [], []
+    monkeypatch.setattr(pricing, "TILE_ROWS", 64)
+    monkeypatch.setattr(pricing, "LINE_ROWS", 48)
+    real, make, entries, errors = pricing.correlate, ExactSum.__init__, [], []
 
     def recorded(self: ExactSum, *arguments: Any) -> None:
         make(self, *arguments)
@@ -46,12 +45,12 @@ def test_scores_are_those_of_dense_columns(tables, features, tmp_path, monkeypat
             assert np.allclose(values, K.T @ residuals, rtol=1e-5, atol=1e-3)
             assert np.allclose(square_bounds, K.sum(axis=0), rtol=1e-5)
             entries.append(kernel_entries)
-        assert np.array_equal(np.max(errors, axis=0), correlations.correlation_errors(run, residuals))
+        assert np.array_equal(np.max(errors, axis=0), pricing.correlation_errors(run, residuals))
         assert entries[:2] == [n * len(some)] * 2
         assert entries[2] < 0.65 * n * len(candidates)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(correlations, "correlate", compared)
+    monkeypatch.setattr(pricing, "correlate", compared)
     arguments = ("--centers", "all", "--sigma2", "4", "--set", "centers.working_set=60", "--checkpoint-every", "0.001")
     runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
     assert len(entries) == 3
@@ -65,7 +64,7 @@ def test_what_is_not_evaluated_cannot_violate(seed, scale):
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    before = correlations.Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
+    before = pricing.Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), *np.zeros((2, 20), bool), 20, 0)
     between = before.moved_to((old + new) / 2)
     found = between.moved_to(new)
     assert (np.abs(C.T @ new).max(axis=1)[found.bounded(tau)] <= tau * (1 + 1e-12)).all()
@@ -84,19 +83,19 @@ MODES = {
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks."""
-    monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
+    monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
 def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Path], object]) -> None:
     """Call a function of the folder of kept columns whenever columns have come in."""
-    add = working_set.add_columns
+    add = kept_columns.add_columns
 
     def added(work: Any, *rest: Any) -> Any:
         found = add(work, *rest)
         function(work.store.path(COLUMNS))
         return found
 
-    monkeypatch.setattr(working_set, "add_columns", added)
+    monkeypatch.setattr(kept_columns, "add_columns", added)
 
 
 def files_of(columns: Path) -> list[Path]:
@@ -128,7 +127,7 @@ def test_files_that_are_lost_or_damaged_are_made_again(train_classes, tmp_path, 
 @pytest.mark.parametrize("disk", ["without room", "with room for one file", "that is full later on"])
 def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_path, monkeypatch, disk):
     n = train_classes("kept", *MODES["rounds"])["n_train"]
-    free = 8 * (working_set.FREE_GRAMS * 150**2 + working_set.FREE_VALUES * n * 4)
+    free = 8 * (kept_columns.FREE_GRAMS * 150**2 + kept_columns.FREE_VALUES * n * 4)
     free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
     usage = namedtuple("usage", "free")(free)
     write, found = store.write_arrays, list[int]()

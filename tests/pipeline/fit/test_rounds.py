@@ -7,7 +7,7 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.fit import kept_columns as working_set
+from pipeline.fit import kept_columns
 from pipeline.fit import rounds as generation
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
@@ -43,15 +43,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks of few candidates, and of few rows."""
     monkeypatch.setattr(generation, "LEAST_BLOCK", 32)
     monkeypatch.setattr(generation, "BLOCKS", 4)
-    monkeypatch.setattr(working_set, "LEAST_ROWS", 64)
+    monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])
 def test_the_weights_are_those_of_the_gram_of_all_candidates(case, train_classes, tmp_path, monkeypatch):
     dense, made = train_classes("dense", *CASES[case][2:], *EXACT), set[int]()
 
-    def grow(*arguments: Any) -> working_set.WorkingSet:
-        grown = working_set.grow(*arguments)
+    def grow(*arguments: Any) -> kept_columns.WorkingSet:
+        grown = kept_columns.grow(*arguments)
         made.update(grown.candidates.tolist())
         return grown
 

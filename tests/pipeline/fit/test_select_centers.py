@@ -9,7 +9,6 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline.fit import row_blocks
-from pipeline.fit import select_centers as selection
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.trained_model import load_model
 from pipeline.solvers import forward_backward_selection as greedy
@@ -95,8 +94,7 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     tables, features, tmp_path, arguments, monkeypatch
 ):
     """What was chosen is committed with every slab, here of 8 centers, and not chosen again."""
-    for module in (greedy, selection):
-        monkeypatch.setattr(module, "SLAB_ROWS", 8)
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 8)
     monkeypatch.setattr(greedy, "BLOCK", 4)
     data = {"dataset": tables / "classes.npz"}
     train(tmp_path / "whole", features, *arguments, *SERIAL, **data)

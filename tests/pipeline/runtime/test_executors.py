@@ -172,7 +172,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster, tmp_path):
     ("file", "words", "told"),
     [
         ("pipeline/__init__.py", ('"1.0.0"', '"0.9.0"'), "slkl 0.9.0 with sources"),
-        ("features/histograms.py", ("", "\n"), "slkl 1.0.0 with sources"),
+        ("features/descriptors.py", ("", "\n"), "slkl 1.0.0 with sources"),
         ("pipeline/runtime/run_folder.py", ("version(name)", "its_version(name)"), "cannot import slkl"),
     ],
 )
