@@ -61,7 +61,7 @@ class Session:
     """What is asked for, and the run that this is about.
 
     stored : settings of a run that goes on, as it was started with them; None for a new run
-    config : settings of this session
+    config : those to go by: of the run, but for what is asked anew
     """
 
     asked: Arguments

@@ -112,8 +112,8 @@ def _arguments(
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
         raise ConfigError(f"unrecognized option {name!r:.80}; {advice}")
     given = {keys[name]: (value, name) for name, value in options.items()}
-    if not all(isinstance(key, str) for key in settings or {}):
-        raise ConfigError('settings have keys that are no text: give keys such as "kernel.sigma2"')
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError(f"settings are a {type(settings).__name__}: give a dict of values by key")
     given |= {key: (value, "settings") for key, value in flat(settings or {}).items()}
     for name in ("run_dir", "config"):
         if not isinstance(around[name], str | PathLike | None):

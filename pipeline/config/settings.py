@@ -42,7 +42,8 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of sections, {"features": {"deskew": 1}}, by their dotted keys; those that have some stay."""
     by_key: dict[str, Any] = {}
     for name, value in nested.items():
-        by_key |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {name: value}
+        section = {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else None
+        by_key |= {str(name): value} if section is None else section
     return by_key
 
 

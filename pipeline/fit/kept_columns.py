@@ -1,9 +1,9 @@
-"""The working set: the candidates that have a Gram, and their kernel columns in files.
+"""The working set: the candidates that have a Gram, and their kernel columns, kept in files of a run or in memory.
 
 Columns are computed when their candidates enter the working set, and read afterwards. Those that enter together are a
-group; a file has those of a block of rows, (rows, group), in the kernel's precision. A process that finds a file
-missing or damaged computes it again, to the same bits; where the disk has no room, no file is written. A group that
-most columns have left dissolves: the rest of it enters the working set again, in the next group.
+group, kept by blocks of rows, (rows, group), in the kernel's precision. Whoever finds a block missing or damaged
+computes it again, to the same bits; where disk or memory have no room, none is kept. A group that most columns have
+left dissolves: the rest of it enters the working set again, in the next group.
 """
 
 from collections.abc import Callable

@@ -175,7 +175,7 @@ class FolderStore:
 
     def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
         self.layout, self._every, self._warn = layout, every, warn
-        self._checked = set[str]()  # folders written or checked in this session
+        self._checked = set[str]()  # folders that were written or checked since it was opened
 
     def path(self, name: str) -> Path:
         """Return the file, or the folder to be mapped, that has what is committed under a name."""

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import CASES as CASES_OF_RUNS
+from cases import SERIAL
 from pipeline.estimators import SLKLClassifier, SLKLRegressor, machine_fit
 from pipeline.fit.workspace import FinalWeights, Workspace
+from runs import train
+from storage.zarr_arrays import StoredArray
 
 N = 1500
 FEW = 400
@@ -56,3 +60,24 @@ def test_targets_weights_and_keys_are_read_once_before_columns_are_computed(case
     machine.fit(X, y if isinstance(machine, SLKLRegressor) else y > 0.9, **{name: of_rows[name] for name in given})
     expected = dict.fromkeys(["y", "keys", *("weights" if one == "sample_weight" else one for one in given)], n)
     assert n_read == expected | {"computes": 1}
+
+
+@pytest.mark.parametrize("case", ["one for each class", "weights", "by a budget"])
+def test_a_run_reads_them_once_from_its_store(tables, features, tmp_path, monkeypatch, case):
+    read, n_read = StoredArray.__getitem__, Counter[str]()
+
+    def counting(array: StoredArray, rows: Any) -> Any:
+        found, (part, name) = read(array, rows), array.path.split("/")
+        if name == "X" and isinstance(rows, slice):
+            n_read["computes"] = 1
+        elif part == "train" and not n_read["computes"]:
+            n_read[name] += len(found)
+        return found
+
+    monkeypatch.setattr(StoredArray, "__getitem__", counting)
+    report = train(
+        tmp_path / "run", features, *CASES_OF_RUNS[case].arguments, *SERIAL, dataset=CASES_OF_RUNS[case].dataset(tables)
+    )
+    n_read.pop("X", None)  # of candidates and samples, by their numbers
+    names = ["y", "keys", *(["weights"] if case == "weights" else [])]
+    assert n_read == dict.fromkeys(names, report["n_train"]) | {"computes": 1}
