@@ -6,7 +6,7 @@ when it is resumed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,24 @@ from pipeline.solvers.candidate_budget import (
     DEFAULT_BUDGET,
     LEAST_CENTERS,
     LEAST_FOLDED_ROWS,
-    MOST_TRIED,
-    TRIAL_SIZES,
+    OPERATIONS_A_SECOND,
     Fit,
-    TrialSizes,
     candidates_within,
 )
 from pipeline.solvers.forward_backward_selection import SELECTION_ROOM, Preselection, preselection
 from pipeline.solvers.kernel_trials import MOST_OF_METRIC
+from pipeline.solvers.ladder import RUNGS
 from pipeline.solvers.solve import DEFAULT_PENALTY
 
 IMAGE_SIDE = 8  # of smaller images pixels are as good (digits of 6 x 6: 1.8 % errors, 1.7 % by histograms)
 ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/pictures.md)
 BRIGHTNESS, COLOUR_BRIGHTNESS = 0.8, 1.0  # of images that are not deskewed (docs/pictures.md)
 IMAGE_PENALTY = 0.01
+LARGEST_PENALTY = "max:1"  # at which a fit is the constant
 SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
 HISTOGRAM_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+MOST_TRIED = 2000  # A kernel is tried on no more candidates, where a fit does not grow: more cost more than they tell.
 MOST_AT_ONCE = 8000  # candidates whose Gram is formed without being asked for, for one penalty
 WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 PENALISED = {"solver.tolerance", "solver.max_sweeps", "solver.schedule"}  # settings of the penalised solves
@@ -112,14 +113,16 @@ def _image_width(config: TrainConfig) -> float | str:
 def _with_problem(config: TrainConfig, explicit: frozenset[str], n_different: int) -> TrainConfig:
     """Fill in the penalty of a table: none, unless something asks for the penalised problem."""
     asks_for_a_penalty = (
-        n_different < LEAST_FOLDED_ROWS
-        or bool(explicit & (PENALISED | {"solver.refit"}))
+        bool(explicit & (PENALISED | {"solver.refit"}))
         or config.solver.refit != "none"
         or config.centers.count == "all"
         or config.centers.on_demand
         or config.statistics.hold_out == 0
     )
-    config = _with_defaults(config, {"solver.penalty": DEFAULT_PENALTY if asks_for_a_penalty else NO_PENALTY})
+    penalty = DEFAULT_PENALTY if asks_for_a_penalty else NO_PENALTY
+    if n_different < LEAST_FOLDED_ROWS:  # Nothing can be chosen by folds: no column gets a weight.
+        penalty = LARGEST_PENALTY
+    config = _with_defaults(config, {"solver.penalty": penalty})
     if not config.solver.is_least_squares:
         return _with_defaults(config, {"kernel.name": "gaussian", "kernel.sigma2": "median", "kernel.scale": "none"})
     kernel = AUTO_KERNEL if config.kernel.sigma2 in (None, "auto") else "gaussian"
@@ -136,7 +139,7 @@ def _with_count(
         raise ConfigError("`centers.count` and `centers.budget` both say how many candidates there are; leave one out")
     if "centers.budget" in explicit or (centers.count is None and config.solver.is_least_squares):
         budget = centers.budget or DEFAULT_BUDGET
-        count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
+        count = min(candidates_within(fit_of(config, shape), budget * OPERATIONS_A_SECOND, room.memory_bytes), n)
         note = f"at most {count} candidates of {n} rows: what a budget of {budget:g} core seconds and the memory "
         note += "allow (`centers.budget`, `centers.count`)"
         config = with_values(config, {"centers.count": count, "centers.budget": budget})
@@ -201,7 +204,8 @@ def is_chosen(kernel: KernelConfig) -> bool:
     return kernel.name == AUTO_KERNEL or kernel.learns_scales or kernel.sigma2 == "auto"
 
 
-def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
+def fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
+    """Return the size of a fit, which tells how many candidates a budget pays for."""
     solver = config.solver
     return Fit(
         n_rows=shape.n_train,
@@ -209,21 +213,16 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         n_outputs=shape.n_outputs,
         penalised=solver.is_penalised,
         chosen=solver.n_selected,
-        kernels=len(kernels_of(config.kernel)),
-        widths=config.kernel.sigma2 == "auto",
-        scaled=config.kernel.learns_scales,
         of_classes=shape.task != "regression",
     )
 
 
-def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
-    """Return how large the trials of kernels are: what a budget pays for; half of the default one, where none is."""
-    if config.centers.budget is not None:
-        return _fit_of(config, shape).trial_sizes(config.centers.budget)
-    sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
-    most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
-    used = min(most, max(config.solver.n_selected or most, TRIAL_SIZES[-1].few), MOST_TRIED)
-    return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
+def last_rung(config: TrainConfig, n_train: int, n_candidates: int) -> int:
+    """Return on how many candidates kernels are tried last: what is used of them, unless a fit grows itself."""
+    if grows(config):
+        return min(RUNGS[-1].n_centers, n_candidates)
+    most = min(n_candidates, config.centers.working_set or n_train)
+    return min(most, max(config.solver.n_selected or most, RUNGS[-2].n_centers), MOST_TRIED)
 
 
 def grows(config: TrainConfig) -> bool:

@@ -1,38 +1,42 @@
-"""The number of candidates of a fit by a budget, and the width with so many: both by the losses of held-out rows.
+"""The number of candidates of a fit by a budget: more and more, while they lower the losses of held-out rows.
 
-The candidates grow in steps, each about twice the one before, whose first they are. The best width is smaller with more
-candidates: while steps are cheap it is tried again, and what it is with the largest follows from these.
+Each step has twice the candidates of the one before, whose first they are. All steps have the width that is expected
+for the most, so that each entry of their Gram is computed once.
 """
 
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
+from pipeline.fit.filled_settings import fit_of
 from pipeline.fit.held_out import held_out_decisions
 from pipeline.fit.statistics import ALL, FIT, HELD_OUT, commit_parts, name_of, statistics_pass
 from pipeline.fit.workspace import Workspace
 from pipeline.kernels.gram_statistics import joined, statistics_by_part
-from pipeline.solvers.candidate_budget import is_joined, steps_to, tries_widths
-from pipeline.solvers.held_out_losses import clipped, is_better, log_losses, lowest_point
-from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, search_exponents, try_ridges
+from pipeline.solvers.candidate_budget import (
+    LEAST_CENTERS,
+    OPERATIONS_A_SECOND,
+    SHARE_OF_TRIALS,
+    candidates_within,
+    steps_to,
+)
+from pipeline.solvers.held_out_losses import clipped, is_better, log_losses
+from pipeline.solvers.ridge import CalibrationWeights, SplitStatistics, Weights, try_ridges
 from pipeline.work.events import CANDIDATES, STATISTICS
 from storage.arrays import Arrays, as_json
 
 RIDGE_ERRORS = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out losses
-WIDTHS = range(-3, 4)  # powers of 2 by which the width that is expected may be wrong
-TRUSTED, STEEPEST = 0.5, 0.3  # of a trend of the width; and its halvings, at most, where candidates double
-PATIENCE = 2  # steps in a row without gain, after which candidates grow no more
+STEEPNESS = 0.3  # The best width halves so many times, about, where the candidates double (mathematics.md, eq. 97).
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A fit of so many candidates at a width, and how it does on held-out rows."""
+    """A fit of so many candidates, and how it does on held-out rows."""
 
     size: int
-    sigma2: float
     ridges: NDArray[np.float64]  # (r, 2): fractions of the diagonal, and mean losses
     losses: NDArray[np.float64]  # (rows,), at the best of them
     weights: NDArray[np.float64]  # (rows,)
@@ -48,14 +52,16 @@ def grow_candidates(work: Workspace) -> None:
     with work.events.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads the statistics any more
-        growth, kept = _Growth(work), None
-        size, sigma2 = work.n_candidates, work.sigma2
-        if RIDGE_ERRORS not in work.choices:
-            kept = growth.best()
-            size, sigma2 = kept.size, kept.sigma2
+        if RIDGE_ERRORS in work.choices:  # by folds, or when an earlier session has come here
+            size, sigma2, found = work.n_candidates, work.sigma2, None
+        else:
+            found = _Growth(work)
+            kept = found.best()
+            size, sigma2 = kept.size, found.sigma2
         if work.store.get(name_of(ALL), mapped=True) is None:
-            commit_parts(work, *growth.statistics_of_kept(size, sigma2), (FIT, HELD_OUT, ALL))
-        if kept is not None:  # last: the steps, and so how statistics are joined, follow from all candidates
+            growth = found or _Growth(work, [size])
+            commit_parts(work, *growth.statistics_of_first(size), (FIT, HELD_OUT, ALL))
+        if found is not None:  # last: the steps follow from all candidates
             X = np.array(work.store.stored(CANDIDATES).read(mapped=True)["X"][:size])
             cut = {"index": work.candidates[:size], "X": X}
             chosen: Arrays = {"choice": as_json(work.choice | {"sigma2": sigma2}), RIDGE_ERRORS: kept.ridges}
@@ -64,100 +70,83 @@ def grow_candidates(work: Workspace) -> None:
 
 
 class _Growth:
-    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the last.
+    """Fits of more and more candidates. What is found of each is committed; its statistics are kept for the next."""
 
-    Bits of statistics depend on what they were joined from: on the fits before, and never on where sessions have ended.
-    """
-
-    def __init__(self, work: Workspace) -> None:
-        self._work, self._rows, self._names = work, work.row_task, count()
+    def __init__(self, work: Workspace, sizes: list[int] | None = None) -> None:
+        self._work, self.sigma2 = work, work.sigma2
         self._n_different = float(max(work.facts.n_held_out, 1))
-        self._chooses_width = work.config.kernel.sigma2 == "auto"
-        self._fits = list[tuple[int, float]]()  # sizes and widths, in the order of the fits
-        self._last: tuple[tuple[int, float], SplitStatistics] | None = None
-        self._ridge: int | None = None
+        self._sizes = sizes or self._steps()
+        self._last: tuple[int, SplitStatistics] | None = None  # the step whose statistics are in memory
+        self._ridge: int | None = work.choice.get("ridge")
+
+    def _steps(self) -> list[int]:
+        """Return the sizes that the rest of the budget pays for, and set the width that is expected for the largest."""
+        work, choice = self._work, self._work.choice
+        budget, first = work.config.centers.budget, choice.get("n_centers", LEAST_CENTERS)
+        assert budget is not None
+        left = max(
+            budget * OPERATIONS_A_SECOND - choice.get("operations", 0.0), SHARE_OF_TRIALS * budget * OPERATIONS_A_SECOND
+        )
+        paid = candidates_within(fit_of(work.config, work.shape), left, 2**62)
+        most = min(work.n_candidates, max(paid, first))
+        if work.config.kernel.sigma2 == "auto":
+            self.sigma2 *= 2.0 ** (-STEEPNESS * max(np.log2(most / first), 0.0))
+        return steps_to(most, first)
 
     def best(self) -> Judged:
-        """Return the fit that no larger one is better than. Raises InvalidDataError where none can be computed."""
-        sizes, centres, without, kept = steps_to(self._work.n_candidates), list[tuple[float, float]](), 0, None
-        for size in sizes:
-            expected = self._rows.sigma2 * 2.0 ** _expected(centres, sizes[-1] if is_joined(size, sizes[-1]) else size)
-            if self._chooses_width and tries_widths(size, sizes[-1]):
-                found, centre = self._at_widths(size, expected)
-                centres.append((np.log2(size), np.log2(centre / self._rows.sigma2)))
-            else:
-                found = self._judged(size, expected)
-            if kept is None or self._is_better(kept, found):
-                kept, without = found, 0
-            else:
-                without += 1
-            if without == PATIENCE:
+        """Return the fit that the next larger one is not better than. Raises InvalidDataError where there is none."""
+        kept: Judged | None = None
+        for step, size in enumerate(self._sizes):
+            name = f"passes/{STATISTICS}/judged-{size}.npz"
+            arrays = self._work.store.once(name, partial(self._judge, step))
+            found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
+            if found.ridges.size:
+                self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
+            loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
+            words = f"{size} candidates, sigma2 {self.sigma2:.4g}: held-out {loss}"
+            self._work.events.log(words, candidates=size, sigma2=self.sigma2, hold_out_error=found.loss)
+            if kept is not None and not self._is_better(kept, found):
                 break
+            kept = found
         assert kept is not None
         if not np.isfinite(kept.loss):
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
         if kept.size < size:
             self._work.events.log(
-                f"{kept.size} of {sizes[-1]} candidates are kept: more lower the loss by no more than chance explains"
+                f"{kept.size} of {self._sizes[-1]} candidates are kept: {size} lower the loss by no more than chance "
+                "explains"
             )
         return kept
 
-    def statistics_of_kept(self, size: int, sigma2: float) -> SplitStatistics:
-        """Return the statistics of fit rows and held-out rows: a part of those of the last fit, if at its width."""
-        last = self._fits[-1] if self._fits else (size, sigma2)
-        if last[0] == size or last[1] != sigma2:
-            return self._statistics(size, sigma2)
-        fit, held_out = (part.prefix(size) for part in self._statistics(*last))
+    def statistics_of_first(self, size: int) -> SplitStatistics:
+        """Return the statistics of fit rows and held-out rows on the first candidates: a part of those in memory."""
+        step = self._last[0] if self._last else self._sizes.index(size)
+        fit, held_out = (part.prefix(size) for part in self._statistics(step))
         return replace(fit, gram=fit.gram.copy()), replace(held_out, gram=held_out.gram.copy())
 
-    def _statistics(self, size: int, sigma2: float) -> SplitStatistics:
-        """Return the statistics of the first candidates: joined to those of the fit before, if at its width."""
-        if self._last is None or self._last[0] != (size, sigma2):
-            place = self._fits.index((size, sigma2)) if self._fits else 0
-            before = self._fits[place - 1] if place else (size, 0.0)
-            old = self._statistics(*before) if before[0] < size and before[1] == sigma2 else None
-            self._last, n_kept = None, before[0] if old else 0
+    def _statistics(self, step: int) -> SplitStatistics:
+        """Return the statistics of a step, joined to those of the step before."""
+        if self._last is None or self._last[0] != step:
+            old = self._statistics(step - 1) if step else None
+            self._last, size, n_kept = None, self._sizes[step], self._sizes[step - 1] if step else 0
             name = f"{STATISTICS}/{size}"
-            task = statistics_pass(replace(self._rows, sigma2=sigma2), (FIT, HELD_OUT), size, n_kept=n_kept)
+            rows = replace(self._work.row_task, sigma2=self.sigma2)
+            task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
             parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
             self._work.store.drop(f"passes/{name}")
             fit, held_out = (
                 joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
                 for number, part in enumerate((FIT, HELD_OUT))
             )
-            self._last = (size, sigma2), (fit, held_out)
+            self._last = step, (fit, held_out)
         return self._last[1]
-
-    def _at_widths(self, size: int, sigma2: float) -> tuple[Judged, float]:
-        """Return the fit at the best of some widths, in powers of 2 of the expected one, and where they are best."""
-        found = dict[int, Judged]()
-
-        def loss_at(step: int) -> float:
-            found[step] = self._judged(size, sigma2 * 2.0**step)
-            return found[step].loss
-
-        losses = search_exponents(loss_at, 0, WIDTHS)
-        best = min(losses, key=lambda step: losses[step])
-        return found[best], sigma2 * 2.0 ** lowest_point(losses)
-
-    def _judged(self, size: int, sigma2: float) -> Judged:
-        self._fits.append((size, sigma2))
-        name = f"passes/{STATISTICS}/judged-{next(self._names)}.npz"
-        arrays = self._work.store.once(name, lambda: self._judge(size, sigma2))
-        found = Judged(size, sigma2, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
-        if found.ridges.size:
-            self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
-        loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
-        words = f"{size} candidates, sigma2 {sigma2:.4g}: held-out {loss}"
-        self._work.events.log(words, candidates=size, sigma2=sigma2, hold_out_error=found.loss)
-        return found
 
     @property
     def _is_regression(self) -> bool:
         return self._work.shape.task == "regression"
 
-    def _judge(self, size: int, sigma2: float) -> Arrays:
-        fit, held_out = self._statistics(size, sigma2)
+    def _judge(self, step: int) -> Arrays:
+        size, (fit, held_out) = self._sizes[step], self._statistics(step)
         errors, of_fractions = try_ridges([(fit, held_out)], start=self._ridge, intercept=self._work.intercept)
         if not errors:
             return {name: np.empty(shape) for name, shape in (("ridges", (0, 2)), ("losses", 0), ("weights", 0))}
@@ -169,7 +158,7 @@ class _Growth:
             np.hstack([one.weights for one in weights]),
             np.concatenate([one.intercept for one in weights]),
         )
-        task = replace(self._rows, sigma2=sigma2)
+        task = replace(self._work.row_task, sigma2=self.sigma2)
         name = f"{STATISTICS}/held-out"
         decision, truth, counts = held_out_decisions(
             self._work, task, CalibrationWeights(every), STATISTICS, name, "held-out rows"
@@ -197,16 +186,3 @@ class _Growth:
         if not (len(before.losses) and len(after.losses)):
             return after.loss < before.loss
         return is_better(before.losses, after.losses, after.weights, self._n_different)
-
-
-def _expected(centres: list[tuple[float, float]], size: int) -> float:
-    """Return the logarithm of the best width with so many candidates, from those of smaller sizes.
-
-    It is taken to go on falling half as fast as it has, by no more than STEEPEST (mathematics.md, eq. 97): the place of
-    a flat minimum is known badly. centres: logarithms to base 2 of sizes, and of the best widths.
-    """
-    if not centres:
-        return 0.0
-    (first, width), (last, best) = centres[0], centres[-1]
-    slope = min(max(TRUSTED * (best - width) / (last - first), -STEEPEST), 0.0) if len(centres) > 1 else 0.0
-    return best + slope * (np.log2(size) - last)

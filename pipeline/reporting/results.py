@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.fit.choose_kernel import SCALES
 from pipeline.fit.filled_settings import value_dtype
 from pipeline.fit.workspace import Run, Workspace
 from pipeline.kernels.kernel_functions import lengths
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
-from pipeline.solvers.kernel_trials import SCALE_KINDS, importances
+from pipeline.solvers.kernel_trials import PLAIN, SCALE_KINDS, importances
 
 FORMAT_VERSION = 1
 ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
@@ -85,41 +84,38 @@ def _weighting(work: Workspace) -> dict[str, Any] | None:
 
 
 def _tried_kernels(choice: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the best width of each kernel and kind of scales that were tried: of all, then of those that decide.
-
-    Those that decide are told once, also where they were found on as many candidates as all.
-    """
+    """Return the best width of each kernel and kind of scales that were tried, on each number of candidates."""
     if "tried" not in choice:
         return None
-    best: dict[tuple[bool, int, str, int], dict[str, Any]] = {}
+    best: dict[tuple[int, str, int], dict[str, Any]] = {}
     for trial in sorted(choice["tried"], key=lambda trial: -trial["error"]):
-        best[trial["final"], trial["n_centers"], trial["kernel"], SCALE_KINDS.index(trial["scales"])] = trial
-    chosen = choice["kernel"], SCALE_KINDS.index(choice["scales"])
-    decided = max((key for key in best if key[0] and key[2:] == chosen), default=None)  # that on most candidates
+        best[trial["n_centers"], trial["kernel"], SCALE_KINDS.index(trial["scales"])] = trial
+    chosen = choice["n_centers"], choice["kernel"], SCALE_KINDS.index(choice["scales"])
     return [
         {
             **{name: trial[name] for name in ("kernel", "scales", "n_centers", "sigma2")},
             "hold_out_error": trial["error"] if np.isfinite(trial["error"]) else None,
-            "chosen": key == decided,
+            "chosen": key == chosen,
         }
         for key, trial in sorted(best.items(), key=lambda item: item[0])
-        if key[0] or (True, *key[1:]) not in best
     ]
 
 
 def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any] | None:
-    """Return the learned scales (of a metric, lengths) with names, importances and the held-out error of each round."""
+    """Return the learned scales (of a metric, lengths), with names and importances, and what they have gained."""
     if model.feature_scales is None:
         return None
-    stored, columns = work.store.stored(SCALES).read(), model.table_columns
-    errors = [error if np.isfinite(error) else None for error in stored["hold_out_errors"].tolist()]
+    choice, columns = work.choice, model.table_columns
+    plain = (
+        trial for trial in choice["tried"] if trial["scales"] == PLAIN and trial["n_centers"] == choice["n_centers"]
+    )
     return {
-        "kind": work.choice["scales"],
+        "kind": choice["scales"],
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,
-        "hold_out_errors": errors,
-        "chosen_round": int(stored["chosen"]),
+        "hold_out_error": choice["error"],
+        "hold_out_error_without": min((trial["error"] for trial in plain), default=None),
     }
 
 

@@ -27,7 +27,7 @@ from storage.folders import holder
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
-SCALES = {"plain": "as they are", "common": "on one scale", "diagonal": "with a scale each", "metric": "with a metric"}
+SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
 _Value = TypeVar("_Value")
 
@@ -357,16 +357,13 @@ def chosen_words(report: dict[str, Any]) -> list[str]:
 
 def _scale_lines(report: dict[str, Any]) -> list[str]:
     scales = report["feature_scales"]
-    errors, chosen = scales["hold_out_errors"], scales["chosen_round"]
-    rounds = counted(len(errors) - 1, "round")
-    if not chosen:
-        return [f"feature scales: none; {rounds} of learning them gained nothing on held-out rows"]
+    if scales["kind"] == "plain":
+        return ["feature scales: none; to learn them gained nothing on held-out rows"]
     most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
-    gain = f"the {trial_error(report)} falls from {errors[0]:.6g} to {errors[chosen]:.6g}"
-    if scales["kind"] == "common":
-        return [f"feature scales: one for all inputs, in place of z-scores; {gain}"]
+    without, error = scales["hold_out_error_without"], scales["hold_out_error"]
+    gain = "" if without is None else f"; the {trial_error(report)} falls from {without:.6g} to {error:.6g}"
     what = "feature metric" if scales["kind"] == "metric" else "feature scales"
-    return [f"{what}: learned in {rounds}, the best is number {chosen}; {gain}; most important: {most}"]
+    return [f"{what}: learned{gain}; most important: {most}"]
 
 
 def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, float]]:

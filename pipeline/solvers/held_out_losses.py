@@ -54,17 +54,6 @@ def is_better(before: Values, after: Values, weights: Values, n_different: float
     return mean > max(DOUBTS * doubt, LEAST_GAIN * float(np.average(before, weights=weights)))
 
 
-def lowest_point(errors: dict[int, float]) -> float:
-    """Return where the parabola through the lowest of errors at whole numbers, and those beside it, is the lowest."""
-    best = min(errors, key=lambda step: errors[step])
-    three = [errors.get(best + step, np.inf) for step in (-1, 0, 1)]
-    if not np.isfinite(three).all() or min(three) <= 0:
-        return float(best)
-    left, middle, right = np.log(three)
-    bend = left - 2 * middle + right
-    return best + (float((left - right) / (2 * bend)) if bend > 0 else 0.0)
-
-
 def limits_of(least: float, largest: float) -> Limits:
     """Return the limits of predictions where training targets go from `least` to `largest`."""
     wider = WIDENED * (largest - least)
