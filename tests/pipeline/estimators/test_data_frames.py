@@ -1,4 +1,4 @@
-"""DataFrames in the estimators: of numbers they are arrays with names, words are encoded in a pipeline before."""
+"""DataFrames in the estimators: of numbers they are arrays with names; words are refused, with what encodes them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,12 +9,6 @@ import pandas
 import polars
 import pyarrow
 import pytest
-from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.impute import SimpleImputer
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
 
 from features.errors import DataError
 from pipeline import predict
@@ -124,16 +118,3 @@ def test_tables_of_arrow_are_refused():
     for call in (machine.predict, partial(machine.fit, y=Y), Predictor(machine.to_model()).predict):
         with pytest.raises(ValueError, match=r"X is a table of Arrow; give X\.to_pandas\(\)$"):
             call(table)
-
-
-def test_words_and_gaps_are_encoded_in_a_pipeline():
-    encoder = make_column_transformer(
-        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["color", "size"]),
-        (SimpleImputer(strategy="median", add_indicator=True), ["age", "zip", "member"]),
-    )
-    machine = make_pipeline(encoder.set_output(transform="pandas"), SLKLRegressor(60, **PLAIN))
-    assert cross_val_score(machine, PEOPLE, Y, cv=2, error_score="raise").min() > 0.8
-    search = GridSearchCV(machine, {"slklregressor__n_centers": [20, 80]}, cv=2, error_score="raise").fit(PEOPLE, Y)
-    alone = clone(search.best_estimator_).fit(PEOPLE, Y)
-    np.testing.assert_array_equal(search.predict(PEOPLE), alone.predict(PEOPLE))
-    assert "onehotencoder__color_red" in alone[-1].feature_names_in_
