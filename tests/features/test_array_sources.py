@@ -200,9 +200,10 @@ OF_VALUES = {  # of each form of `IMAGE_ARRAYS`: the same images, and the bytes 
 }
 
 
+@pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize(("values", "dtypes", "white", "becomes"), LISTS["IMAGE_ARRAYS"])
-def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, white, becomes):
-    given, truth = OF_VALUES[values]
+def test_images_of_each_form_are_the_same_bytes_in_any_dtype(values, dtypes, white, becomes, colour):
+    given, truth = (np.stack([of, of[:, ::-1], of], axis=3) if colour else of for of in OF_VALUES[values])
     of_form = {"bool": [bool], "whole numbers": [np.uint16, np.int64, np.uint32], "floats": [np.float32, np.float64]}
     keys = set()
     for dtype in (one for name in dtypes.split(", ") for one in of_form[name]):

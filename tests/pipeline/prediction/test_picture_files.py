@@ -154,15 +154,6 @@ def test_the_same_images_are_the_same_model_on_any_scale(of_bytes, run_on, tmp_p
     np.testing.assert_array_equal(fitted[0].decision_function(X), fitted[1].decision_function(IMAGES))
 
 
-def test_colour_is_kept_in_any_dtype(tmp_path):
-    rng, y = np.random.default_rng(0), np.arange(150) % 3
-    X = np.clip((110 + 50 * np.eye(3))[y][:, None, None] + rng.normal(0, 25, (150, 16, 16, 3)), 0, 255).astype("u1")
-    for one in (X, X / 255.0, X.astype(np.int64), X.astype(np.uint16), (X / 255).astype(np.float32)):
-        np.savez(tmp_path / "data.npz", X=one, y=y)
-        run = train_beside(tmp_path, f"run{one.dtype}", tmp_path / "data.npz", "--centers", "40")
-        assert json.loads((run / "report.json").read_text())["n_errors"] == 0
-
-
 @pytest.mark.parametrize(("value", "told"), [(-1.0, "-1"), (256.0, "256"), (np.nan, "nan")])
 def test_values_beyond_the_scale_are_refused(value, told, of_bytes, tmp_path, capsys):
     X = IMAGES.astype(float)
