@@ -1,14 +1,17 @@
 """`slkl COMMAND`: every command under one name, with its own exit codes and words.
 
-A folder of the user's that is called as one of our packages is told in one line, by commands and in Python.
+A folder of the user's that is called as one of our packages is told in one line, by commands and in Python; a run of
+another version or another library is told of.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ import runs
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
+from pipeline.runtime.run_folder import environment, environment_warnings
 from storage.files import read_record, write_record
 
 
@@ -139,3 +143,18 @@ def test_a_folder_without_python_in_it_is_none_of_ours(site, tmp_path):
         (tmp_path / name).mkdir()
     done = python_in(site, tmp_path, "-m", "pipeline.train", "digits", "--print-config")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    """An environment as env.json gives it back."""
+    return json.loads(json.dumps(environment()))
+
+
+@pytest.mark.parametrize("name", ["numpy", "scipy", "numba", "BLAS", "the core type of BLAS"])
+def test_another_one_is_warned_of_where_it_is_known(stored, name):
+    assert stored[name]
+    (warning,) = environment_warnings(stored, stored | {name: "0.0.1"})
+    assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored[name]}")
+    assert environment_warnings(stored, stored | {name: None}) == []
+    assert environment_warnings(stored | {name: ""}, stored) == []
