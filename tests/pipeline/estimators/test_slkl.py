@@ -325,6 +325,7 @@ def test_what_a_mask_hides_is_missing(dtype):
         (lambda: SLKLClassifier(4).fit(X, labels), "y: row 7 has no label"),
         (lambda: machine.fit(X, VALUES, weights), "sample_weight: row 7 is nan"),
         (lambda: machine.fit(X, VALUES, groups=y), "groups: row 7 has no group"),
+        (lambda: machine.fit(X, VALUES, groups=X), r"groups has the shape \(120, 3\) .*; \(120,\) is needed"),
     ]
     for call, words in calls:
         with pytest.raises(ValueError, match=words):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
+from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier
 from pipeline.train import main
 from runs import keeping_statistics, train
@@ -36,23 +36,15 @@ def test_no_group_is_split(table, tmp_path, kind):
         np.savetxt(data, columns, delimiter=",", header="a,b,g,c,label", comments="", fmt="%.17g")
     with keeping_statistics():
         report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
-    layout, n_train = RunLayout(tmp_path / "run"), report["n_train"]
-    rows = {tuple(row): group for row, group in zip(table["X"].tolist(), table["g"].tolist(), strict=True)}
-    if kind != "zarr":
-        source = open_source(SourceSpec(str(data), groups="g"))
-        of_parts = [
-            [rows[tuple(row)] for row in source.parts[part].X[:n].tolist()]
-            for part, n in (("train", n_train), ("test", report["n_test"]))
-        ]
-        assert set(of_parts[0]).isdisjoint(of_parts[1])
-        assert report["n_test"] == pytest.approx(125, abs=20), "a quarter, but for groups"
-        keys = group_keys(np.array(of_parts[0]))
-        held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
-        assert report["hold_out"]["n_rows"] == np.count_nonzero(held_out)
-    parts = [read_arrays(layout.statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
+    source = open_data(SourceSpec(str(data), groups="g"))
+    fitted, tested = (table["g"][source.parts[part].numbers] for part in ("train", "test"))
+    assert not np.intersect1d(fitted, tested).size
+    assert len(tested) == report["n_test"] == pytest.approx(125, abs=20), "a quarter, but for groups"
+    held_out = draw_held_out(0, held_out_limit(0, 0.1, [group_keys(fitted)]), group_keys(fitted))
     n_held_out = report["hold_out"]["n_rows"]
-    assert [round(float(part)) for part in parts] == [n_train - n_held_out, n_held_out]
-    assert 0 < n_held_out < n_train
+    assert 0 < n_held_out == np.count_nonzero(held_out) < report["n_train"]
+    parts = [read_arrays(RunLayout(tmp_path / "run").statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
+    assert [round(float(part)) for part in parts] == [report["n_train"] - n_held_out, n_held_out]
 
 
 @pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])
@@ -75,18 +67,6 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(table, t
         assert (" ".join(asked[:2]) or "least squares") in told
     assert "or --set statistics.hold_out=0 without --" in told
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
-
-
-def test_estimators_refuse_groups_that_are_none(table):
-    X, y = table["X"], table["y"]
-    machine = SLKLClassifier(random_state=0)
-    for groups, words in (
-        (np.zeros((500, 2)), r"groups has the shape \(500, 2\) .*; \(500,\) is needed"),
-        (np.where(np.arange(500) == 7, np.nan, 1.0), "groups: row 7 has no group"),
-        (y, "or have one label alone; give groups of several labels"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            machine.fit(X, y, groups=groups)
 
 
 def test_copies_of_rows_change_no_choice():
