@@ -91,19 +91,11 @@ def test_header_target_and_columns_are_found(tmp_path, case):
 REFUSED: list[tuple[type[Exception], str, dict[str, Any], str]] = [
     (DataError, "a,y\n", {}, "has columns but no rows"),
     (DataError, "1\n2\n", {"header": False}, "has one column; inputs and a target are needed"),
-    *(
-        (DataError, f"{line}\n1|2|3\n4|5|6\n", {}, r"one column \('.*'\); cells are separated by commas, sem.* or tabs")
-        for line in ("a|b|y", "a b y")
-    ),
+    (DataError, "a|b|y\n1|2|3\n", {}, r"one column \('a\|b\|y'\); cells are separated by commas, sem.* or tabs"),
+    (DataError, "a b y\n1|2|3\n", {}, r"one column \('a b y'\); cells are separated by commas, sem.* or tabs"),
     (DataError, "# of the lab\na,b,y\n1,2,3\n", {}, "row 0 has 3 cells, expected 1; .*'# of the lab'"),
-    (DataError, "sep=;\na;b;y\n1;2;3\n", {}, "its first line, 'sep=;', .*take it out"),
     (DataError, HEADER + ROWS + "1,2,\n", {}, r"row 8 \(line 10\), column label has no label"),
-    (
-        DataError,
-        "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n",
-        {},
-        "holds numbers and 1 other word, 'x' in line 152; mend it",
-    ),
+    (DataError, "a,y\n" + "".join(f"1,{k}\n" for k in range(150)) + "3,x\n", {}, "1 other word, 'x' in line 152; mend"),
     (DataError, "a,y\n" + "1,2\n2,inf\n" * 20, {}, "column y: row 1 is inf; every target must be finite"),
     (DataError, "a,w,y\n1,1,2\n2,x,3\n", {"weights": "w"}, r"row 1 \(line 3\), column w is 'x'; a finite number"),
     (DataError, "a,w,y\n1,1,2\n2,-1,3\n", {"weights": "w"}, "weights w.*: row 1 is -1; a weight must be"),
@@ -256,13 +248,11 @@ def test_one_complaint_is_enough(tmp_path, columns, seed):
 
 
 def test_at_most_twenty_columns_are_listed_and_no_setting_that_leaves_no_input(tmp_path):
-    names, ids = ",".join(f"c{k}" for k in range(30)), "".join(f"w{k};v{k};{k % 2}\n" for k in range(70))
+    many = ",".join(f"c{k}" for k in range(30)) + ",n,y\n" + ("w," * 30 + "1,2\n") * 2
+    ids = "a;b;y\n" + "".join(f"w{k};v{k};{k % 2}\n" for k in range(70))
     for text, end in (
-        (
-            f"{names},n,y\n" + ("w," * 30 + "1,2\n") * 2,
-            r"c19 \(1 word, .*\) and 10 more; .* `data\.categorical=onehot`$",
-        ),
-        ("a;b;y\n" + ids, r"b \(70 words, another one in each row.*\); mend their cells$"),
+        (many, r"c19 \(1 word, .*\) and 10 more; .* `data\.categorical=onehot`$"),
+        (ids, r"b \(70 words, another one in each row.*\); mend their cells$"),
     ):
         with pytest.raises(DataError, match=end):
             table(tmp_path, text)
@@ -344,10 +334,8 @@ def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeyp
             keeper, told = Reading(), (f"3 files, {N} rows",) if path.is_dir() else ()
             same(opened(path, keeper, **ASKED), replace(first, notes=(*told, *first.notes)))
             assert keeper.n_rows == [N]
-    assert [column.words for column in first.columns.encoding.columns[::3]] == [
-        ("blue, dark", "green", "red"),
-        ("False", "True"),
-    ]
+    words = [column.words for column in first.columns.encoding.columns[::3]]
+    assert words == [("blue, dark", "green", "red"), ("False", "True")]
 
 
 VALUES = {
@@ -521,10 +509,9 @@ def test_numbers_with_commas_are_those_of_pyarrow_and_pandas(tmp_path, values):
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["x;y", *(f"{text};1" for text in texts), ""]))
     read = np.concatenate([numbers(one.columns[0])[0] for one in Table.in_files(path, decimal=",").batches([0])])
-    options = pyarrow.csv.ConvertOptions(column_types={"x": "float64"}, decimal_point=",")
-    of_arrow = pyarrow.csv.read_csv(
-        path, parse_options=pyarrow.csv.ParseOptions(delimiter=";"), convert_options=options
-    )
+    semicolons = pyarrow.csv.ParseOptions(delimiter=";")
+    commas = pyarrow.csv.ConvertOptions(column_types={"x": "float64"}, decimal_point=",")
+    of_arrow = pyarrow.csv.read_csv(path, parse_options=semicolons, convert_options=commas)
     assert read.tolist() == of_arrow["x"].to_pylist() == list(map(float, values))
     np.testing.assert_allclose(read, pandas.read_csv(path, sep=";", decimal=",")["x"], rtol=1e-14)
 
@@ -547,11 +534,7 @@ def test_a_table_with_decimal_commas_is_that_with_points(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "decimal", "words"),
     [
-        (
-            "17.648,46",
-            ".",
-            r"commas in a \(such as '17\.648,46'\).*without points between thousands, .*`data\.decimal=,`",
-        ),
+        ("17.648,46", ".", r"a \(such as '17\.648,46'\).*without points between thousands, .*`data\.decimal=,`"),
         ("1,234", ".", r"commas stand between thousands \(a\), take them out .*`data\.decimal=,`"),
         ("17.648,46", ",", r"line 2, column a is '17\.648,46'.*take points between thousands out"),
         ("17.648", ",", r"line 2, column a is '17\.648', where decimals have commas"),

@@ -195,10 +195,7 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
     for n_columns in (3, 5000):
         (tmp_path / "t.csv").write_text(",".join(f"c{k}" for k in range(n_columns)) + "\n")
         train(tmp_path / "run", tmp_path / "f", "--memory-limit", "200MiB", dataset=tmp_path / "t.csv", code=71)
-        told = re.search(
-            r"t\.csv: reading the table needs (\d+) MiB, the limit is 200 MiB; use --memory-limit (\d+)MiB or more",
-            capsys.readouterr().err,
-        )
+        told = re.search(r"t\.csv: .*table needs (\d+) MiB.* use --memory-limit (\d+)MiB", capsys.readouterr().err)
         assert told is not None
         assert int(told[1]) <= int(told[2]) <= int(told[1]) + 1
         needed.append(int(told[1]))

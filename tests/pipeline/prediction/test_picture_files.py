@@ -49,12 +49,8 @@ def test_a_run_is_that_of_the_same_arrays_and_files_have_their_names(folder, fin
     flat.mkdir()
     for file, name in zip(files, names, strict=True):
         (flat / name.replace("/", "-")).symlink_to(file)
-    asked: list[tuple[list[Path], list[str]]] = [([folder], names), ([folder / "test"], names)]
-    asked += [
-        ([flat], [name.replace("/", "-") for name in names]),
-        (files, [*map(str, files)]),
-        (files[:1], [str(files[0])]),
-    ]
+    in_flat, given = [name.replace("/", "-") for name in names], [*map(str, files)]
+    asked = (([folder], names), ([folder / "test"], names), ([flat], in_flat), (files, given), (files[:1], given[:1]))
     for data, called in asked:
         assert predict.main([str(run), *map(str, data), "--out", str(out), "--force", "-q"]) == 0
         found = pandas.read_parquet(out)
@@ -164,22 +160,15 @@ def test_values_beyond_the_scale_are_refused(value, told, of_bytes, tmp_path, ca
     assert evaluate.main([str(of_bytes), data]) == 65
     assert capsys.readouterr().err.count("error: X: row 41, ") == 2
     assert not Path(out).exists()
-    with pytest.raises(
-        DataError, match=f"row 48, pixel 35 is {told}(, and the images trained on are from 0 to 255|; fill it in)"
-    ):
+    with pytest.raises(DataError, match=f"row 48, pixel 35 is {told}(, and .* are from 0 to 255|; fill it in)"):
         load_model(of_bytes / "model").features_of(X, first_row=7)
 
 
 def test_images_on_other_scales_are_refused(of_bytes, run_on):
     scaled, deep = IMAGES / 255.0, IMAGES * np.uint16(257)
-    runs = (
-        (of_bytes, IMAGES, (scaled, deep)),
-        (run_on(scaled), scaled, (IMAGES,)),
-        (run_on(deep), deep, (scaled, IMAGES)),
-    )
-    for run, trained_on, others in runs:
+    for trained_on, others in ((IMAGES, (scaled, deep)), (scaled, (IMAGES,)), (deep, (scaled, IMAGES))):
+        predictor = load_predictor(of_bytes if trained_on is IMAGES else run_on(trained_on))
         for other in others:
-            predictor = load_predictor(run)
             with pytest.raises(DataError, match=r"X: .* trained on are from 0 to .*; give both on one scale") as caught:
                 predictor.predict(other)
             change = str(caught.value).rpartition("white, ")[2]
