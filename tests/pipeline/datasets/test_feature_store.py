@@ -86,38 +86,19 @@ def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_
         feature_rows.finish(layout, shape)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def swap(layout: FeatureLayout) -> None:
-    one, other = (layout.arrays / f"train/X/c/{k}/0" for k in (1, 2))
-    first = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(first)
-
-
 HARMS = {
     "a flipped chunk": lambda layout: flip(layout.arrays / "train/X/c/1/0"),
-    "swapped chunks": swap,
-    "a chunk that is cut": lambda layout: cut(layout.arrays / "train/X/c/5/0"),
     "no chunk": lambda layout: (layout.arrays / "train/X/c/5/0").unlink(),
-    "no chunks": lambda layout: shutil.rmtree(layout.arrays / "train/X/c"),
-    "no target": lambda layout: (layout.arrays / "train/y/c/0").unlink(),
-    "no array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
-    "cut metadata": lambda layout: cut(layout.arrays / "train/X/zarr.json"),
-    "no group": lambda layout: (layout.arrays / "zarr.json").unlink(),
     "other metadata": lambda layout: flip(layout.arrays / "zarr.json"),
+    "no array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
     "no arrays": lambda layout: shutil.rmtree(layout.arrays),
     "the manifest": lambda layout: flip(layout.manifest),
     "everything": lambda layout: shutil.rmtree(layout.folder),
 }
-SELDOM = {"no chunks", "no target", "no array", "no group", "no arrays", "swapped chunks", "cut metadata"}
-SELDOM |= {"a chunk that is cut", "other metadata"}
 
 
 @pytest.mark.parametrize("moment", ["before", "within", "half-built"])
-@pytest.mark.parametrize("harm", [pytest.param(harm, marks=[pytest.mark.ci] * (harm in SELDOM)) for harm in HARMS])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, monkeypatch, harm, moment):
     monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     whole = tmp_path.parent / "whole"  # for all cases that this process has
