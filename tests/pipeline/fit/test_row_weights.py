@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
+from commands import predicted
 from pipeline.evaluate import main as evaluate
-from pipeline.predict import main as predict
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
 from runs import model_bytes, train
 
 WEIGHTED = ("--set", "data.weights=w")
 BALANCED = ("--class-weight", "balanced")
-EXACT = ("--tol", "1e-10", "--sigma2", "0.5", "--set", "statistics.hold_out=0")
 ROUNDS = ("--centers", "all", "--set", "centers.working_set=90")
 Arrays = dict[str, Any]
 
@@ -75,43 +74,6 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path, case):
     assert reports[0][score] == reports[1][score]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("classes", "kernel", "rounds"),
-    [(True, "gaussian", True), (False, "gaussian", False), (True, "product-laplace", False)],
-)
-def test_a_row_of_weight_3_is_three_rows(tmp_path, classes, kernel, rounds):
-    """With the same candidates: objectives, certificates, weights, and errors on the test part."""
-    rows, test_rows = (rows_of(n, classes=classes, seed=n) for n in (300, 80))
-    rows = cut(rows, rows["w"] > 0)
-    again = [np.repeat(np.arange(len(one["w"])), one["w"].astype(int)) for one in (rows, test_rows)]
-    first = np.unique(again[0], return_index=True)[1]
-    order = np.concatenate([first, np.delete(np.arange(len(again[0])), first)])  # the rows themselves, then the others
-    once = save(tmp_path / "once.npz", rows, test_rows)
-    repeated = [cut(one, places) for one, places in zip((rows, test_rows), again, strict=True)]
-    for one in repeated:
-        del one["w"]
-    many = save(tmp_path / "many.npz", cut(repeated[0], order), repeated[1])
-    n = len(rows["w"])
-    asked = ["--centers", str(n), *EXACT, "--kernel", kernel]
-    asked += [*(BALANCED if classes else ()), "--penalty", "0.3" if classes else "0.05"]
-    asked += ["--set", "centers.working_set=100"] if rounds else []
-    weighted = train(tmp_path / "weighted", tmp_path / "f", *asked, *WEIGHTED, dataset=once)
-    plain = train(tmp_path / "plain", tmp_path / "f", *asked, dataset=many)
-    assert (weighted["n_train"], plain["n_train"]) == (n, rows["w"].sum())
-    for ours, theirs in zip(weighted["solves"], plain["solves"], strict=True):
-        assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-6)
-        assert ours["relative_gap"] <= 1e-10
-    np.testing.assert_allclose(*(decisions(tmp_path / name, rows["X"]) for name in ("weighted", "plain")), atol=1e-3)
-    for score in ("error_rate",) if classes else ("mse", "r2"):
-        assert weighted[score] == pytest.approx(plain[score], rel=1e-3)
-    if classes:
-        factors = weighted["weighting"]["class_factors"]
-        assert factors == pytest.approx(plain["weighting"]["class_factors"], rel=1e-12)
-        counts = np.bincount(rows["y"], rows["w"])
-        np.testing.assert_allclose(factors * counts, counts.sum() / len(counts))
-
-
 def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys):
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 200))
     data = save(tmp_path / "table.npz", rows, test_rows)
@@ -151,13 +113,11 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
     np.savetxt(tmp_path / "last.csv", columns[:, [0, 2, 3, 4, 1]], delimiter=",", header="a,b,c,d,w", comments="")
     asked = ("--centers", "50", "--penalty", "max:0.05")
     for name, weights in (("named", "w"), ("bare", "1"), ("last", "w"), ("bare", "-4")):
-        run = tmp_path / f"{name}{weights}"
+        run, file = tmp_path / f"{name}{weights}", tmp_path / f"{name}.csv"
         settings = ("--set", f"data.weights={weights}", *(("--set", "data.header=false") if name == "bare" else ()))
-        report = train(run, tmp_path / "f", *asked, *settings, dataset=tmp_path / f"{name}.csv")
-        assert report["n_features"] == 3
+        assert train(run, tmp_path / "f", *asked, *settings, dataset=file)["n_features"] == 3
         np.testing.assert_array_equal(decisions(run, rows["X"]), decisions(tmp_path / "namedw", rows["X"]), strict=True)
-        for file in (f"{name}.csv", *(["new.csv"] if name == "named" else [])):
-            capsys.readouterr()
-            assert predict([str(run), str(tmp_path / file), "--out", str(tmp_path / f"of-{weights}-{file}")]) == 0, file
-        assert evaluate([str(run), str(tmp_path / f"{name}.csv"), "--part", "all"]) == 0
+        for data in (file, *([tmp_path / "new.csv"] if name == "named" else [])):
+            predicted(run, data, tmp_path)
+        assert evaluate([str(run), str(file), "--part", "all"]) == 0
         assert "by their weights" in capsys.readouterr().out
