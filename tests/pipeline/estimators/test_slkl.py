@@ -116,25 +116,6 @@ def test_the_callback_gets_every_record():
     assert not records, "least squares alone has no iterations"
 
 
-def test_scales_are_of_the_rows_that_count():
-    """Ten inputs, of which two matter; a third of the rows has no weight."""
-    rng = np.random.default_rng(0)
-    X, weights = rng.normal(size=(900, 10)), np.tile([0.0, 1.0, 1.0], 300)
-    y = np.sin(2 * X[:, 4]) * X[:, 7] + 0.05 * rng.normal(size=900)
-    options: dict[str, Any] = {"feature_scale": "learned", "sigma2": "auto", "refit": "ridge", "random_state": 2}
-    machine = SLKLRegressor(100, **options).fit(X, y, sample_weight=weights)
-    assert set(np.argsort(-machine.feature_importances_)[:2]) == {4, 7}
-    assert machine.feature_importances_.sum() == pytest.approx(1.0)
-    assert {tuple(row) for row in machine.centers_} <= {tuple(row) for row in X}, "in the units of X"
-    X[::3], y[::3] = 1e3 * X[::3], -1e3  # rows that do not count
-    scales = machine.feature_scales_
-    machine.fit(X, y, weights)
-    np.testing.assert_allclose(machine.feature_scales_, scales)
-    machine.set_params(feature_scale=None).fit(X, y, weights)
-    assert machine.feature_scales_ is None
-    assert not hasattr(machine, "feature_importances_")
-
-
 @pytest.mark.parametrize("kind", [SLKLRegressor, pytest.param(SLKLClassifier, marks=pytest.mark.ci)])
 def test_scikit_learn_selects_the_features_that_matter(kind):
     X = np.random.default_rng(0).normal(size=(200, 8))
@@ -143,6 +124,9 @@ def test_scikit_learn_selects_the_features_that_matter(kind):
     by_model, by_steps = SelectFromModel(machine, max_features=2, threshold=-np.inf), RFE(machine, step=0.5)
     for selector in (by_model.fit(X, y), by_steps.set_params(n_features_to_select=2).fit(X, y)):
         assert selector.get_support(indices=True).tolist() == [5, 6]
+    assert machine.fit(X, y).feature_importances_.sum() == pytest.approx(1.0)
+    assert machine.set_params(feature_scale=None).fit(X, y).feature_scales_ is None
+    assert not hasattr(machine, "feature_importances_")
 
 
 @pytest.mark.usefixtures("default_interrupt")
