@@ -5,7 +5,6 @@ Decimal commas are read where a setting says so, as pyarrow and pandas read them
 
 import re
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ from features.row_draws import draw_sample
 from features.source import Columns, Source
 from features.tables import readers, table_source
 from features.tables.cells import numbers
-from features.tables.readers import Table, model_layout
-from features.tables.table_source import cell_reader, codes_of
+from features.tables.readers import Table
 from sources import all_of, everything, opened, people, same, write_idx_folder
 
 
@@ -336,32 +334,6 @@ def test_every_file_holds_the_same_table_by_blocks_of_any_size(tmp_path, monkeyp
             assert keeper.n_rows == [N]
     words = [column.words for column in first.columns.encoding.columns[::3]]
     assert words == [("blue, dark", "green", "red"), ("False", "True")]
-
-
-VALUES = {
-    "float32": pyarrow.array((np.arange(40) % 5 / 10).astype(np.float32)),
-    "decimals": pyarrow.array([Decimal(f"{k % 5}.50") for k in range(40)]),
-    "whole numbers with gaps": pyarrow.array([None if k % 7 == 0 else k % 5 for k in range(40)]),
-    "truth": pyarrow.array([k % 2 == 0 for k in range(40)]),
-}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_one_category_from_every_format(tmp_path, name):
-    values = pyarrow.table({"c": VALUES[name], "x": np.arange(40) * 1.5, "y": np.arange(40) % 2})
-    pyarrow.csv.write_csv(values, tmp_path / "a.csv")
-    values.to_pandas().to_csv(tmp_path / "b.csv", index=False)
-    pyarrow.parquet.write_table(values, tmp_path / "c.parquet")
-    polars.from_arrow(values).write_parquet(tmp_path / "d.parquet")
-    tables = [Table.in_files(path) for path in sorted(tmp_path.iterdir())]
-    read = []
-    for columns in [opened(one.path, categorical="onehot:c", missing="median").columns for one in tables]:
-        for one in tables:
-            layout, reader = model_layout(one, None, columns, 2, labelled=False), cell_reader(columns, ["c", "x"])
-            rows = [columns.encoding.apply(codes) for _, codes in codes_of(one, layout, reader, labelled=False)]
-            assert reader.unknown["c"] == 0
-            read.append(np.concatenate(rows)[:, :-1].tolist())
-    assert all(one == read[0] for one in read)
 
 
 @pytest.mark.parametrize("form", ["t.csv", "parquets"])
