@@ -20,7 +20,6 @@ from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model
 from pipeline.train import train as run_of
 from runs import model_bytes, train_beside
-from storage.folder_layouts import RunLayout
 
 
 @pytest.fixture
@@ -134,22 +133,6 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, tmp_path):
     np.testing.assert_array_equal(decisions(of_bytes, tmp_path / "rows.csv", tmp_path), expected)
 
 
-@pytest.mark.parametrize(
-    ("divisor", "dtype"), [(255, "f8"), (255, "f4"), (1, "i8"), (1, "u2"), (1, "f4"), (1 / 16, "u2")]
-)
-def test_the_same_images_are_the_same_model_on_any_scale(of_bytes, run_on, tmp_path, divisor, dtype, request):
-    """A run, an estimator and predictions."""
-    X = (IMAGES.astype(float) / divisor).astype(dtype)
-    run = run_on(X, "--features", request.node.callspec.params["of_bytes"])
-    ours, theirs = (load_model(RunLayout(one).model) for one in (run, of_bytes))
-    for name, values in ours.arrays().items():
-        np.testing.assert_array_equal(values, theirs.arrays()[name])
-    np.testing.assert_array_equal(decisions(run, X, tmp_path), decisions(of_bytes, IMAGES, tmp_path))
-    options = {"n_centers": 20, "random_state": 0, "features": theirs.features.name}
-    fitted = [SLKLClassifier(**options).fit(one, LABELS) for one in (X, IMAGES)]
-    np.testing.assert_array_equal(fitted[0].decision_function(X), fitted[1].decision_function(IMAGES))
-
-
 @pytest.mark.parametrize(("value", "told"), [(-1.0, "-1"), (256.0, "256"), (np.nan, "nan")])
 def test_values_beyond_the_scale_are_refused(value, told, of_bytes, tmp_path, capsys):
     X = IMAGES.astype(float)
@@ -164,10 +147,18 @@ def test_values_beyond_the_scale_are_refused(value, told, of_bytes, tmp_path, ca
         load_model(of_bytes / "model").features_of(X, first_row=7)
 
 
-def test_images_on_other_scales_are_refused(of_bytes, run_on):
-    scaled, deep = IMAGES / 255.0, IMAGES * np.uint16(257)
+def test_the_same_images_are_the_same_model_on_any_scale_and_those_on_others_are_refused(of_bytes, run_on, request):
+    """A run, an estimator and predictions."""
+    scaled, deep, features = IMAGES / 255.0, IMAGES * np.uint16(257), request.node.callspec.params["of_bytes"]
+    ours, found = load_predictor(of_bytes), list[Images]()
     for trained_on, others in ((IMAGES, (scaled, deep)), (scaled, (IMAGES,)), (deep, (scaled, IMAGES))):
-        predictor = load_predictor(of_bytes if trained_on is IMAGES else run_on(trained_on))
+        predictor = load_predictor(run_on(trained_on, "--features", features))
+        for name, values in predictor.model.arrays().items():
+            np.testing.assert_array_equal(values, ours.model.arrays()[name])
+        np.testing.assert_array_equal(predictor.decision_function(trained_on), ours.decision_function(IMAGES))
+        machine = SLKLClassifier(20, features=features, random_state=0).fit(trained_on, LABELS)
+        found.append(machine.decision_function(trained_on))
+        np.testing.assert_array_equal(found[-1], found[0])
         for other in others:
             with pytest.raises(DataError, match=r"X: .* trained on are from 0 to .*; give both on one scale") as caught:
                 predictor.predict(other)
