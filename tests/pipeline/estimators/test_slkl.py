@@ -270,11 +270,8 @@ VALUES, LABELS = 2 * ROWS[:, 0] + 1, np.digitize(ROWS[:, 0], [-0.5, 0.5])
 WEIGHT = r"class_weight: row \d+ is .*; a weight must be finite and at least 0"
 REFUSED = [
     *((SLKLRegressor(sigma2=value), "sigma2 must be") for value in (-1.0, np.nan, "mean", True, (1.0, 2.0))),
-    (SLKLRegressor(2.5), "n_centers must be"),
-    (SLKLRegressor(refit="lasso"), "refit must be one of"),
-    (SLKLRegressor(select=5), "select must be"),
+    *((SLKLRegressor(**{name: 2.5}), f"{name} must be") for name in ("n_centers", "refit", "select", "standardise")),
     (SLKLRegressor(schedule=None), "schedule must be one of"),
-    (SLKLRegressor(standardise=1), "standardise must be"),
     (SLKLRegressor(callback=3), "callback must be a function"),
     (SLKLRegressor(20, sigma2=1e-310), "sigma2=1e-310 is too small"),
     (SLKLRegressor(penalty=1e-14, sigma2=1e8), "all kernel columns are constant to rounding"),
