@@ -11,17 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 
-from features.descriptors import (
-    FeatureSpec,
-    SoftHog,
-    deskewed,
-    extract,
-    feature_length,
-    parameters,
-    soft_hog,
-    sphog,
-    sphog_length,
-)
+from features import descriptors
+from features.descriptors import FeatureSpec, SoftHog, deskewed, extract, feature_length, parameters, sphog
 from features.errors import UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -130,7 +121,7 @@ def naive_soft_hog(image, parameters):
 @given(PARAMETERS, st.integers(8, 24), st.integers(8, 24), st.sampled_from([(), (3,)]), st.integers(0, 2**32 - 1))
 def test_soft_hog_of_any_size_and_parameters_equals_the_twin(parameters, height, width, channels, seed):
     images = np.random.default_rng(seed).integers(0, 256, (2, height, width, *channels))
-    found = soft_hog(images.astype(np.float64), parameters)
+    found = descriptors.soft_hog(images.astype(np.float64), parameters)
     assert found.shape == (2, parameters.length(height, width))
     np.testing.assert_allclose(found, [naive_soft_hog(image, parameters) for image in images], atol=2e-6)
 
@@ -194,7 +185,7 @@ def test_sphog_of_any_size_equals_the_twin(height, width, seed):
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (2, height, width)) * (rng.random((2, height, width)) < 0.3)
     features = sphog(images.astype(np.float64))
-    assert features.shape[1] == sphog_length(height, width)
+    assert features.shape[1] == descriptors.sphog_length(height, width)
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
 
 
