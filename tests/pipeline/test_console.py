@@ -1,7 +1,7 @@
 """`slkl COMMAND`: every command under one name, with its own exit codes and words.
 
-A folder of the user's that is called as one of our packages is told in one line, by commands and in Python; a run of
-another version or another library is told of.
+A folder of the user's that is called as one of our packages is told in one line, by commands and in Python; another
+version of a library than that of a run is told of.
 """
 
 import json
@@ -20,7 +20,6 @@ from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
 from pipeline.runtime.run_folder import environment, environment_warnings
-from storage.files import read_record, write_record
 
 
 def test_every_command_is_there(capsys):
@@ -37,17 +36,6 @@ def test_every_command_is_there(capsys):
 def test_what_is_no_command_is_refused(words, capsys):
     assert main(words) == 2
     assert "slkl COMMAND" in capsys.readouterr().err
-
-
-def test_a_run_of_another_version_is_refused(trained, tables, capsys):
-    data = tables / "values.npz"
-    run = trained("--centers", "20", dataset=data)
-    environment = read_record(run / "env.json")
-    assert environment["format_version"] == 2
-    write_record(run / "env.json", environment | {"format_version": 1})
-    for words in (["train", str(data), "--run-dir", str(run), "--resume", "auto"], ["evaluate", str(run)]):
-        assert main(words) == 78
-        assert "is of another version of this software" in capsys.readouterr().err
 
 
 def test_a_python_without_libraries_says_what_to_type(finished_run, tables, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from commands import TARGETS, Runs, X, code_of, flip, the_error
 from pipeline.prediction import predictor
 from runs import files_of
+from storage.files import read_record, write_record
 
 Y = TARGETS["regression"]
 WEIGHTS = np.ones(len(X))
@@ -86,6 +87,10 @@ CASES = {
     "train: more centers than rows": Case(f"{DIGITS} --centers 100000", 2, "1348"),
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
+    "train: a run of another version": Case(
+        "train x --run-dir {old} --resume auto", 78, "is of another version of this"
+    ),
+    "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
     "train: features in the run": Case(f"{DIGITS} --features-dir {{out}}/run/f", 2, "inside"),
@@ -203,6 +208,8 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
         name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt", "rows")
     }
     shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
+    places["old"] = shutil.copytree(rings["words"], place / "old")
+    write_record(place / "old" / "env.json", read_record(place / "old" / "env.json") | {"format_version": 1})
     for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
         shutil.copytree(rings["words"] / "model", places[name])
         flip(places[name] / file)

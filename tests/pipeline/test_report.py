@@ -108,26 +108,13 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
     rows = source.test.numbers
     assert rows is not None
     assert list(shown) == rows[expected].tolist()
+    assert len(pictures(found, "training row")) == 40 < model.n_centers
     for row, image in zip(expected.tolist(), shown.values(), strict=True):
         np.testing.assert_array_equal(image, inputs[row])
         assert data[rows[row]] == truth[row], "the row of the data as they are given"
     words = " ".join(" ".join(texts(found, "div")).split())
     for row in expected.tolist():
         assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
-
-
-def test_centers_are_the_training_images_of_the_largest_weights(images, tmp_path):
-    model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
-    shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
-    largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:40]
-    rows = source.train.numbers
-    assert rows is not None
-    assert list(shown) == rows[model.center_index[largest]].tolist()
-    assert len(shown) == 40 < model.n_centers
-    for m, image in zip(largest.tolist(), shown.values(), strict=True):
-        row = int(model.center_index[m])
-        np.testing.assert_array_equal(image, source.train.X[row : row + 1][0])
-        np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
 
 
 @pytest.mark.parametrize(
