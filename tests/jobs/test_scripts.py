@@ -126,6 +126,30 @@ def test_a_script_writes_and_prints_a_row_for_each_thing_it_measures(script, nam
     assert text.strip()
 
 
+def test_columns_of_all_candidates_and_those_materialised(script, tmp_path, digits):
+    script("all_candidates", "--seeds", "0")
+    facts = json.loads((tmp_path / "all-candidates-1.json").read_text())
+    assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
+    small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
+    script("materialised_columns", *small, subprocess=HERE)
+    rows = json.loads((tmp_path / "materialised-columns.json").read_text())
+    assert len({row["columns"] for row in rows}) == len(rows) == 2
+    assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
+
+
+def test_model_bytes(script, tmp_path, capsys):
+    file = tmp_path / "model_bytes.json"
+    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
+    facts, text = script("model_bytes", *few)
+    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
+    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
+    facts["refit"]["arrays"]["weights"] = "another"
+    file.write_text(json.dumps(facts))
+    with pytest.raises(AssertionError, match="1"):
+        script("model_bytes", *few, "--compare", file)
+    assert f"2 of 3 runs deliver the bytes of {file}\n" in capsys.readouterr().out
+
+
 def test_tables_measure_a_training(script):
     words = ("--rows", "2000", "--rounds", "1", "--train", "--forms", "parts", "--centers", "10")
     (row,), text = script("tables", *words)
@@ -166,37 +190,3 @@ def test_table_peers(script):
     low, high = sorted(row["error"] for row in rows if (row["table"], row["method"]) == ("steps:200", "slkl"))
     _, error, _, _, worst, *_ = text.splitlines()[-1].split()
     assert (error, worst) == (f"{(low + high) / 2:.4f}", f"+{200 * high / (low + high) - 100:.0f}")
-
-
-def test_all_candidates(script, tmp_path):
-    script("all_candidates", "--seeds", "0")
-    facts = json.loads((tmp_path / "all-candidates-1.json").read_text())
-    assert facts["converged"]
-    assert 0 < facts["model_n_centers"] <= N_TRAIN
-    assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
-
-
-def test_materialised_columns(script, tmp_path, digits):
-    small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
-    script("materialised_columns", *small, subprocess=HERE)
-    rows = json.loads((tmp_path / "materialised-columns.json").read_text())
-    assert len({row["columns"] for row in rows}) == len(rows) == 2
-    assert all(row["relative_gap"] <= 1e-3 and 0 < row["active"] <= row["materialised"] <= 100 for row in rows)
-    assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
-
-
-def test_model_bytes(script, tmp_path):
-    file = tmp_path / "model_bytes.json"
-    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
-    facts, text = script("model_bytes", *few)
-    assert facts.keys() == {"refit", "images-greedy", "classifier-uniform"}
-    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
-    again, text = script("model_bytes", *few, "--compare", file)
-    assert again == facts
-    assert text.endswith(f"3 of 3 runs deliver the bytes of {file}\n")
-
-    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
-    facts["refit"]["arrays"]["weights"] = "another"
-    file.write_text(json.dumps(facts))
-    with pytest.raises(AssertionError, match="1"):
-        script("model_bytes", *few, "--compare", file)
