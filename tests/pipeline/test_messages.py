@@ -19,7 +19,6 @@ WEIGHTS = np.ones(len(X))
 TABLE = "a,b,y\n" + "".join(f"{k},{k % 7},{k % 5}\n" for k in range(40))
 TEXTS = "a,b\n" + "1.5,2.5\n" * 30 + "1,abc\n"
 LATE = "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n"
-MODEL_FILES = ("model.json", "arrays.npz", "MANIFEST.json")
 PICTURES = np.arange(60 * 64).reshape(60, 8, 8).astype(np.uint8)
 PIPES = ("pipe.csv", "pipe.npz", "pipe.parquet")  # of which a reader that opens one waits for ever
 
@@ -141,10 +140,7 @@ CASES = {
         )
         for name in PIPES
     },
-    **{
-        f"predict: a pipe as {name}": Case(f"predict {{piped-{name}}} {OUT}", 65, name, {"X": X})
-        for name in MODEL_FILES
-    },
+    "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.json", {"X": X}),
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
     "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
@@ -218,10 +214,9 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     for name in ("a", "b"):
         np.savetxt(places["rows"] / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     places["text.txt"].write_text("1,2\n")
-    for name in MODEL_FILES:
-        places[f"piped-{name}"] = shutil.copytree(rings["words"] / "model", place / f"piped-{name}")
-        (place / f"piped-{name}" / name).unlink()
-        os.mkfifo(place / f"piped-{name}" / name)
+    places["piped"] = shutil.copytree(rings["words"] / "model", place / "piped")
+    (place / "piped" / "model.json").unlink()
+    os.mkfifo(place / "piped" / "model.json")
     for name in PIPES:
         places[name] = place / name
         os.mkfifo(places[name])
