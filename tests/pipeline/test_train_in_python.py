@@ -45,9 +45,7 @@ def test_it_is_the_command_of_that_name(finished_run, classes, features, tmp_pat
     "imports",
     [
         "from pipeline import train",
-        "import pipeline.train; from pipeline import train",
         "import pipeline.train as train",
-        "from pipeline.train import main; import pipeline; train = pipeline.train",
         "from pipeline.train import train as call; from pipeline import train, __main__",
     ],
 )
