@@ -30,6 +30,17 @@ def changed(values: np.ndarray, row: int, value: float) -> np.ndarray:
     return values
 
 
+KINDS = np.arange(300) % 3
+SPREAD = np.random.default_rng(0).normal(size=(300, 2)) + KINDS[:, None]
+GROUPED = {f"{name}_{part}": of for name, of in (("X", SPREAD), ("y", KINDS)) for part in ("train", "test")}
+GROUPED |= {"one_train": np.zeros(300), "label_train": KINDS, "half_train": KINDS > 0}
+GROUPS = {  # which leave nothing to choose by
+    "one": "all 300 samples are of one group; give more groups",
+    "label": "by groups label the other rows lack their labels",
+    "half": "or have one label alone; give groups of several labels",
+}
+
+
 class Case(NamedTuple):
     """A command line, in which {data} is a file of arrays or of a text; its exit code, and key words of what it says.
 
@@ -130,6 +141,11 @@ CASES = {
     "weights: only zeros": Case(WEIGHTED, 65, "all weights are zero", {"X": X, "y": Y, "w": 0 * WEIGHTS}),
     "weights: no such array": Case(WEIGHTED, 65, "no array w", {"X": X, "y": Y}),
     "weights: no such column": Case(WEIGHTED, 2, "is no column", "a,b,y\n1,2,3\n4,5,6\n"),
+    **{
+        f"groups: {groups}, {how}": Case(f"{TRAIN} --seed 1 --set data.groups={groups} {how}", 65, told, GROUPED)
+        for groups, told in GROUPS.items()
+        for how in ("", "--penalty auto", "--refit ridge --penalty 1")
+    },
     "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
     **{
         f"{command}: a {name}": Case(f"{words} {{{name}}}{more}", 65, f"{name}: is a pipe, a device or a socket")
@@ -191,9 +207,8 @@ CASES = {
     "export: a folder": Case("export {words} --out {empty}", 73, "is a folder"),
 }
 
-WITHIN = [
-    f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")
-]  # found by a run that has begun
+WITHIN = [f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")]
+WITHIN += [name for name in CASES if name.startswith("groups")]  # found by a run that has begun
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,6 @@ SEASONS = {
     "walk": np.cumsum(RNG.normal(1, 1.5, N)),
     "neighbours swapped": np.arange(N) ^ 1,
     "jitter": TIMES + 3600 * RNG.normal(0, 2, N),
-    "runs": (np.arange(N) + 37) % N * 7 // 6 + np.arange(N) % 2,
     "shuffled": RNG.permutation(N),
     "noise": RNG.normal(size=N),
 }

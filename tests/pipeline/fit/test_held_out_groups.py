@@ -8,7 +8,6 @@ from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
 from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier
-from pipeline.train import main
 from runs import keeping_statistics, train
 from sources import write_zarr
 from storage.arrays import read_arrays
@@ -45,28 +44,6 @@ def test_no_group_is_split(table, tmp_path, kind):
     assert 0 < n_held_out == np.count_nonzero(held_out) < report["n_train"]
     parts = [read_arrays(RunLayout(tmp_path / "run").statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
     assert [round(float(part)) for part in parts] == [report["n_train"] - n_held_out, n_held_out]
-
-
-@pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])
-def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(table, tmp_path, capsys, asked):
-    y = np.arange(300) % 3
-    X = table["X"][:300] + y[:, None]
-    parts = {f"{name}_{part}": of for name, of in (("X", X), ("y", y)) for part in ("train", "test")}
-    np.savez(tmp_path / "few.npz", **parts, one_train=np.zeros(300), label_train=y, half_train=y > 0)
-    found = {
-        "one": "all 300 samples are of one group; give more groups",
-        "label": "by groups label the other rows lack their labels",
-        "half": "or have one label alone; give groups of several labels",
-    }
-    line = [str(tmp_path / "few.npz"), "--features-dir", str(tmp_path / "features"), "--seed", "1", "-q", *SERIAL]
-    for groups, words in found.items():
-        start = [*line, "--set", f"data.groups={groups}", "--run-dir", str(tmp_path / groups)]
-        assert main([*start, *asked]) == 65
-        told = capsys.readouterr().err
-        assert words in told
-        assert (" ".join(asked[:2]) or "least squares") in told
-    assert "or --set statistics.hold_out=0 without --" in told
-    assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
 
 
 def test_copies_of_rows_change_no_choice():
