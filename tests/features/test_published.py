@@ -143,8 +143,7 @@ def test_real_usps(data_dir):
     assert (source.n_train, source.n_test, source.input_shape) == (7291, 2007, (16, 16))
     assert (source.task, source.classes, source.standardise) == ("multiclass", tuple(range(10)), False)
     inputs, targets = everything(source)
-    assert inputs.dtype == np.float32
-    assert (inputs.min(), inputs.max()) == (-1.0, 1.0)
+    assert (inputs.dtype, inputs.min(), inputs.max()) == (np.float32, -1.0, 1.0)
     assert np.bincount(targets[:7291]).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
     assert np.bincount(targets[7291:]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
     table = np.loadtxt(data_dir / "usps" / "zip.train.gz", max_rows=3)

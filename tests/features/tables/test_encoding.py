@@ -144,7 +144,6 @@ WRITERS: dict[str, tuple[Any, str]] = {
     "polars": (as_polars, "index"),
     "shuffled": (lambda frame, path: write(frame.assign(ID=RNG.permutation(N) + 1), path, index=False), "ID"),
     "numbers": (lambda frame, path: write(frame.assign(id=PLACES), path, index=False), "id"),
-    "falling": (lambda frame, path: write(frame.assign(id=-PLACES), path, index=False), "id"),
     "times": (lambda frame, path: write(frame.assign(at=TIMES), path, index=False), "at"),
     "two swapped": (lambda frame, path: write(frame.assign(id=SWAPPED), path, index=False), "id"),
     "added below": (lambda frame, path: write(frame.assign(id=[*range(2, N), 0, 1]), path, index=False), "id"),
@@ -223,7 +222,6 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
 SEASONS = {
     "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
     "times, with ties": TIED,
-    "in groups": np.sort(RNG.normal(size=(2, N // 2))).ravel(),
     "falling": -np.sort(RNG.integers(20, 50, N)),
     "weekday": np.arange(N) % 5,
     "walk": np.cumsum(RNG.normal(1, 1.5, N)),
