@@ -1,5 +1,6 @@
 """Where compiled loops are kept, and that they are compiled before the work."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.fit import preparation
+from pipeline.kernels.jit import compiled, is_kept
 from pipeline.runtime.progress import COMPILING
 from runs import ROOT, python, report_of, wait_until
 
@@ -105,6 +107,19 @@ def test_damaged_code_is_compiled_again(tmp_path, suffix):
             file.write_bytes(file.read_bytes()[:length])
         assert load() == first
         assert load() == ("False\n", "")
+
+
+def test_loops_of_another_source_are_not_kept(tmp_path, monkeypatch):
+    source = tmp_path / "loops.py"
+    source.write_text("def more(x):\n    return x + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loop = compiled()(importlib.import_module("loops").more)
+    assert not is_kept(loop)
+    loop(1)
+    os.utime(source, (2**32, 2**32))
+    assert is_kept(loop)
+    source.write_text("def more(x):\n    return x + 2\n")
+    assert not is_kept(loop)
 
 
 WATCHED = """
