@@ -22,7 +22,7 @@ from skimage.util import img_as_ubyte
 from sklearn.utils.class_weight import compute_class_weight
 
 from features import input_files
-from features.errors import DataError, UnavailableError, UsageError
+from features.errors import DataError, UnavailableError
 from features.input_files import open_plain
 from features.open_source import open_source
 from features.row_draws import draw_held_out, held_out_limit
@@ -94,8 +94,6 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
     assert str(tmp_path) not in json.dumps(of_npz.identity)
     with pytest.raises(DataError, match="found test/X"):
         open_source(ZARR, {"test/X": X})
-    with pytest.raises(UsageError, match="opened by the caller"):
-        open_source(ZARR)
 
 
 def test_images_are_not_standardised_and_standardise_target_and_task_may_be_given(tmp_path):

@@ -143,7 +143,6 @@ WRITERS: dict[str, tuple[Any, str]] = {
     "pandas, shuffled": (lambda frame, path: frame.set_axis(RNG.permutation(N)).to_csv(path), "(no name, column 0)"),
     "polars": (as_polars, "index"),
     "shuffled": (lambda frame, path: write(frame.assign(ID=RNG.permutation(N) + 1), path, index=False), "ID"),
-    "numbers": (lambda frame, path: write(frame.assign(id=PLACES), path, index=False), "id"),
     "times": (lambda frame, path: write(frame.assign(at=TIMES), path, index=False), "at"),
     "two swapped": (lambda frame, path: write(frame.assign(id=SWAPPED), path, index=False), "id"),
     "added below": (lambda frame, path: write(frame.assign(id=[*range(2, N), 0, 1]), path, index=False), "id"),
@@ -222,7 +221,6 @@ def test_inputs_that_are_all_in_order_are_used_and_told(tmp_path):
 SEASONS = {
     "age": np.sort(RNG.integers(20, 50, N)),  # by which the rows are sorted
     "times, with ties": TIED,
-    "falling": -np.sort(RNG.integers(20, 50, N)),
     "weekday": np.arange(N) % 5,
     "walk": np.cumsum(RNG.normal(1, 1.5, N)),
     "neighbours swapped": np.arange(N) ^ 1,

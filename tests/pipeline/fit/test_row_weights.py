@@ -103,12 +103,6 @@ def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys)
     capsys.readouterr()
     assert evaluate([str(tmp_path / "run"), "--json"]) == 0
     assert f'"error_rate": {report["error_rate"]!r}' in capsys.readouterr().out
-    del test_rows["w"]
-    data = save(tmp_path / "half.npz", rows, test_rows)
-    report = train(tmp_path / "half", tmp_path / "f", *asked, dataset=data)
-    wrong = decisions(tmp_path / "half", test_rows["X"]).argmax(axis=1) != test_rows["y"]
-    assert report["error_rate"] == pytest.approx(wrong.mean())
-    assert "test error by weight" not in "\n".join(table(report))
 
 
 def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
