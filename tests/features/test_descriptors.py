@@ -11,17 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform, convolve1d
 
-from features.descriptors import (
-    FeatureSpec,
-    SoftHog,
-    deskewed,
-    extract,
-    feature_length,
-    parameters,
-    soft_hog,
-    sphog,
-    sphog_length,
-)
+from features import descriptors
+from features.descriptors import FeatureSpec, SoftHog, deskewed, extract, feature_length, parameters, sphog
 from features.errors import UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -130,7 +121,7 @@ def naive_soft_hog(image, parameters):
 @given(PARAMETERS, st.integers(8, 24), st.integers(8, 24), st.sampled_from([(), (3,)]), st.integers(0, 2**32 - 1))
 def test_soft_hog_of_any_size_and_parameters_equals_the_twin(parameters, height, width, channels, seed):
     images = np.random.default_rng(seed).integers(0, 256, (2, height, width, *channels))
-    found = soft_hog(images.astype(np.float64), parameters)
+    found = descriptors.soft_hog(images.astype(np.float64), parameters)
     assert found.shape == (2, parameters.length(height, width))
     np.testing.assert_allclose(found, [naive_soft_hog(image, parameters) for image in images], atol=2e-6)
 
@@ -159,10 +150,8 @@ def test_roots_of_soft_hog_have_norm_1_and_blank_images_no_features(images):
 
 
 def test_defaults_of_soft_hog_are_in_proportion_to_images():
-    lengths = {}
-    for side in (1, 4, 8, 14, 16, 28, 56, 64, 224, 720):
-        lengths[side] = feature_length(FeatureSpec("soft-hog"), (side, side))
-    assert lengths == {1: 8, 4: 128, 8: 200, 14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512, 720: 512}
+    lengths = {1: 8, 4: 128, 8: 200, 14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512, 720: 512}
+    assert {side: feature_length(FeatureSpec("soft-hog"), (side, side)) for side in lengths} == lengths
     for side in (700, 1000, 4000):
         square, long = (feature_length(FeatureSpec("soft-hog"), (side, width)) for width in (side, 5 * side))
         assert 512 <= square < long < 4000
@@ -194,7 +183,7 @@ def test_sphog_of_any_size_equals_the_twin(height, width, seed):
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (2, height, width)) * (rng.random((2, height, width)) < 0.3)
     features = sphog(images.astype(np.float64))
-    assert features.shape[1] == sphog_length(height, width)
+    assert features.shape[1] == descriptors.sphog_length(height, width)
     np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=2e-6)
 
 

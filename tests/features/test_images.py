@@ -46,19 +46,6 @@ def test_wrong_hash_is_refused_even_after_a_good_opening(tmp_path, monkeypatch, 
     assert PUBLISHED["mnist"].files[f"{name}.gz"] in str(caught.value)
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_idx_folder(tmp_path, compressed):
-    written = write_folder(tmp_path / "shapes", compressed=compressed)
-    source = open_source(SourceSpec(str(tmp_path / "shapes")))
-    assert (source.name, source.task, source.input_shape) == ("shapes", "multiclass", (9, 7))
-    assert (source.classes, source.standardise) == ((3, 7, 200), False)
-    for part, name in (("train", "train"), ("test", "t10k")):
-        inputs, targets = source.parts[part].X[2:11], source.parts[part].y[2:11]
-        assert inputs.dtype == np.uint8
-        assert np.array_equal(inputs, written[name][0][2:11])
-        assert np.array_equal(np.array(source.classes)[targets], written[name][1][2:11])
-
-
 def test_idx_folder_faults(tmp_path):
     folder = tmp_path / "shapes"
     write_folder(folder)
@@ -76,10 +63,16 @@ def test_idx_folder_faults(tmp_path):
         open_source(SourceSpec(str(folder)))
 
 
-def test_subset_is_seeded_and_in_the_order_of_the_data_and_the_seed_counts_only_for_it(tmp_path):
-    written = write_folder(tmp_path / "shapes", n_train=200)
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_folder_is_read_and_a_subset_of_it_is_seeded_in_the_order_of_the_data(tmp_path, compressed):
+    """The seed counts only for a subset."""
+    written = write_folder(tmp_path / "shapes", n_train=200, compressed=compressed)
     spec = SourceSpec(str(tmp_path / "shapes"))
-    assert open_source(spec).identity == open_source(replace(spec, seed=1)).identity
+    whole = open_source(spec)
+    assert (whole.name, whole.task, whole.input_shape, whole.classes) == ("shapes", "multiclass", (9, 7), (3, 7, 200))
+    assert (whole.standardise, whole.test.X[:1].dtype) == (False, np.uint8)
+    np.testing.assert_array_equal(whole.test.X[:], written["t10k"][0])
+    assert whole.identity == open_source(replace(spec, seed=1)).identity
     chosen, digests = [], set()
     for seed in (0, 0, 1):
         source = open_source(replace(spec, n_train=40, seed=seed))

@@ -92,9 +92,7 @@ def test_pictures_are_grey_where_channels_are_equal(tmp_path):
 def test_parts_are_told_by_their_names_or_by_several_folders_alike(tmp_path, folders, are_parts):
     write(tmp_path, **dict.fromkeys(folders, 4))
     if are_parts:
-        with pytest.raises(
-            DataError, match=r"if they are parts, train on .*(rain|set1).*data\.test=.*([tT]est(ing)?|set2)`"
-        ):
+        with pytest.raises(DataError, match=r"if they are parts, train on .*(rain|set1).*data\.test=.*([tT]est|set2)"):
             opened(tmp_path)
     else:
         assert len(opened(tmp_path).classes) == 2
@@ -132,10 +130,8 @@ def test_all_pictures_that_cannot_be_read_are_named_or_left_out(tmp_path):
     flips = [bytearray(whole) for _ in range(8 * 16)]
     for k, content in enumerate(flips):  # of pixels, some of which decode to others
         content[-24 - k // 8] ^= 1 << k % 8
-    bad = {"cut.png": whole[:-30], "empty.png": b"", "text.jpg": b"none"} | {
-        f"f{k}.png": c for k, c in enumerate(flips)
-    }
-    for name, content in bad.items():
+    bad = {"cut.png": whole[:-30], "empty.png": b"", "text.jpg": b"none"}
+    for name, content in (bad | {f"f{k}.png": content for k, content in enumerate(flips)}).items():
         (folder / "b" / name).write_bytes(content)
     (folder / "b" / "gone.png").symlink_to(tmp_path / "nothing")
     Image.fromarray(SMOOTH.astype(np.float32)).save(folder / "b" / "float.tif")
@@ -197,19 +193,11 @@ def test_labels_parts_and_what_is_passed_over(tmp_path):
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "0.png").rename(at / "x.png"), "in no folder of a class: x.png"),
         ({"a": 2, "b": 2}, lambda at: (at / "b" / "loop").symlink_to(at), "/b/loop: is a link, by which .* twice"),
         ({"a": 2, "b": 2}, lambda at: (at / "a_").symlink_to(at / "b"), "/a_: is a link, by which .*/b would be read"),
-        (
-            {"a": 2, "b": 2},
-            lambda at: [one.rename(one.with_suffix(".heic")) for one in at.glob("a/*")],
-            "not read: a/0.heic, a/1.heic; convert",
-        ),
+        ({"a": 2, "b": 2}, lambda at: [one.rename(f"{one}.heic") for one in at.glob("a/*")], "read: a/0.png.heic, a/1"),
         ({"a": 2, "b": 2}, lambda at: (at / "a" / "x.HEIC").touch(), "formats that are not read: a/x.HEIC; convert"),
         ({"A\u0308pfel/x": 2, "A\u0308pfel/y": 2}, lambda at: None, "has one folder, A\u0308pfel; name"),
         ({"c/test/a": 2, "c/train/a": 2}, lambda at: None, "has one folder, c; name .*/c, if its folders are"),
-        (
-            {"x/train": 2, "x/test": 2, "y/train": 2, "y/test": 2},
-            lambda at: None,
-            "x and y .*test, train.; put the pict",
-        ),
+        (dict.fromkeys(("x/train", "x/test", "y/train", "y/test"), 2), lambda at: None, "x and y .*test, train.; put"),
         ({"s_train/s_train/a": 2, "s_train/s_train/b": 2, "s_test/s_test/a": 2}, lambda at: None, "beside it; if they"),
         ({"train/a": 2, "val/a": 2}, lambda at: None, "has the folder val beside train"),
         ({"train/a": 2, "test/a": 2, "val/a": 2}, lambda at: None, "val beside train and test; .*`data.test=.*/test`"),
@@ -250,18 +238,19 @@ def png(kind: int, bits: int, values: Pixels, *more: tuple[bytes, bytes]) -> byt
     return b"\x89PNG\r\n\x1a\n" + b"".join(piece + sum_ for piece, sum_ in zip(pieces, sums, strict=True))
 
 
+def paletted(bits: int) -> tuple[bytes, Pixels]:
+    places = GREY >> (8 - bits)
+    return png(3, bits, places, (b"PLTE", PALETTE[: 2**bits].tobytes())), PALETTE[places]
+
+
 def bmp(bits: int, values: Pixels, palette: Pixels | None = None) -> bytes:
     rows = packed(values, bits) if bits < 24 else values.reshape(len(values), -1)
     rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))[::-1]
     colours = b"" if palette is None else np.pad(palette[: 2**bits, ::-1], ((0, 0), (0, 1))).tobytes()
     begin = 54 + len(colours)
     head = b"BM" + struct.pack("<IHHI", begin + rows.size, 0, 0, begin)
-    return (
-        head
-        + struct.pack("<IiiHHIIiiII", 40, values.shape[1], len(values), 1, bits, *[0] * 6)
-        + colours
-        + rows.tobytes()
-    )
+    head += struct.pack("<IiiHHIIiiII", 40, values.shape[1], len(values), 1, bits, *[0] * 6)
+    return head + colours + rows.tobytes()
 
 
 def tif(values: Pixels, photometric: str = "minisblack", **options: Any) -> bytes:
@@ -292,13 +281,10 @@ FILES: dict[tuple[str, str, str], tuple[bytes, Pixels]] = {
     ("PNG", "L", "L"): (png(0, 8, GREY, (b"gAMA", struct.pack(">I", 45455))), GREY),
     ("PNG", "I;16", "I;16B"): (png(0, 16, DEEP), GREY),
     ("PNG", "LA", "LA"): (png(4, 8, ALPHA), ALPHA[..., [0, 0, 0, 1]]),
-    **{
-        ("PNG", "P", f"P;{bits}" if bits < 8 else "P"): (
-            png(3, bits, GREY >> (8 - bits), (b"PLTE", PALETTE[: 2**bits].tobytes())),
-            PALETTE[GREY >> (8 - bits)],
-        )
-        for bits in (1, 2, 4, 8)
-    },
+    ("PNG", "P", "P;1"): paletted(1),
+    ("PNG", "P", "P;2"): paletted(2),
+    ("PNG", "P", "P;4"): paletted(4),
+    ("PNG", "P", "P"): paletted(8),
     ("PNG", "RGB", "RGB"): (png(2, 8, RGB), RGB),
     ("PNG", "RGBA", "RGBA"): (png(6, 8, RGBA), RGBA),
     ("JPEG", "L", "L"): (saved(GREY, "JPEG", quality=100), GREY),

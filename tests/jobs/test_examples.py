@@ -97,9 +97,8 @@ def test_binary_own_arrays(tmp_path):
     text = output_of("binary_own_arrays", tmp_path)
     (right,) = found(r"N of 100 right", text)
     assert right >= 85
-    errors = [float(error) for error in re.findall(r"error: ([0-9.]+) %", text)]
-    assert len(errors) == 2
-    assert max(errors) < 8
+    first, second = re.findall(r"error: ([0-9.]+) %", text)
+    assert max(float(first), float(second)) < 8
     assert load_model(tmp_path / "out" / "runs" / "tumours" / "model").labels == ("benign", "malignant")
     assert load_model(tmp_path / "out" / "runs" / "wine" / "model").task == "binary"
 
@@ -111,8 +110,7 @@ def test_compact_model(tmp_path):
     sizes = sorted(curve)
     assert sizes[0] < 10 < 50 < sizes[-1] == 100
     assert curve[sizes[0]] > curve[sizes[len(sizes) // 2]] > curve[100]
-    (chosen,) = found(r"50 chosen centers: N %", text)
-    assert curve[100] < chosen < found(r"50 random centers: N %", text)[0]
+    assert curve[100] < found(r"50 chosen centers: N %", text)[0] < found(r"50 random centers: N %", text)[0]
 
 
 @pytest.mark.nightly
@@ -128,11 +126,8 @@ def test_resume_after_a_stop(tmp_path):
     text = output_of("resume_after_a_stop", tmp_path)
     assert "exit code 75" in text
     assert "continue with: python -m pipeline.train digits --run-dir runs/stopped --resume auto" in text
-    digests = re.findall(r"stopped(?: and resumed)?: +([0-9a-f]{16})", text)
-    assert len(digests) == 2
-    assert digests[0] == digests[1]
+    whole, resumed = re.findall(r"stopped(?: and resumed)?: +([0-9a-f]{16})", text)
+    assert whole == resumed
     runs = tmp_path / "out" / "runs"
-    solves = [line for line in (runs / "stopped" / "log.jsonl").read_text().splitlines() if '"solve"' in line]
-    assert sum('"started"' in line for line in solves) == 2
     iterations = [(runs / name / "metrics.jsonl").read_text().count("\n") for name in ("stopped", "whole")]
     assert iterations[0] == iterations[1], "it went on where it was"

@@ -106,12 +106,53 @@ def test_speed(script):
     assert all(line in text for line in facts["summary"])
 
 
-def test_tables(script):
-    small = ("--rows", "2000", "--rounds", "1")
-    rows, text = script("tables", *small)
-    assert len({(row["what"], row["form"]) for row in rows}) == len(rows) == 9
-    assert all(0 < row["seconds"] < 60 for row in rows)
-    (row,), text = script("tables", *small, "--train", "--forms", "parts", "--centers", "10")
+SETTINGS = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
+NOISE = {"N_TRAIN": 1200, "N_TEST": 100}
+# Of a script: words, constants, how many rows it writes, and a number of each that is above 0 and below 100.
+ROWS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "tables": ("--rows 2000 --rounds 1", {}, 9, "seconds"),
+    "descriptors": ("--datasets digits --draws 2 --centers 60 --widths 0.5,0.7", {"SETTINGS": SETTINGS}, 12, "width"),
+    "feature_scales": ("--tables noise --draws 1 --centers 100 --size 40", NOISE, 5, "rmse"),
+    "solvers": ("--problems paper --centers 300 --penalties 100 --solvers newton,shrinking", {}, 2, "n_active"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_script_writes_and_prints_a_row_for_each_thing_it_measures(script, name):
+    words, constants, n_rows, number = ROWS[name]
+    rows, text = script(name, *words.split(), **constants)
+    assert len({json.dumps(row) for row in rows}) == len(rows) == n_rows
+    assert all(0 < row[number] < 100 for row in rows)
+    assert text.strip()
+
+
+def test_columns_of_all_candidates_and_those_materialised(script, tmp_path, digits):
+    script("all_candidates", "--seeds", "0")
+    facts = json.loads((tmp_path / "all-candidates-1.json").read_text())
+    assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
+    small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
+    script("materialised_columns", *small, subprocess=HERE)
+    rows = json.loads((tmp_path / "materialised-columns.json").read_text())
+    assert len({row["columns"] for row in rows}) == len(rows) == 2
+    assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
+
+
+def test_model_bytes(script, tmp_path, capsys):
+    file = tmp_path / "model_bytes.json"
+    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
+    facts, text = script("model_bytes", *few)
+    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
+    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
+    facts["refit"]["arrays"]["weights"] = "another"
+    file.write_text(json.dumps(facts))
+    with pytest.raises(AssertionError, match="1"):
+        script("model_bytes", *few, "--compare", file)
+    assert f"2 of 3 runs deliver the bytes of {file}\n" in capsys.readouterr().out
+
+
+def test_tables_measure_a_training(script):
+    words = ("--rows", "2000", "--rounds", "1", "--train", "--forms", "parts", "--centers", "10")
+    (row,), text = script("tables", *words)
     assert 50 < min(row["forecast"], row["peak"]) <= max(row["forecast"], row["peak"]) < 1024
     assert "round 0: train parts: " in text
 
@@ -133,25 +174,6 @@ def test_peers(script, tmp_path):
     assert "> 0.001" in next(line for line in text.splitlines() if line.startswith("ridge-20"))
 
 
-def test_descriptors(script):
-    settings = [{"name": "sphog"}, {"name": "soft-hog", "deskew": 0.0}, {"name": "raw", "power": 1.0}]
-    small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")
-    rows, _ = script("descriptors", *small, SETTINGS=settings)
-    found = [(row["setting"], row["n_features"], row["draw"], row["width"]) for row in rows]
-    lengths = [("sphog ", 2172), ("soft-hog deskew=0.0", 512), ("raw power=1.0", 784)]
-    assert found == [(*of, draw, width) for of in lengths for draw in (0, 1) for width in (0.5, 0.7)]
-    assert all(0 <= row["error_percent"] < 25 for row in rows)
-
-
-def test_feature_scales(script):
-    small = ("--tables", "noise", "--draws", "1", "--centers", "100", "--size", "40")
-    rows, text = script("feature_scales", *small, N_TRAIN=1200, N_TEST=100)
-    error = {row["way"]: row["rmse"] for row in rows}
-    assert len(error) == len(rows) == 5
-    assert error["learned, median"] < 0.5 * error["median"]
-    assert [line.split()[0] for line in text.splitlines()] == ["table", "noise"]
-
-
 def test_table_peers(script):
     tables = importlib.import_module("generated_tables")
     generated = {"letters": lambda: tables.letters(300, 100), "steps": tables.steps}
@@ -168,48 +190,3 @@ def test_table_peers(script):
     low, high = sorted(row["error"] for row in rows if (row["table"], row["method"]) == ("steps:200", "slkl"))
     _, error, _, _, worst, *_ = text.splitlines()[-1].split()
     assert (error, worst) == (f"{(low + high) / 2:.4f}", f"+{200 * high / (low + high) - 100:.0f}")
-
-
-def test_all_candidates(script, tmp_path):
-    script("all_candidates", "--seeds", "0")
-    facts = json.loads((tmp_path / "all-candidates-1.json").read_text())
-    assert facts["converged"]
-    assert 0 < facts["model_n_centers"] <= N_TRAIN
-    assert facts["error_of_1000"] == facts["error"], "all rows are candidates of both"
-
-
-def test_materialised_columns(script, tmp_path, digits):
-    small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
-    script("materialised_columns", *small, subprocess=HERE)
-    rows = json.loads((tmp_path / "materialised-columns.json").read_text())
-    assert len({row["columns"] for row in rows}) == len(rows) == 2
-    assert all(row["relative_gap"] <= 1e-3 and 0 < row["active"] <= row["materialised"] <= 100 for row in rows)
-    assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
-
-
-def test_solvers(script):
-    few = ("--problems", "paper", "--centers", "300", "--penalties", "100", "--solvers", "newton,shrinking,all visited")
-    rows, text = script("solvers", *few)
-    assert [row["ended"] for row in rows] == ["done"] * 3
-    newton, shrinking, all_visited = (row["at"]["1e-06"] for row in rows)
-    assert newton["seconds"] > 0
-    assert shrinking["evaluations"] < all_visited["evaluations"] / 2
-    assert len({row["n_active"] for row in rows}) == 1
-    assert text.count("done") == 3
-
-
-def test_model_bytes(script, tmp_path):
-    file = tmp_path / "model_bytes.json"
-    few = ("--only", "refit", "images-greedy", "classifier-uniform", "--out", file)
-    facts, text = script("model_bytes", *few)
-    assert facts.keys() == {"refit", "images-greedy", "classifier-uniform"}
-    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
-    again, text = script("model_bytes", *few, "--compare", file)
-    assert again == facts
-    assert text.endswith(f"3 of 3 runs deliver the bytes of {file}\n")
-
-    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
-    facts["refit"]["arrays"]["weights"] = "another"
-    file.write_text(json.dumps(facts))
-    with pytest.raises(AssertionError, match="1"):
-        script("model_bytes", *few, "--compare", file)

@@ -85,16 +85,8 @@ def test_other_evaluators_agree_on_a_table(case, tmp_path):
 
 
 def test_other_evaluators_agree_on_features_of_images(images, tmp_path):
-    assert main([str(images / "model"), "--out", str(tmp_path / "model.onnx")]) == 0
+    for name in ("model", "again"):
+        assert main([str(images / "model"), "--out", str(tmp_path / f"{name}.onnx")]) == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
     source = open_source(SourceSpec("digits"))
     check(tmp_path / "model.onnx", load_model(images / "model"), source.test.X[:100])
-
-
-def test_what_is_in_the_way_is_not_replaced(trained, tables, tmp_path, monkeypatch):
-    root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
-    monkeypatch.chdir(tmp_path)
-    assert main([str(root)]) == 0
-    first = (tmp_path / "run.onnx").read_bytes()
-    assert main([str(root)]) == 73
-    assert main([str(root), "--force"]) == 0
-    assert (tmp_path / "run.onnx").read_bytes() == first, "equal models give equal bytes"

@@ -12,13 +12,13 @@ import pytest
 from commands import TARGETS, Runs, X, code_of, flip, the_error
 from pipeline.prediction import predictor
 from runs import files_of
+from storage.files import read_record, write_record
 
 Y = TARGETS["regression"]
 WEIGHTS = np.ones(len(X))
 TABLE = "a,b,y\n" + "".join(f"{k},{k % 7},{k % 5}\n" for k in range(40))
 TEXTS = "a,b\n" + "1.5,2.5\n" * 30 + "1,abc\n"
 LATE = "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n"
-MODEL_FILES = ("model.json", "arrays.npz", "MANIFEST.json")
 PICTURES = np.arange(60 * 64).reshape(60, 8, 8).astype(np.uint8)
 PIPES = ("pipe.csv", "pipe.npz", "pipe.parquet")  # of which a reader that opens one waits for ever
 
@@ -28,6 +28,17 @@ def changed(values: np.ndarray, row: int, value: float) -> np.ndarray:
     values = values.astype(float)
     values[row, ...] = value
     return values
+
+
+KINDS = np.arange(300) % 3
+SPREAD = np.random.default_rng(0).normal(size=(300, 2)) + KINDS[:, None]
+GROUPED = {f"{name}_{part}": of for name, of in (("X", SPREAD), ("y", KINDS)) for part in ("train", "test")}
+GROUPED |= {"one_train": np.zeros(300), "label_train": KINDS, "half_train": KINDS > 0}
+GROUPS = {  # which leave nothing to choose by
+    "one": "all 300 samples are of one group; give more groups",
+    "label": "by groups label the other rows lack their labels",
+    "half": "or have one label alone; give groups of several labels",
+}
 
 
 class Case(NamedTuple):
@@ -86,6 +97,10 @@ CASES = {
     "train: more centers than rows": Case(f"{DIGITS} --centers 100000", 2, "1348"),
     "train: too little memory": Case(f"{DIGITS} --memory-limit 100MiB", 71, "--memory-limit"),
     "train: nothing to resume": Case(f"{DIGITS} --resume require", 66, "holds no run"),
+    "train: a run of another version": Case(
+        "train x --run-dir {old} --resume auto", 78, "is of another version of this"
+    ),
+    "evaluate: a run of another version": Case("evaluate {old}", 78, "is of another version"),
     "train: a scheduler without a key": Case(f"{DIGITS} --scheduler tls://127.0.0.1:9", 2, "COMM__TLS__CLIENT__KEY"),
     "train: a setting without effect": Case(f"{DIGITS} --set data.drop=a", 2, "no effect"),
     "train: features in the run": Case(f"{DIGITS} --features-dir {{out}}/run/f", 2, "inside"),
@@ -126,6 +141,11 @@ CASES = {
     "weights: only zeros": Case(WEIGHTED, 65, "all weights are zero", {"X": X, "y": Y, "w": 0 * WEIGHTS}),
     "weights: no such array": Case(WEIGHTED, 65, "no array w", {"X": X, "y": Y}),
     "weights: no such column": Case(WEIGHTED, 2, "is no column", "a,b,y\n1,2,3\n4,5,6\n"),
+    **{
+        f"groups: {groups}, {how}": Case(f"{TRAIN} --seed 1 --set data.groups={groups} {how}", 65, told, GROUPED)
+        for groups, told in GROUPS.items()
+        for how in ("", "--penalty auto", "--refit ridge --penalty 1")
+    },
     "weights: classes of values": Case(f"{TRAIN} --class-weight balanced", 2, "is a regression", {"X": X, "y": Y}),
     **{
         f"{command}: a {name}": Case(f"{words} {{{name}}}{more}", 65, f"{name}: is a pipe, a device or a socket")
@@ -136,10 +156,7 @@ CASES = {
         )
         for name in PIPES
     },
-    **{
-        f"predict: a pipe as {name}": Case(f"predict {{piped-{name}}} {OUT}", 65, name, {"X": X})
-        for name in MODEL_FILES
-    },
+    "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.json", {"X": X}),
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
     "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
@@ -190,9 +207,8 @@ CASES = {
     "export: a folder": Case("export {words} --out {empty}", 73, "is a folder"),
 }
 
-WITHIN = [
-    f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")
-]  # found by a run that has begun
+WITHIN = [f"train: {words}" for words in ("NaN", "huge inputs", "huge features", "huge targets", "tiny targets")]
+WITHIN += [name for name in CASES if name.startswith("groups")]  # found by a run that has begun
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +219,8 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
         name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt", "rows")
     }
     shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
+    places["old"] = shutil.copytree(rings["words"], place / "old")
+    write_record(place / "old" / "env.json", read_record(place / "old" / "env.json") | {"format_version": 1})
     for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
         shutil.copytree(rings["words"] / "model", places[name])
         flip(places[name] / file)
@@ -211,10 +229,9 @@ def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     for name in ("a", "b"):
         np.savetxt(places["rows"] / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     places["text.txt"].write_text("1,2\n")
-    for name in MODEL_FILES:
-        places[f"piped-{name}"] = shutil.copytree(rings["words"] / "model", place / f"piped-{name}")
-        (place / f"piped-{name}" / name).unlink()
-        os.mkfifo(place / f"piped-{name}" / name)
+    places["piped"] = shutil.copytree(rings["words"] / "model", place / "piped")
+    (place / "piped" / "model.json").unlink()
+    os.mkfifo(place / "piped" / "model.json")
     for name in PIPES:
         places[name] = place / name
         os.mkfifo(places[name])

@@ -73,13 +73,6 @@ def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what
     assert sizes[-1] == (60_000, 2)
 
 
-def test_processes_of_a_large_gram_are_fewer_than_workers():
-    for n_centers, processes in ((12_000, 1), (500, 16)):
-        settings = {"resources__scheduler": "processes", "centers__count": n_centers}
-        _, plan = planned(shape_of(60_000, 2172), 16, **settings)
-        assert (plan.workers.threads, plan.workers.processes) == (16, processes)
-
-
 def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
     shape = replace(shape_of(9000, 64), digest="features")
     _, plan = planned(shape, centers__working_set=2000)

@@ -1,4 +1,7 @@
-"""The page of a run: what it says agrees with the run, it needs no network, and a browser shows it."""
+"""The page of a run: what it says agrees with the run, it needs no network, and a browser shows it.
+
+Its plots have points and ticks where their numbers say. What a run tells beside its error: of classes, also rare ones.
+"""
 
 import base64
 import io
@@ -20,10 +23,12 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
 from pipeline.config import settings as config
+from pipeline.evaluate import main as evaluate
 from pipeline.prediction.trained_model import load_model
 from pipeline.report import main
 from pipeline.reporting import page as report_page
-from runs import report_of, sizes_and_times, train_beside
+from pipeline.reporting.page import Axis, Lines, environment, plot
+from runs import report_of, sizes_and_times, train, train_beside
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -103,26 +108,13 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images, tmp_pat
     rows = source.test.numbers
     assert rows is not None
     assert list(shown) == rows[expected].tolist()
+    assert len(pictures(found, "training row")) == 40 < model.n_centers
     for row, image in zip(expected.tolist(), shown.values(), strict=True):
         np.testing.assert_array_equal(image, inputs[row])
         assert data[rows[row]] == truth[row], "the row of the data as they are given"
     words = " ".join(" ".join(texts(found, "div")).split())
     for row in expected.tolist():
         assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
-
-
-def test_centers_are_the_training_images_of_the_largest_weights(images, tmp_path):
-    model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
-    shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
-    largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:40]
-    rows = source.train.numbers
-    assert rows is not None
-    assert list(shown) == rows[model.center_index[largest]].tolist()
-    assert len(shown) == 40 < model.n_centers
-    for m, image in zip(largest.tolist(), shown.values(), strict=True):
-        row = int(model.center_index[m])
-        np.testing.assert_array_equal(image, source.train.X[row : row + 1][0])
-        np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
 
 
 @pytest.mark.parametrize(
@@ -222,3 +214,84 @@ def test_a_browser_shows_it_without_a_network(images, tmp_path, scheme):
     assert 0.002 < colourful.mean() < 0.3, "plots and bars, which stand out from the paper"
     bands = range(0, 2400, 400)
     assert [band for band in bands if written[band : band + 400].any()] == list(bands)
+
+
+DRAWING = environment().get_template("drawing.html.j2").module
+
+
+def drawn(lines: Lines, y: Axis) -> str:
+    figure = plot(lines, Axis("x"), y)
+    assert figure
+    return str(DRAWING.plot(figure))
+
+
+def ticks_of(svg: str) -> list[tuple[str, float]]:
+    found = re.findall(r'<text x="59" y="([0-9.]*)" text-anchor="end">([^<]*)', svg)
+    return [(text, float(at) - 4) for at, text in found]
+
+
+def places_of(svg: str) -> np.ndarray:
+    found = re.search(r'<polyline points="([^"]*)"', svg)
+    assert found
+    return np.array([[float(number) for number in point.split(",")] for point in found[1].split()])
+
+
+def test_a_plot_places_points_and_ticks_alike():
+    svg = drawn({"": [(1, 1e-1), (2, 1e-3), (3, 1e-5)]}, Axis("y", log=True))
+    places = places_of(svg)
+    assert np.diff(places[:, 0]) == pytest.approx([places[1, 0] - places[0, 0]] * 2, abs=0.11)
+    assert np.diff(places[:, 1]) == pytest.approx([places[1, 1] - places[0, 1]] * 2, abs=0.11)
+    assert places[0, 1] < places[2, 1], "large values are above"
+    ticks = dict(ticks_of(svg))
+    assert ticks["1e-1"] == pytest.approx(places[0, 1], abs=0.2)
+    assert ticks["1e-5"] == pytest.approx(places[2, 1], abs=0.2)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("ends", [(102.85, 103.41), (0.0004, 0.03), (5.0, 5.0), (1.0, 1e9)])
+def test_ticks_differ_and_lie_inside(ends, log):
+    ticks = ticks_of(drawn({"": [(0, ends[0]), (1, ends[1])]}, Axis("y", log)))
+    assert 2 <= len(ticks) == len(dict(ticks))
+    assert all(12 <= at <= 236.1 for _, at in ticks)
+
+
+def test_what_has_no_place_is_left_out():
+    assert plot({}, Axis("x"), Axis("y")) is None
+    assert plot({"a": [(1, 0.0), (2, -1.0), (3, float("nan"))]}, Axis("x"), Axis("y", log=True)) is None
+    assert len(places_of(drawn({"a": [(1, 0.0), (2, 1.0), (3, 2.0)]}, Axis("y", log=True)))) == 2
+    many = places_of(drawn({"a": [(k, k) for k in range(10_000)]}, Axis("y")))
+    assert len(many) == 400
+    assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
+
+
+def lines_of_classes(shown: str) -> list[str]:
+    lines = (" ".join(line.split()) for line in shown.splitlines())
+    return [line for line in lines if line.startswith(("baseline: ", "class "))]
+
+
+def test_a_run_tells_of_the_classes_that_it_misses(features, tmp_path, capsys):
+    """Of 600 rows to train on and 300 to test 7 % are of the second class, amid others of the first."""
+    X = np.random.default_rng(0).normal(size=(900, 3))
+    near = np.linalg.norm(X - 1, axis=1) + 0.5 * np.random.default_rng(1).normal(size=900)
+    y = np.where(near < np.quantile(near, 0.07), "yes", "no")
+    np.savez(tmp_path / "rare.npz", X_train=X[:600], y_train=y[:600], X_test=X[600:], y_test=y[600:])
+    run, n_rare = tmp_path / "a run", int((y[600:] == "yes").sum())
+    few = ("--centers", "60", "--sigma2", "1", "--penalty", "none")
+    report = train(run, features, *few, dataset=tmp_path / "rare.npz", quiet=False)
+    shown = capsys.readouterr().out
+    assert report["baseline"] == {"label": "no", "error_rate": n_rare / 300}
+    recall = report["by_class"][1]["recall"]
+    assert 0.1 < recall < 0.5, "else this test shows nothing"
+    lines = lines_of_classes(shown)
+    assert lines[0] == f"baseline: {100 * n_rare / 300:.2f} % error (always no)"
+    assert "\nrecall below 90 %: 1 of 2 classes\nclass yes: " in shown
+    assert lines[1].startswith(f"class yes: recall {100 * recall:.2f} %, precision ")
+    missed = report["confusion"][1][0]
+    assert lines[1].endswith(f" ({n_rare} rows, {missed} taken for no)")
+    assert shown.endswith(f"\n  python -m pipeline.evaluate '{run}'\n  python -m pipeline.report '{run}'\n")
+    assert evaluate([str(run)]) == 0
+    assert lines_of_classes(capsys.readouterr().out)[::2] == lines
+    assert main([str(run)]) == 0
+    page = (run / "report.html").read_text()
+    for words in (f"{100 * recall:.2f} %</td>", "error of always predicting no"):
+        assert words in page

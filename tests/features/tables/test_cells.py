@@ -99,7 +99,11 @@ TIME = datetime(1970, 1, 2, 12)
 TYPES = [
     (pyarrow.array([1, None, -3], pyarrow.int8()), [1.0, None, -3.0], ["1", None, "-3"]),
     (pyarrow.array([2**63], pyarrow.uint64()), [2.0**63], [str(2**63)]),
-    (pyarrow.array([0.5, float("nan"), None], pyarrow.float32()), [0.5, None, None], ["0.5", None, None]),
+    (
+        pyarrow.array([0.1, float("nan"), None], pyarrow.float32()),
+        [float(np.float32(0.1)), None, None],
+        ["0.1", None, None],
+    ),
     (pyarrow.array([0.5, None], pyarrow.float16()), [0.5, None], ["0.5", None]),
     (pyarrow.array([True, None, False]), [1.0, None, 0.0], ["True", None, "False"]),
     (pyarrow.array([Decimal("1.50"), None, Decimal("0.07")]), [1.5, None, 0.07], ["1.50", None, "0.07"]),

@@ -13,7 +13,7 @@ from features.descriptors import FeatureSpec
 from features.source import SourceSpec
 from pipeline import session
 from pipeline.datasets import feature_rows, open_data
-from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
+from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape
 from pipeline.fit.row_blocks import RowGrid, RowTask, stream_blocks
 from pipeline.fit.target_facts import TargetFacts
 from pipeline.fit.workspace import Workspace
@@ -21,7 +21,7 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
 from sources import write_zarr
-from storage.arrays import StoredFile, write_arrays
+from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -59,36 +59,17 @@ def test_changed_data_and_code_are_another_store_and_missing_ones_are_said_to_be
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
 
 
-@pytest.mark.parametrize("kind", ["store", "live", "scaled"])
-def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, kind, monkeypatch):
+def test_a_pass_over_the_held_out_rows_extracts_them_alone(data, tmp_path, monkeypatch):
     request = request_for(data)
-    layout, shape, task, items = prepared(tmp_path / "features", request)
-    for item in items:
-        feature_rows.build_item(task, item)
-    feature_rows.finish(layout, shape)
-    features: FeatureAccess = feature_rows.live(request, shape) if kind == "live" else layout
-    if kind == "scaled":
-        write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
-        features = feature_rows.ScaledFeatures(layout, StoredFile(tmp_path / "scales.npz"))
-    facts = TargetFacts(held_out_limit=0.1)
-    task = RowTask(StoredFile(tmp_path / "candidates"), features, shape, GaussianKernel, 1.0, "float32", 0, facts)
-    grid = RowGrid("train", shape.n_train, 16)
-    whole = dict(stream_blocks(task, grid, range(grid.n_blocks)))
+    shape, facts = feature_rows.describe(request), TargetFacts(held_out_limit=0.1)
+    live, centers = feature_rows.live(request, shape), StoredFile(tmp_path / "candidates")
+    task, grid = RowTask(centers, live, shape, GaussianKernel, 1.0, "float32", 0, facts), RowGrid("train", N // 2, 16)
     extracted, extract = list[int](), feature_rows.extract
     monkeypatch.setattr(
         feature_rows, "extract", lambda spec, inputs: extracted.append(len(inputs)) or extract(spec, inputs)
     )
-    n_held_out = 0
-    for number, block in stream_blocks(task, grid, range(grid.n_blocks), features="held-out"):
-        rows_held_out = whole[number].held_out
-        np.testing.assert_array_equal(block.held_out, rows_held_out)
-        np.testing.assert_array_equal(block.X[rows_held_out], whole[number].X[rows_held_out])
-        assert not block.X[~rows_held_out].any()
-        n_held_out += int(rows_held_out.sum())
-    assert 0 < n_held_out < shape.n_train / 3
-    assert sum(extracted) == (n_held_out if kind == "live" else 0)
-    assert any(not block.held_out.any() for block in whole.values())
-    assert {block.X.shape[1] for _, block in stream_blocks(task, grid, range(2), features="none")} == {0}
+    blocks = [block for _, block in stream_blocks(task, grid, range(grid.n_blocks), features="held-out")]
+    assert 0 < sum(extracted) == sum(np.count_nonzero(block.held_out) for block in blocks) < N / 6
 
 
 def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_bug(data, tmp_path, monkeypatch):
@@ -105,38 +86,19 @@ def test_a_store_is_built_on_and_a_chunk_that_is_lost_meanwhile_is_damage_not_a_
         feature_rows.finish(layout, shape)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def swap(layout: FeatureLayout) -> None:
-    one, other = (layout.arrays / f"train/X/c/{k}/0" for k in (1, 2))
-    first = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(first)
-
-
 HARMS = {
     "a flipped chunk": lambda layout: flip(layout.arrays / "train/X/c/1/0"),
-    "swapped chunks": swap,
-    "a chunk that is cut": lambda layout: cut(layout.arrays / "train/X/c/5/0"),
     "no chunk": lambda layout: (layout.arrays / "train/X/c/5/0").unlink(),
-    "no chunks": lambda layout: shutil.rmtree(layout.arrays / "train/X/c"),
-    "no target": lambda layout: (layout.arrays / "train/y/c/0").unlink(),
-    "no array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
-    "cut metadata": lambda layout: cut(layout.arrays / "train/X/zarr.json"),
-    "no group": lambda layout: (layout.arrays / "zarr.json").unlink(),
     "other metadata": lambda layout: flip(layout.arrays / "zarr.json"),
+    "no array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
     "no arrays": lambda layout: shutil.rmtree(layout.arrays),
     "the manifest": lambda layout: flip(layout.manifest),
     "everything": lambda layout: shutil.rmtree(layout.folder),
 }
-SELDOM = {"no chunks", "no target", "no array", "no group", "no arrays", "swapped chunks", "cut metadata"}
-SELDOM |= {"a chunk that is cut", "other metadata"}
 
 
 @pytest.mark.parametrize("moment", ["before", "within", "half-built"])
-@pytest.mark.parametrize("harm", [pytest.param(harm, marks=[pytest.mark.ci] * (harm in SELDOM)) for harm in HARMS])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_store_is_made_again_with_a_warning(data, tmp_path, capsys, monkeypatch, harm, moment):
     monkeypatch.setattr(feature_rows, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     whole = tmp_path.parent / "whole"  # for all cases that this process has

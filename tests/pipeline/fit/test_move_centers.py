@@ -159,14 +159,11 @@ def test_refitted_centers_move_as_well(place, tmp_path):
 
 def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place, tmp_path):
     """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
-    asked, data = (
-        ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", "--set", "seed=2", *SERIAL),
-        {"dataset": place / "noise.npz"},
-    )
-    train(tmp_path / "stay", place / "features", *asked, **data)
-    report = train(tmp_path / "move", place / "features", *asked, "--move-centers", "5", **data)
-    steps = report["moves"]["steps"]
-    assert report["moves"]["kept_step"] == 0 < steps
+    asked = ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", "--set", "seed=2")
+    data = {"dataset": place / "noise.npz"}
+    train(tmp_path / "stay", place / "features", *asked, *SERIAL, **data)
+    report = train(tmp_path / "move", place / "features", *asked, "--move-centers", "5", *SERIAL, **data)
+    assert report["moves"]["kept_step"] == 0 < report["moves"]["steps"]
     assert report["penalised"] is None
     assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
 

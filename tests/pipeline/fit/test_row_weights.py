@@ -1,4 +1,4 @@
-"""Weights of rows and of classes in a run: what they mean, in every stage, and where they may not be."""
+"""Weights of rows and of classes in a run, what they mean in every stage; rows of one group are held out together."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,22 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
+from cases import SERIAL
+from commands import predicted
+from features.row_draws import draw_held_out, group_keys, held_out_limit
+from features.source import SourceSpec
+from pipeline.datasets.open_data import open_data
+from pipeline.estimators import SLKLClassifier
 from pipeline.evaluate import main as evaluate
-from pipeline.predict import main as predict
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
-from runs import model_bytes, train
+from runs import keeping_statistics, model_bytes, train
+from sources import write_zarr
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
 
 WEIGHTED = ("--set", "data.weights=w")
 BALANCED = ("--class-weight", "balanced")
-EXACT = ("--tol", "1e-10", "--sigma2", "0.5", "--set", "statistics.hold_out=0")
 ROUNDS = ("--centers", "all", "--set", "centers.working_set=90")
 Arrays = dict[str, Any]
 
@@ -75,43 +82,6 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path, case):
     assert reports[0][score] == reports[1][score]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("classes", "kernel", "rounds"),
-    [(True, "gaussian", True), (False, "gaussian", False), (True, "product-laplace", False)],
-)
-def test_a_row_of_weight_3_is_three_rows(tmp_path, classes, kernel, rounds):
-    """With the same candidates: objectives, certificates, weights, and errors on the test part."""
-    rows, test_rows = (rows_of(n, classes=classes, seed=n) for n in (300, 80))
-    rows = cut(rows, rows["w"] > 0)
-    again = [np.repeat(np.arange(len(one["w"])), one["w"].astype(int)) for one in (rows, test_rows)]
-    first = np.unique(again[0], return_index=True)[1]
-    order = np.concatenate([first, np.delete(np.arange(len(again[0])), first)])  # the rows themselves, then the others
-    once = save(tmp_path / "once.npz", rows, test_rows)
-    repeated = [cut(one, places) for one, places in zip((rows, test_rows), again, strict=True)]
-    for one in repeated:
-        del one["w"]
-    many = save(tmp_path / "many.npz", cut(repeated[0], order), repeated[1])
-    n = len(rows["w"])
-    asked = ["--centers", str(n), *EXACT, "--kernel", kernel]
-    asked += [*(BALANCED if classes else ()), "--penalty", "0.3" if classes else "0.05"]
-    asked += ["--set", "centers.working_set=100"] if rounds else []
-    weighted = train(tmp_path / "weighted", tmp_path / "f", *asked, *WEIGHTED, dataset=once)
-    plain = train(tmp_path / "plain", tmp_path / "f", *asked, dataset=many)
-    assert (weighted["n_train"], plain["n_train"]) == (n, rows["w"].sum())
-    for ours, theirs in zip(weighted["solves"], plain["solves"], strict=True):
-        assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-6)
-        assert ours["relative_gap"] <= 1e-10
-    np.testing.assert_allclose(*(decisions(tmp_path / name, rows["X"]) for name in ("weighted", "plain")), atol=1e-3)
-    for score in ("error_rate",) if classes else ("mse", "r2"):
-        assert weighted[score] == pytest.approx(plain[score], rel=1e-3)
-    if classes:
-        factors = weighted["weighting"]["class_factors"]
-        assert factors == pytest.approx(plain["weighting"]["class_factors"], rel=1e-12)
-        counts = np.bincount(rows["y"], rows["w"])
-        np.testing.assert_allclose(factors * counts, counts.sum() / len(counts))
-
-
 def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys):
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 200))
     data = save(tmp_path / "table.npz", rows, test_rows)
@@ -133,12 +103,6 @@ def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path, capsys)
     capsys.readouterr()
     assert evaluate([str(tmp_path / "run"), "--json"]) == 0
     assert f'"error_rate": {report["error_rate"]!r}' in capsys.readouterr().out
-    del test_rows["w"]
-    data = save(tmp_path / "half.npz", rows, test_rows)
-    report = train(tmp_path / "half", tmp_path / "f", *asked, dataset=data)
-    wrong = decisions(tmp_path / "half", test_rows["X"]).argmax(axis=1) != test_rows["y"]
-    assert report["error_rate"] == pytest.approx(wrong.mean())
-    assert "test error by weight" not in "\n".join(table(report))
 
 
 def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
@@ -151,13 +115,58 @@ def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path, capsys):
     np.savetxt(tmp_path / "last.csv", columns[:, [0, 2, 3, 4, 1]], delimiter=",", header="a,b,c,d,w", comments="")
     asked = ("--centers", "50", "--penalty", "max:0.05")
     for name, weights in (("named", "w"), ("bare", "1"), ("last", "w"), ("bare", "-4")):
-        run = tmp_path / f"{name}{weights}"
+        run, file = tmp_path / f"{name}{weights}", tmp_path / f"{name}.csv"
         settings = ("--set", f"data.weights={weights}", *(("--set", "data.header=false") if name == "bare" else ()))
-        report = train(run, tmp_path / "f", *asked, *settings, dataset=tmp_path / f"{name}.csv")
-        assert report["n_features"] == 3
+        assert train(run, tmp_path / "f", *asked, *settings, dataset=file)["n_features"] == 3
         np.testing.assert_array_equal(decisions(run, rows["X"]), decisions(tmp_path / "namedw", rows["X"]), strict=True)
-        for file in (f"{name}.csv", *(["new.csv"] if name == "named" else [])):
-            capsys.readouterr()
-            assert predict([str(run), str(tmp_path / file), "--out", str(tmp_path / f"of-{weights}-{file}")]) == 0, file
-        assert evaluate([str(run), str(tmp_path / f"{name}.csv"), "--part", "all"]) == 0
+        for data in (file, *([tmp_path / "new.csv"] if name == "named" else [])):
+            predicted(run, data, tmp_path)
+        assert evaluate([str(run), str(file), "--part", "all"]) == 0
         assert "by their weights" in capsys.readouterr().out
+
+
+SEARCHED = ("--centers", "30", "--penalty", "auto", *SERIAL)
+
+
+@pytest.fixture(scope="module")
+def grouped() -> dict[str, np.ndarray]:
+    """Rows of 40 groups of unlike size, two of which a plane separates."""
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 40, 500) ** 2 // 40
+    X = rng.normal(size=(40, 3))[groups] + 0.3 * rng.normal(size=(500, 3))
+    return {"X": X, "y": (X[:, 0] + 0.2 * rng.normal(size=500) > 0).astype(int), "g": groups}
+
+
+@pytest.mark.parametrize("kind", ["csv", pytest.param("zarr", marks=pytest.mark.ci)])
+def test_no_group_is_split(grouped, tmp_path, kind):
+    data = tmp_path / f"grouped.{kind}"
+    if kind == "zarr":
+        write_zarr(data, **grouped)
+    else:
+        columns = np.column_stack([grouped["X"][:, :2], grouped["g"], grouped["X"][:, 2], grouped["y"]])
+        np.savetxt(data, columns, delimiter=",", header="a,b,g,c,label", comments="", fmt="%.17g")
+    with keeping_statistics():
+        report = train(tmp_path / "run", tmp_path / "features", *SEARCHED, "--set", "data.groups=g", dataset=data)
+    source = open_data(SourceSpec(str(data), groups="g"))
+    fitted, tested = (grouped["g"][source.parts[part].numbers] for part in ("train", "test"))
+    assert not np.intersect1d(fitted, tested).size
+    assert len(tested) == report["n_test"] == pytest.approx(125, abs=20), "a quarter, but for groups"
+    held_out = draw_held_out(0, held_out_limit(0, 0.1, [group_keys(fitted)]), group_keys(fitted))
+    n_held_out = report["hold_out"]["n_rows"]
+    assert 0 < n_held_out == np.count_nonzero(held_out) < report["n_train"]
+    parts = [read_arrays(RunLayout(tmp_path / "run").statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
+    assert [round(float(part)) for part in parts] == [report["n_train"] - n_held_out, n_held_out]
+
+
+def test_copies_of_rows_change_no_choice():
+    """Neither as rows nor as weights, of all rows or of one class, in whatever order."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(130, 2))
+    y = (X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=130) > 0).astype(int)
+    repeats = np.where(y == 1, 5, 1)
+    order = rng.permutation(repeats.sum())
+    machine = SLKLClassifier(random_state=0).fit(X, y, sample_weight=repeats)
+    copied = SLKLClassifier(random_state=0).fit(np.repeat(X, repeats, 0)[order], np.repeat(y, repeats)[order])
+    fresh = rng.normal(size=(500, 2))
+    np.testing.assert_allclose(copied.predict_proba(fresh), machine.predict_proba(fresh), atol=1e-5)
+    assert copied.sigma2_ == pytest.approx(machine.sigma2_)

@@ -212,15 +212,6 @@ def test_centring_takes_one_gram_of_memory_and_its_targets_none():
     assert largest[0] < 0.02 * statistics.gram.nbytes
 
 
-def test_an_intercept_of_some_columns_needs_no_gram_of_theirs():
-    K, Y = kernel_columns(3)
-    statistics, columns = statistics_of(K, Y), np.array([3, 70, 11])
-    weights = np.random.default_rng(1).normal(size=(3, 3))
-    found = statistics.intercept(weights, columns)
-    assert np.array_equal(found, statistics.cut(columns).intercept(weights))
-    np.testing.assert_allclose(found, (Y - K[:, columns] @ weights).mean(0))
-
-
 def test_statistics_whose_squares_overflow_are_refused():
     sums = StatisticsSums(2, *bounds_of(np.full((1, 1), 1e153), 40, 1))
     sums.add(np.ones((40, 2)), np.full((40, 1), 1e153))

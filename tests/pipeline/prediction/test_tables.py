@@ -83,8 +83,6 @@ def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_pat
     for header in (True, False):
         straight = write(tmp_path / "straight.csv", rows, header=header)
         assert evaluated(capsys, tmp_path / "model", straight)["r2"] == expected
-    swapped = write(tmp_path / "swapped.csv", rows.iloc[:, [1, 0, 2, 3]])
-    assert evaluated(capsys, tmp_path / "model", swapped)["r2"] < 0.1
     first = write(tmp_path / "first.csv", rows.rename(columns={"a": "target"})[["z", "target", "b", "c"]])
     assert evaluated(capsys, tmp_path / "model", first, "--target", "z")["r2"] == expected
     narrow = write(tmp_path / "narrow.csv", rows[["a", "b"]])
@@ -209,8 +207,6 @@ def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
     fewer = write(tmp_path / "t.csv", PEOPLE[400:][["size", "age", "ok", "color"]])
     for data in ([], [place / "test.csv"], [fewer]):
         assert evaluated(capsys, run, *data)["error_rate"] == found["error_rate"]
-    told = [predicted(run, path, tmp_path) for path in (place / "test.csv", fewer)]
-    assert told[0].equals(told[1])
     assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
 
 

@@ -12,15 +12,9 @@ from features.descriptors import FeatureSpec, feature_length
 from features.rows import Standardisation
 from pipeline.errors import ExitCode
 from pipeline.kernels.kernel_functions import KERNELS, GaussianKernel
+from pipeline.prediction import trained_model
 from pipeline.prediction.scores import Calibration
-from pipeline.prediction.trained_model import (
-    LARGEST_DECISION,
-    SCALES,
-    ModelFormatError,
-    SparseKernelModel,
-    load_model,
-    save_model,
-)
+from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel, load_model, save_model
 from pipeline.runtime.console import describe
 from storage.arrays import write_arrays
 from storage.files import write_json
@@ -173,7 +167,7 @@ def test_a_part_that_is_missing_is_named():
     features = {k: v for k, v in description["features"].items() if k != "algorithm_version"}
     with pytest.raises(ModelFormatError, match="features"):
         SparseKernelModel.from_parts(description | {"features": features}, arrays)
-    for name in arrays.keys() - {SCALES}:
+    for name in arrays.keys() - {trained_model.SCALES}:
         with pytest.raises(ModelFormatError, match=name):
             SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
 
@@ -191,7 +185,7 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
     model = make("regression")
-    weights = np.full((4, 1), LARGEST_DECISION / 5)
+    weights = np.full((4, 1), trained_model.LARGEST_DECISION / 5)
     centers = np.full_like(model.centers, 1e-3)
     strong = replace(model, kernel=kernel, centers=centers, weights=weights, intercept=np.zeros(1))
     strong.check()

@@ -22,17 +22,7 @@ from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime import row_pass, stopping
 from pipeline.runtime.executors import WorkerProcess
-from pipeline.runtime.row_pass import (
-    OWN_SUMS_BYTES,
-    AddPiece,
-    Assignment,
-    NamedArrays,
-    assign_pieces,
-    combine,
-    compute_assignment,
-    session_name,
-    take_over,
-)
+from pipeline.runtime.row_pass import assign_pieces, combine, compute_assignment
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 
@@ -48,7 +38,7 @@ class Counts:
     def arrays(self) -> dict[str, np.ndarray]:
         return {"counts": self.counts}
 
-    def absorb(self, arrays: NamedArrays) -> None:
+    def absorb(self, arrays: row_pass.NamedArrays) -> None:
         for _, values in arrays:
             self.counts += values
 
@@ -80,7 +70,7 @@ class Counting:
             stopping.check()
             yield piece, piece
 
-    def open(self) -> AddPiece[Counts]:
+    def open(self) -> row_pass.AddPiece[Counts]:
         """Tiles of a piece are shared out by the team, each its part of eight."""
         numbers = itertools.count(1)
 
@@ -110,12 +100,12 @@ def places(*threads: int) -> list[WorkerProcess]:
 
 def committed(task: Counting, folder: Path) -> dict[Path, set[int]]:
     """Take over what a folder has, as a new session does."""
-    return take_over(folder, task.grid, session_name())
+    return row_pass.take_over(folder, task.grid, row_pass.session_name())
 
 
 def passed(
     task: Counting, folder: Path, where: Sequence[WorkerProcess], every: float = 60.0, together: int = 1
-) -> tuple[Counts, list[Assignment]]:
+) -> tuple[Counts, list[row_pass.Assignment]]:
     """Do what is left of a pass as a run does it."""
     folder.mkdir(exist_ok=True)
     earlier = committed(task, folder)
@@ -156,7 +146,7 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
     tmp_path_factory, threads, n_pieces, run_length, together, large
 ):
     folder = tmp_path_factory.mktemp("pass")
-    task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * OWN_SUMS_BYTES if large else 0)
+    task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * row_pass.OWN_SUMS_BYTES if large else 0)
     counts, assignments = passed(task, folder, places(*threads), together=together)
     assert whole(counts)
     assert sorted(piece for assignment in assignments for piece in assignment.pieces.tolist()) == list(range(n_pieces))

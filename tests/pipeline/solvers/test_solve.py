@@ -155,12 +155,6 @@ def test_exact_duplicates_keep_a_settled_face():
         assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
 
 
-@pytest.mark.parametrize("penalty", [0.0, -1.0, np.nan, np.inf])
-def test_no_penalty_is_refused(penalty):
-    with pytest.raises(InvalidProblemError, match="penalty"):
-        replace(make_columns(0)[2], penalty=penalty).validate()
-
-
 @pytest.mark.parametrize(("eigenvalue", "legal"), [(-2e-8, False), (-0.5e-8, True), (0.0, True)])
 def test_the_smallest_eigenvalue_decides(eigenvalue, legal):
     rng = np.random.default_rng(0)
