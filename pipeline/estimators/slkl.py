@@ -154,8 +154,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows; "none":
         not so. None: "ridge" for images without a `penalty` of yours, else "none".
     select : None or "greedy:K"
-        Choose K centers by how much each lowers the squared error, instead of by a penalty. The weights are least
-        squares. `penalty`, `refit` and `tol` are not used then.
+        Choose K of the candidates by how much each lowers the squared error, instead of by a penalty. The weights are
+        least squares, and the Gram of all candidates has to fit `memory_limit`. `penalty`, `refit` and `tol` are not
+        used then.
     move_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian kernel.

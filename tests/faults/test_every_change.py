@@ -22,7 +22,7 @@ from runs import NIGHTLY, ROOT, model_bytes, python
 from storage import files as disk
 
 KINDS = ("least squares", "one for each class", "plain steps", "a search", "a selection", "learned scales", "rounds")
-KINDS += ("rounds, a selection", "on demand")
+KINDS += ("on demand",)
 WAYS = [f"kill,{error}" for error in ("ENOSPC", "EIO")]
 
 

@@ -133,19 +133,18 @@ def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(finished):
     assert (told["n_rows"], told["seen"]) == (len(rows.y), False)
 
 
-@pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
 def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
-    finished, tables, features, tmp_path, rounds, monkeypatch
+    finished, tables, features, tmp_path, monkeypatch
 ):
     *_, rows = finished("--penalty", "1")
     find, seen = fit_model.find_temperature, list[np.ndarray]()
     monkeypatch.setattr(
         fit_model, "find_temperature", lambda work, it: (seen.append(it.weights.columns), find(work, it))[1]
     )
-    run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20", *rounds)
+    run, asked = tmp_path / "run", (*COMMON, "--select", "greedy:20")
     report = runs.train(run, features, *asked, dataset=tables / "classes.npz")
     (tried,), model = seen, load_model(run / "model")
-    assert rounds or set(tried) != set(model.center_index)  # few finalists may be the same centers
+    assert set(tried) != set(model.center_index)
     told = report["probabilities"]
     assert told["temperature"] == pytest.approx(unseen_temperature(report, model, rows, tried), rel=1e-4)
     assert told["seen"] is False
