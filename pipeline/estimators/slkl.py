@@ -284,7 +284,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         finds it on all, each predicted without itself. None where no rows are held out.
     calibration_ : object or None
         With it `offsets` of the classes, which undo `class_weight`, and of two classes, where held-out rows gain by
-        them, another offset and the `bend` of the decision values. With offsets labels are not always the likeliest.
+        it, another offset. With offsets labels are not always the likeliest.
     others
         As in `SLKLRegressor`.
 
