@@ -26,8 +26,8 @@ from pipeline.fit.filled_settings import (
     fill_in,
     fill_in_features,
     is_in_rounds,
-    preselection_of,
     refuse,
+    with_candidates,
     without_effect,
     without_room,
 )
@@ -153,8 +153,6 @@ def _prepared(
 
 def _rounds_note(run: RunSize) -> str:
     most = run.n_columns
-    if run.config.solver.selects:
-        return f"batches of at most {most} candidates have their Gram in memory, not all"
     size = _size(run.itemsize * run.shape.n_train * most)
     kept = f"their columns are kept on disk while it has room, {size} for so many"
     if run.config.centers.on_demand:
@@ -189,17 +187,27 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
             return sized, _plan_of_workers(sized, needed, workers)
     worst, _ = max(plan.stages, key=lambda stage: stage[1].memory)
     depends = worst != "read" and plan.memory_bytes - data.decoding > limit  # tables and large pictures do not
-    remedy = ", or fewer `centers.count`" if depends else ""
+    remedy = f", or {_fewer(config, needed)}" if depends else ""
     raise PlanError(
         f"stage {worst} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
         f"use `resources.memory_limit={-(-plan.memory_bytes // 2**20)}MiB` or more{remedy}"
     )
 
 
+def _fewer(config: TrainConfig, bounds: _Bounds) -> str:
+    """Return how many candidates are asked for instead; of a selection, which needs the Gram of all, those that fit."""
+    n = count_candidates(config, bounds.shape.n_train) if config.solver.selects else 0
+    sizes = (size for size in WORKING_SETS if config.solver.n_selected <= size < n)
+    plans = ((size, _plan_of_workers(with_candidates(config, size), bounds, 1)) for size in sizes)
+    fitting = next((size for size, plan in plans if plan.memory_bytes <= bounds.limit), None)
+    return "fewer `centers.count`" if fitting is None else f"`centers.count={fitting}` or fewer"
+
+
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
     n, given = count_candidates(config, bounds.shape.n_train), config.centers.working_set
-    sizes = [n, *(size for size in WORKING_SETS if size < n)] if given is None else [min(given, n)]
+    in_part = (size for size in WORKING_SETS if size < n and not config.solver.selects)
+    sizes = [n, *in_part] if given is None else [min(given, n)]
     alike = with_value(config, "resources.scheduler", "threads") if config.resources.scheduler == "serial" else config
 
     def plan_of(size: int, workers: int = 1) -> Plan:
@@ -280,7 +288,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     opening = (
         ROW_BYTES * n_rows - known + READING_BYTES - STREAMING_BYTES + (reading if resources.stores_features else 0)
     )
-    in_rounds = is_in_rounds(config, shape.n_train) and preselection_of(config, shape.n_train) is None
+    in_rounds = is_in_rounds(config, shape.n_train)
     stages = {
         "features": (computing + opening, features),
         "candidates": (computing, candidates_needs(run)),

@@ -46,7 +46,6 @@ CASES = {
     "rounds": Case("classes", f"{ROUNDS} --penalty 1 --refit ridge"),
     "rounds, weights": Case("classes", f"{ROUNDS} --penalty 1 {WEIGHTED}"),
     "rounds, learned scales": Case("values", f"{ROUNDS} --penalty 1 --scale learned --features-dir=none"),
-    "rounds, a selection": Case("classes", f"{ROUNDS} --sigma2 0.3 --select greedy:20"),
     "on demand": Case("classes", f"{ON_DEMAND} --penalty 1 --refit ridge --features-dir=none {WEIGHTED}"),
     "on demand, little room": Case("values", f"{ON_DEMAND} --penalty 1 --set centers.working_set=120"),
 }

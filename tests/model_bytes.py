@@ -63,7 +63,7 @@ def trained(place: Path, name: str) -> Facts:
 
 def estimated(place: Path, name: str) -> Facts:
     model, words = ESTIMATORS[name]
-    rows = tables(18_200 if "many" in words else 800)
+    rows = tables()
     fit, test = slice(0, -200), slice(-200, None)
     y = rows["values" if isinstance(model, SLKLRegressor) else "classes"]
     X = rows["X"].astype("float32" if "float32" in words else "float64")

@@ -34,16 +34,14 @@ TRAININGS = OF_TESTS | {
     "shrinking": "{data}/classes.npz --centers 60 --penalty 1 --schedule shrinking --tol 1e-6",
     "width-searched": "{data}/values.npz --centers 60 --penalty 0.1 --sigma2 auto",
     "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal",
-    "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
+    "greedy-of-many": "{data}/many.npz --centers 2400 --sigma2 median --select greedy:30",
     "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --move-centers 4",
 }
-# A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
-# many rows.
+# A name, the estimator, and words: float32 rows instead of float64, with weights, with groups.
 ESTIMATORS: dict[str, tuple[Any, str]] = {
     "regressor": (SLKLRegressor(budget="2s"), ""),
     "regressor-widths": (SLKLRegressor(60, sigma2="auto", penalty="auto"), "float32 weights"),
     "regressor-metric": (SLKLRegressor(60, feature_scale="metric", select="greedy:15"), ""),
-    "regressor-finalists": (SLKLRegressor(4000, sigma2=0.5, select="greedy:30", standardise=False), "many"),
     "regressor-product-laplace": (SLKLRegressor(60, kernel="product-laplace", penalty=0.5), "groups"),
     "classifier": (SLKLClassifier(60), ""),
     "classifier-refit": (SLKLClassifier(80, penalty=1.0, refit="ridge", class_weight="balanced"), "weights groups"),
@@ -70,7 +68,7 @@ def write_tables(folder: Path) -> None:
     for name, source, target, n_train in (
         ("values", rows, "values", 500),
         ("classes", rows, "classes", 500),
-        ("many", tables(18_200), "values", 18_000),
+        ("many", tables(4200), "values", 4000),
     ):
         named = {"X": source["X"], "y": source[target], "w": source["w"], "g": source["g"]}
         train_part = {f"{key}_train": array[:n_train] for key, array in named.items()}

@@ -346,7 +346,7 @@ PROBLEMS = {"paper": "MNIST, the paper's features", "default": "MNIST, the defau
 OURS = ("newton", "shrinking", "all visited", "uniform")
 SAME_RUNS = "the same runs of `python jobs/benchmarks/solvers.py --out DIR`"
 PAPER = "--config jobs/paper/mnist.toml"
-SELECT = "--centers 12000 --select greedy:2500"
+SELECT = "--centers 8000 --select greedy:2500"
 COPIES = "--features-dir none --memory-limit 2GiB --copies"
 MEASUREMENTS = {
     "digits": trainings("digits", [""], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),

@@ -31,8 +31,7 @@ code = train([str(folder / "rings.npz"), *folders, "-q", *sys.argv[2:]])
 assert code == 0
 
 # %% The lines. Without learned scales there is no array of that name; those of a metric are a matrix. A regression
-# predicts its decision. Two classes have one decision value f, that of the second; the first has 0. For probabilities f
-# becomes asinh((1 + f) / bend) - asinh((1 - f) / bend) where model.json has a bend; labels are those of f.
+# predicts its decision. Two classes have one decision value, that of the second; the first has 0.
 
 about = json.loads((folder / "run/model/model.json").read_text())
 arrays = np.load(folder / "run/model/arrays.npz")

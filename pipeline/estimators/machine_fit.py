@@ -38,7 +38,7 @@ from features.source import Columns
 from features.tables.encoding import array_warnings
 from features.targets import check_printable, check_spellings, checked_weights, encode
 from pipeline.config.settings import PARAMETERS, parse_value, with_value, with_values, worded
-from pipeline.config.train_config import NO_PENALTY, TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_rows import FeatureShape, ScaledFeatures, feature_spec, fit_moments, seen, source_spec
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.fit.choose_kernel import SCALES, candidates_needs
@@ -323,17 +323,19 @@ def _filled_in(
     config, _ = fill_in(with_values(config, values), shape, explicit, room)
     n_candidates = count_candidates(config, shape.n_train)
     sizes = [n_candidates]
-    if config.solver.selects or config.solver.penalty not in (NO_PENALTY, "auto"):  # They need no Gram of all.
+    if config.solver.is_penalised and config.solver.penalty != "auto":  # Not all candidates need a Gram.
         sizes += [size for size in WORKING_SETS if size < n_candidates]
     sized = (with_value(config, "centers.working_set", size) for size in sizes)
     found = next((one for one in sized if _memory_of_fit(one, shape) <= limit), None)
     if found is None:
         needed = _memory_of_fit(with_value(config, "centers.working_set", sizes[-1]), shape)
-        most = bisect(range(1, n_candidates), limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
+        fewer = range(max(config.solver.n_selected, 1), n_candidates)
+        n_fitting = bisect(fewer, limit, key=lambda n: _memory_of_fit(with_candidates(config, n), shape))
+        needs_gram_of_all = len(sizes) == 1 and not config.solver.selects
         raise MemoryError(
             f"{n_candidates} candidates need {needed / 2**20:.1f} MiB, the memory limit is {limit / 2**20:.1f} MiB; "
-            f"{f'lower n_centers to {most} or ' if most else ''}raise memory_limit"
-            + ("" if len(sizes) > 1 else ", or give penalty a number or select centers, for which not all need a Gram")
+            f"{f'lower n_centers to {fewer[n_fitting - 1]} or ' if n_fitting else ''}raise memory_limit"
+            + (", or give penalty a number, for which not all need a Gram" if needs_gram_of_all else "")
         )
     if is_in_rounds(found, shape.n_train):
         refuse(without_room(found, n_candidates))
@@ -349,7 +351,7 @@ def _memory_of_fit(config: TrainConfig, shape: FeatureShape) -> int:
     run = RunSize(config, shape, Workers(1, 1, 1))
     gram, statistics = 8 * run.n_columns**2, statistics_needs(run)
     kept = 2 * gram if config.solver.is_penalised and what_needs_held_out_rows(config) else 0
-    if is_in_rounds(config, shape.n_train) and not config.solver.selects:
+    if is_in_rounds(config, shape.n_train):
         kept, statistics = 2 * gram, growth_needs(run)
     return kept + max(needed.memory for needed in (candidates_needs(run), statistics, solving_needs(run)))
 

@@ -154,8 +154,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows; "none":
         not so. None: "ridge" for images without a `penalty` of yours, else "none".
     select : None or "greedy:K"
-        Choose K centers by how much each lowers the squared error, instead of by a penalty. The weights are least
-        squares. `penalty`, `refit` and `tol` are not used then.
+        Choose K of the candidates by how much each lowers the squared error, instead of by a penalty. The weights are
+        least squares, and the Gram of all candidates has to fit `memory_limit`. `penalty`, `refit` and `tol` are not
+        used then.
     move_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian kernel.
@@ -283,7 +284,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         finds it on all, each predicted without itself. None where no rows are held out.
     calibration_ : object or None
         With it `offsets` of the classes, which undo `class_weight`, and of two classes, where held-out rows gain by
-        them, another offset and the `bend` of the decision values. With offsets labels are not always the likeliest.
+        it, another offset. With offsets labels are not always the likeliest.
     others
         As in `SLKLRegressor`.
 

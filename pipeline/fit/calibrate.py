@@ -5,12 +5,12 @@ values, and where weights have seen all rows, all have such values. Rows count b
 classes are divided out.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from pipeline.fit.held_out import held_out_decisions, kept_share
 from pipeline.fit.row_blocks import (
@@ -30,8 +30,7 @@ TEMPERATURE, WORDS = "temperature", "temperature of the probabilities"
 
 # Decision values are fitted to -1 and 1: a temperature of 32 leaves nothing of them, one of 2^-15 is sure of a class.
 INVERSE_TEMPERATURES = np.array([2.0**-5, 2.0**15])
-MOST_STEPS, ENOUGH = 60, 1e-24  # of the search; it ends where the next step promises so small a share of the loss
-BENDS = (None, 0.4, 0.2, 0.1, 0.05, 0.025)  # that are tried of two classes, without and with an offset
+EXACT = {"ftol": 1e-15, "gtol": 1e-10}  # where the search of both numbers ends
 CALIBRATION_BYTES = 80  # The search holds these for each row and output, and two more.
 CHANCE = 2.0  # what the log loss of all rows falls by where a number more tells nothing: in 19 of 20 cases by no more
 
@@ -68,24 +67,21 @@ def best_calibration(rows: LabelledValues, n_rows: int, offsets: Values) -> Cali
     """Return the calibration of least log loss (mathematics.md, eqs. 77 and 78).
 
     n_rows: the number of different rows; offsets (K,): by which decision values of weighted classes are corrected. Two
-    classes get a bend and another offset only where the loss falls by more than chance.
+    classes get another offset only where the loss falls by more than chance.
     """
     (decision, truth, s), n_classes, doubt = rows, len(offsets), 1.0 / (n_rows + 2)
     Y = np.where(truth == np.arange(n_classes)[:, None], 1.0 - doubt, doubt / (n_classes - 1))
     s = s / (s.sum() or 1.0)
-    chance = CHANCE * float(s @ s)
-
-    def tried(bend: float | None, shifts: bool) -> tuple[float, Calibration]:
-        loss, inverse, shift = _least_loss(np.ascontiguousarray(by_class(decision, bend).T), Y, s, offsets, shifts)
-        corrected = offsets + shift * (np.arange(n_classes) == 1)
-        found = Calibration(1.0 / inverse, tuple(corrected.tolist()) if corrected.any() else (), bend)
-        return loss + chance * ((bend is not None) + shifts), found
-
-    asked = itertools.product(BENDS, (False, True)) if n_classes == 2 else [(None, False)]
-    return min((tried(*one) for one in asked), key=lambda one: one[0])[1]
+    f = np.ascontiguousarray(by_class(decision).T)
+    loss, inverse, _ = _least_loss(f, Y, s, offsets, shifts=False)
+    if n_classes == 2:
+        of_both, with_shift, shift = _least_loss(f, Y, s, offsets, shifts=True)
+        if loss - of_both > CHANCE * float(s @ s):
+            inverse, offsets = with_shift, offsets + np.array([0.0, shift])
+    return Calibration(1.0 / inverse, tuple(offsets.tolist()) if offsets.any() else ())
 
 
-def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) -> tuple[float, float, float]:
+def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, *, shifts: bool) -> tuple[float, float, float]:
     """Return the least log loss of f / temperature + offsets, with f (K, n), its inverse temperature and a shift.
 
     Y (K, n): the shares of the classes; s (n,): of the rows. shifts: the offset of the second class may shift. Where
@@ -94,33 +90,19 @@ def _least_loss(f: Values, Y: Values, s: Values, offsets: Values, shifts: bool) 
     size = float(np.sqrt(np.mean(f**2))) or 1.0  # so that both numbers are of one size
     ends, f = size * INVERSE_TEMPERATURES, f / size
 
-    def loss_at(numbers: Values) -> tuple[float, Values, Values]:
+    def loss_at(numbers: Values) -> tuple[float, Values]:
         odds = numbers[0] * f + offsets[:, None]
         odds[1] += numbers[1]
         odds -= odds.max(axis=0)
         p = np.exp(odds)
         total = p.sum(axis=0)
-        p /= total
-        above, wrong = f - (p * f).sum(axis=0), (p - Y) * s
-        pulled = p * above * s
-        bends = [[(pulled * above).sum(), pulled[1].sum()], [pulled[1].sum(), s @ (p[1] * (1 - p[1]))]]
+        wrong = (p / total - Y) * s
         loss = float(s @ (np.log(total) - (Y * odds).sum(axis=0)))
-        return loss, np.array([(wrong * f).sum(), wrong[1].sum()]), np.array(bends)
+        return loss, np.array([(wrong * f).sum(), wrong[1].sum()])
 
-    x = np.array([ends[0], 0.0])
-    loss, slope, bend = loss_at(x)
-    for _ in range(MOST_STEPS):  # of Newton
-        free = np.array([not (x[0] == ends[0] and slope[0] > 0) and not (x[0] == ends[1] and slope[0] < 0), shifts])
-        step = np.linalg.pinv(bend * np.outer(free, free), hermitian=True) @ (slope * free)
-        if not slope @ step > ENOUGH * loss:
-            break
-        for length in 0.5 ** np.arange(MOST_STEPS):
-            point = np.clip(x - length * step, (ends[0], -np.inf), (ends[1], np.inf))
-            new = loss_at(point)
-            if new[0] <= (1 + 1e-12) * loss:
-                break
-        x, (loss, slope, bend) = point, new
-    return loss, float(x[0]) / size, float(x[1])
+    bounds = [tuple(ends), (None, None) if shifts else (0.0, 0.0)]
+    found = minimize(loss_at, [ends[0], 0.0], jac=True, method="L-BFGS-B", bounds=bounds, options=EXACT)
+    return float(found.fun), float(found.x[0]) / size, float(found.x[1])
 
 
 def n_calibrating(n_rows: int, n_outputs: int, hold_out: float) -> int:

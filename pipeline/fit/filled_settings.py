@@ -26,7 +26,6 @@ from pipeline.solvers.candidate_budget import (
     Fit,
     candidates_within,
 )
-from pipeline.solvers.forward_backward_selection import SELECTION_ROOM, Preselection, preselection
 from pipeline.solvers.kernel_trials import MOST_OF_METRIC
 from pipeline.solvers.ladder import RUNGS
 from pipeline.solvers.solve import DEFAULT_PENALTY
@@ -156,19 +155,22 @@ def _with_count(
 def _with_memory(
     config: TrainConfig, shape: FeatureShape, asked: TrainConfig, room: MemoryBudget
 ) -> tuple[TrainConfig, list[str]]:
-    """Have least squares fit, which need the Gram of all candidates.
+    """Have least squares and a selection fit, which need the Gram of all candidates.
 
-    Where a budget says how many, they are the most that fit, LEAST_CENTERS at least; else a penalty replaces none, if
-    that was not asked for.
+    Where their number was not given, they are the most that fit, at least as many as are chosen, or LEAST_CENTERS. Else
+    a penalty replaces none, if that was not asked for.
     """
-    most, working_set = count_candidates(config, shape.n_train), asked.centers.working_set
-    if not config.solver.is_least_squares:
+    solver, working_set = config.solver, asked.centers.working_set
+    most, least = count_candidates(config, shape.n_train), solver.n_selected if solver.selects else LEAST_CENTERS
+    if not (solver.is_least_squares or solver.selects):
         return config, []
     if asked.centers.count is None and working_set is None:
-        sizes = [most, *(size for size in WORKING_SETS if LEAST_CENTERS <= size < most)]
+        sizes = [most, *(size for size in WORKING_SETS if least <= size < most)]
         count = next((size for size in sizes if room.fits(with_candidates(config, size))), sizes[-1])
-        notes = [f"{count} of these {most}: more do not fit the memory limit in every stage"] if count < most else []
-        return with_candidates(config, count), notes
+        note = f"{count} candidates, not {most}: more do not fit the memory limit in every stage"
+        return with_candidates(config, count), [note] if count < most else []
+    if solver.selects:
+        return config, []
     fits = room.fits(with_candidates(config, most)) if working_set is None else working_set >= most
     if fits or asked.solver.penalty is not None:
         return config, []
@@ -246,15 +248,6 @@ def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
     centers, solver, n = config.centers, config.solver, count_candidates(config, n_train)
     is_long = n > MOST_AT_ONCE and centers.columns is None and solver.is_penalised and solver.penalty != "auto"
     return centers.on_demand or is_long or (centers.working_set or 0) < n
-
-
-def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
-    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
-    if not config.solver.selects:
-        return None
-    n_candidates = count_candidates(config, n_train)
-    n_fit = n_train * (1.0 - config.statistics.hold_out)
-    return preselection(n_fit, n_candidates, config.centers.working_set or 0, config.solver.n_selected)
 
 
 # What is refused.
@@ -343,10 +336,10 @@ def without_room(config: TrainConfig, n_candidates: int) -> Iterator[str]:
             "`centers.columns=on-demand` is for one penalty: give `solver.penalty` a number or max:FRACTION, or leave "
             "it out"
         )
-    if working_set < SELECTION_ROOM * solver.n_selected:
+    if solver.selects:
         yield (
-            f"`solver.select={solver.select}`: {working_set} of {n_candidates} candidates fit at once; choose at most "
-            f"{int(working_set / SELECTION_ROOM)} centers, or raise `resources.memory_limit`"
+            f"`solver.select={solver.select}` needs the Gram of all {n_candidates} candidates, and "
+            f"`centers.working_set={working_set}` has no room for it; leave that out"
         )
     if not solver.selects and solver.penalty in (NO_PENALTY, "auto"):
         yield (

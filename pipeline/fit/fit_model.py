@@ -18,7 +18,7 @@ from pipeline.config.train_config import NO_PENALTY
 from pipeline.datasets.feature_rows import open_features
 from pipeline.fit.calibrate import CALIBRATION_BYTES, find_temperature, n_calibrating
 from pipeline.fit.choose_kernel import PASS, choose_kernel
-from pipeline.fit.filled_settings import grows, is_in_rounds, preselection_of
+from pipeline.fit.filled_settings import grows, is_in_rounds
 from pipeline.fit.grow_candidates import grow_candidates
 from pipeline.fit.move_centers import NAME as MOVES
 from pipeline.fit.move_centers import move_centers, moves_needs
@@ -29,7 +29,7 @@ from pipeline.fit.statistics import accumulate_statistics
 from pipeline.fit.target_facts import read_labels, summarise
 from pipeline.fit.weights import solve_weights
 from pipeline.fit.workspace import FINAL, FinalWeights, Workspace
-from pipeline.solvers.forward_backward_selection import CHOSEN_GRAMS, DROPPING_GRAMS, forward_most
+from pipeline.solvers.forward_backward_selection import CHOSEN_GRAMS, forward_most
 from pipeline.solvers.ridge import RIDGE_GRAMS
 from pipeline.solvers.solve import LARGEST_ACTIVE_SET, SOLVE_MATRICES
 from pipeline.work.events import CANDIDATES, SOLVE
@@ -57,7 +57,7 @@ def _candidates(work: Workspace) -> Arrays:
     index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
-    if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
+    if (work.config.centers.working_set or 0) >= work.n_candidates:
         arrays["X"] = open_features(work.features).X[index]
     return arrays
 
@@ -131,17 +131,13 @@ def solving_needs(run: RunSize) -> Needs:
     """
     config, shape, m = run.config, run.shape, run.n_columns
     solver, gram, n, n_outputs = config.solver, 8 * m**2, shape.n_train, shape.n_outputs
-    asked, moves, scoring, pieces = preselection_of(config, n), moves_needs(run), 0, n_outputs
+    moves, scoring, pieces = moves_needs(run), 0, n_outputs
     calibrates = shape.task != "regression" and config.statistics.hold_out > 0
     if calibrates or (solver.penalty == "auto" and not solver.selects):
         scoring = memory_of(row_grid("train", n, m), run)
     if calibrates:
         scoring += CALIBRATION_BYTES * n_calibrating(n, n_outputs, config.statistics.hold_out) * (n_outputs + 2)
-    if solver.selects and asked is not None:
-        pieces, m = 1, asked.n_finalists
-        choice = gram + 8 * m * (run.n_columns + m)
-        memory = max(choice, 8 * DROPPING_GRAMS * m**2, scoring)
-    elif solver.selects:
+    if solver.selects:
         pieces, chosen = 1, min(forward_most(solver.n_selected, m), m)
         memory = max(2 * gram + 8 * chosen * m + 8 * CHOSEN_GRAMS * chosen**2, scoring)
     elif solver.penalty == NO_PENALTY:
@@ -150,7 +146,7 @@ def solving_needs(run: RunSize) -> Needs:
         solves = min(run.workers.threads, n_outputs) * 8 * SOLVE_MATRICES * min(m, LARGEST_ACTIVE_SET) ** 2
         memory = gram + (gram if solver.intercept else 0) + max(solves, scoring)
     memory, disk = max(memory, moves.memory), 16 * n_outputs * m + moves.disk
-    if asked is None and is_in_rounds(config, n):
+    if is_in_rounds(config, n):
         pricing = pricing_needs(run)
         return Needs(pricing.pieces, max(pricing.memory, memory), pricing.disk + moves.disk)
     return Needs(pieces, memory, disk)

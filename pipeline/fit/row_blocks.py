@@ -93,7 +93,6 @@ class RowGrid:
     first: int = 0
     n_columns: int = 0  # that are computed of each block
     sums_bytes: int = 0  # of the sums of a group of threads; 0: each block gives values of its own
-    share: float | None = None  # of the fit rows that are sampled; None: all rows
 
     @property
     def threads_a_piece(self) -> int:
@@ -112,19 +111,17 @@ class RowGrid:
         return slice(self.first + blocks.start * self.block_rows, self.first + stop)
 
 
-def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float | None = None) -> RowGrid:
+def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> RowGrid:
     """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes; see `RowGrid`.
 
     Blocks are many, so that many workers can share them, and no shorter than matrix products are quick with, unless
     they would be few. Where the sums are large they are longer, since each costs a pass over the sums, and several
-    threads can work on one. Where rows are sampled blocks are longer, too. Nothing else matters: the bits depend on the
-    blocks.
+    threads can work on one. Nothing else matters: the bits depend on the blocks.
     """
-    part_of_rows = share or 1.0
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    enough = max(enough, min(int(QUICK_ROWS / part_of_rows), n_rows // ENOUGH_PIECES))
-    rows = min(enough, int(MOST_ROWS / part_of_rows), int(MOST_VALUES / part_of_rows) // max(n_columns, 1))
-    return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes, share)
+    enough = max(enough, min(QUICK_ROWS, n_rows // ENOUGH_PIECES))
+    rows = min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1))
+    return RowGrid(part, n_rows, max(rows - rows % 32, 32), 0, n_columns, sums_bytes)
 
 
 def gather_sample(task: RowTask, share: float) -> Arrays:
@@ -194,14 +191,10 @@ def memory_of(blocks: RowGrid, run: RunSize) -> int:
     """Return the bytes of a pass over blocks: centers of each process; sums, blocks and features of each group."""
     d, workers, n_columns, in_double = run.shape.n_features, run.workers, blocks.n_columns, run.itemsize == 8
     block, read = min(blocks.block_rows, blocks.n_rows), min(read_rows(run.shape), blocks.n_rows)
-    used, n_read = block, max(block, read)
-    if blocks.share is not None:
-        used = min(int(1.2 * blocks.share * block) + 64, block)  # A few more than meant may be drawn.
-        n_read = read + 2 * used
     centers = n_columns * d * (12 if in_double else 4)  # as they are read, and as they are computed with
-    features = 4 * d * n_read * (2 if run.config.kernel.learns_scales else 1)
-    group = blocks.sums_bytes + 8 * used * n_columns + features + (8 * d * used if in_double else 0)
-    tile = used * run.itemsize * min(COLUMNS_TILE, n_columns)
+    features = 4 * d * max(block, read) * (2 if run.config.kernel.learns_scales else 1)
+    group = blocks.sums_bytes + 8 * block * n_columns + features + (8 * d * block if in_double else 0)
+    tile = block * run.itemsize * min(COLUMNS_TILE, n_columns)
     tile += 8 * min(GRAM_TILE, n_columns) ** 2 if blocks.sums_bytes else 0
     n_groups = workers.groups(blocks.sums_bytes, blocks.n_blocks, blocks.threads_a_piece)
     return workers.processes * centers + n_groups * group + workers.threads * tile
@@ -223,9 +216,8 @@ def block_pass(
     key : what determines the sums beside the blocks
     features : of which rows blocks have them
     """
-    read = partial(stream_blocks, rows, blocks, features=features)
     return RowPass(
-        read=read if blocks.share is None else partial(stream_sample, rows, blocks, blocks.share),
+        read=partial(stream_blocks, rows, blocks, features=features),
         open=opened,
         empty=empty,
         size=blocks.size,
@@ -265,30 +257,6 @@ def stream_blocks(
         block = grid.rows(range(number, number + 1))
         cut = whole.cut(slice(block.start - rows.start, block.stop - rows.start))
         yield number, cut._replace(number=number, start=block.start)
-
-
-def stream_sample(task: RowTask, grid: RowGrid, share: float, blocks: range) -> Iterator[tuple[int, RowBlock]]:
-    """Yield the number and the sampled fit rows of each block, in order, as `stream_blocks` has them.
-
-    Blocks of few sampled rows are long: no more of one is read at once than of short ones.
-    """
-    step = max(read_rows(task.shape), 1)
-    if grid.block_rows <= step:
-        for number, block in stream_blocks(task, grid, blocks):
-            yield number, _sampled(task, block, share)
-        return
-    for number in blocks:
-        rows = grid.rows(range(number, number + 1))
-        parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
-        each = (range(part, part + 1) for part in range(parts.n_blocks))
-        found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
-        pieces: list[Any] = list(zip(*(block[2:] for block in found), strict=True))
-        arrays: list[Any] = [None if values[0] is None else np.concatenate(values) for values in pieces]
-        yield number, RowBlock(number, found[0].start, *arrays)
-
-
-def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
-    return block.cut(draw_sample(task.seed, share, block.keys) & ~block.held_out)
 
 
 def run_length(task: RowTask, grid: RowGrid) -> int:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.fit.filled_settings import preselection_of
 from pipeline.fit.row_blocks import (
     Needs,
     RowBlock,
@@ -37,7 +36,7 @@ def accumulate_statistics(work: Workspace) -> None:
     with work.events.stage(STATISTICS):
         if work.final is not None:
             return  # nothing reads them any more, and a finished run has none
-        if work.in_rounds or work.preselection is not None:
+        if work.in_rounds:
             return  # the solve stage computes them, for the columns it needs
         with work.events.status(STATISTICS, "checking those of an earlier session"):
             is_done = work.store.get(name_of(ALL), mapped=True) is not None
@@ -83,16 +82,15 @@ def statistics_at(
     name: str,
     members: NDArray[np.int64],
     parts: tuple[str, ...],
-    share: float | None = None,
     words: str = "",
 ) -> dict[str, GramStatistics]:
     """Return the statistics of the candidates `members` (m,), by part: one pass, for which they are committed."""
     stored = work.store.put(f"passes/{name}/{MEMBERS}", {"members": members})
-    task = statistics_pass(work.row_task, parts, len(members), members=stored, share=share, name=name)
+    task = statistics_pass(work.row_task, parts, len(members), members=stored)
     return statistics_by_part(work.runner.add_up(stage, task, name, words))
 
 
-FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
+FIT, HELD_OUT, ALL = "fit", "hold_out", "all"
 MEMBERS = "members.npz"
 
 
@@ -103,19 +101,16 @@ def statistics_pass(
     *,
     members: Stored | None = None,
     n_kept: int = 0,
-    share: float | None = None,
-    name: str = "",
 ) -> RowPass[ExactSums]:
     """Return a pass that adds up the statistics of some columns, by part.
 
-    parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
+    parts : FIT and HELD_OUT, one of them, or ALL
     n_columns, members : how many columns, and what holds the "members", candidates by row, or the "points" (m, d) that
         they are of; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
-    share, name : of the fit rows that are sampled (None: all rows), and of the sample: batches of a selection are alike
     """
-    blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept, share), rows.facts.bounds()
-    key = (rows.sigma2, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, name if share else "")
+    blocks, largest = statistics_blocks(rows.shape.n_train, n_columns, len(parts), n_kept), rows.facts.bounds()
+    key = (rows.sigma2, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE)
     return block_pass(
         rows,
         blocks,
@@ -127,31 +122,22 @@ def statistics_pass(
     )
 
 
-def statistics_blocks(
-    n_rows: int, n_columns: int, n_parts: int, n_kept: int = 0, share: float | None = None
-) -> RowGrid:
+def statistics_blocks(n_rows: int, n_columns: int, n_parts: int, n_kept: int = 0) -> RowGrid:
     """Return the blocks of `statistics_pass`, whose sums are a Gram of each part, without the columns that are kept."""
-    return row_grid("train", n_rows, n_columns, 8 * n_parts * n_columns * (n_columns - n_kept), share)
+    return row_grid("train", n_rows, n_columns, 8 * n_parts * n_columns * (n_columns - n_kept))
 
 
 def statistics_needs(run: RunSize) -> Needs:
-    """Return what the statistics of fit rows and held-out rows need, or those of a batch and then of its finalists.
+    """Return what the statistics of fit rows and held-out rows need.
 
     A further Gram is read while committed sums are taken up. On disk are the sums of each process, twice while they are
     replaced, and the statistics, of fit rows and held-out rows too where a choice reads them.
     """
-    n, asked = run.shape.n_train, preselection_of(run.config, run.shape.n_train)
-    passes = [statistics_blocks(n, run.n_columns, 2)]
-    if asked is not None:
-        batch = statistics_blocks(n, run.n_columns, 1, share=asked.share)
-        passes = [batch, statistics_blocks(n, asked.n_finalists, 2)]
-    memory, disk = list[int](), list[int]()
-    for blocks in passes:
-        gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
-        of_parts = sums if blocks.share is None and what_needs_held_out_rows(run.config) else 0
-        memory.append(max(memory_of(blocks, run), sums + gram))
-        disk.append(2 * run.workers.processes * sums + gram + of_parts)
-    return Needs(run.pieces(passes[0]), max(memory), max(disk))
+    blocks = statistics_blocks(run.shape.n_train, run.n_columns, 2)
+    gram, sums = 8 * blocks.n_columns**2, blocks.sums_bytes
+    of_parts = sums if what_needs_held_out_rows(run.config) else 0
+    memory = max(memory_of(blocks, run), sums + gram)
+    return Needs(run.pieces(blocks), memory, 2 * run.workers.processes * sums + gram + of_parts)
 
 
 def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:
@@ -176,7 +162,7 @@ def _block_of_columns(
 
     def add(sums: ExactSums, block: RowBlock, each: ForEach) -> None:
         every, size = np.ones(len(block.X), bool), blocks.size(block.number)
-        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
+        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every}
         chosen = [np.flatnonzero(rows_of[part]) for part in parts]
         order = np.concatenate(chosen)
         X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))

@@ -17,7 +17,6 @@ from pipeline.config.train_config import NO_PENALTY, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.fit.grow_candidates import RIDGE_ERRORS
 from pipeline.fit.rounds import count_columns, generate_columns, summaries_over_all
-from pipeline.fit.select_centers import AT_ONCE
 from pipeline.fit.solves import largest_penalty_of, load_weights, search_penalty, solve_outputs
 from pipeline.fit.statistics import ALL, FIT, HELD_OUT, name_of, statistics_at, statistics_of
 from pipeline.fit.workspace import FinalWeights, Workspace
@@ -58,7 +57,7 @@ def solve_weights(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 
 def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     with work.events.status(SOLVE, "least squares on all candidates"), _with_advice():
-        fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
+        fit, held_out, everything = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT, ALL))
         errors = [(fraction, error) for fraction, error in work.choices.get(RIDGE_ERRORS, np.empty((0, 2))).tolist()]
         if not errors:
             best = refit(fit, held_out, everything, intercept=work.intercept)

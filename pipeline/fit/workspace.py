@@ -4,7 +4,6 @@ A fit of an estimator and one of the command differ in store, runner and events 
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_rows import FeatureAccess, FeatureRequest, FeatureShape
-from pipeline.fit.filled_settings import count_candidates, is_in_rounds, preselection_of, value_dtype
+from pipeline.fit.filled_settings import count_candidates, is_in_rounds, value_dtype
 from pipeline.fit.row_blocks import RowTask
 from pipeline.fit.target_facts import TargetFacts, facts_of
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
-from pipeline.solvers.forward_backward_selection import Preselection
 from pipeline.solvers.ridge import Weights
 from pipeline.work.events import CANDIDATES, Events, StepEvents
 from pipeline.work.runner import OnExecutor, Runner
@@ -132,10 +130,6 @@ class Workspace:
     def in_rounds(self) -> bool:
         """Whether a working set grows, instead of a Gram of all candidates."""
         return is_in_rounds(self.config, self.shape.n_train)
-
-    @cached_property
-    def preselection(self) -> Preselection | None:
-        return preselection_of(self.config, self.shape.n_train)
 
     @property
     def choice(self) -> dict[str, Any]:

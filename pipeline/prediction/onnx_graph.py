@@ -110,20 +110,9 @@ def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
 
 def _probability(graph: _Graph, calibration: Calibration, f: str, *, binary: bool) -> None:
     """Add the output probability of decision values f (mathematics.md, eq. 76)."""
-    if calibration.bend is not None:
-        one, bend = graph.constant(1.0), graph.constant(calibration.bend)
-        ends = (graph.add("Div", graph.add(sign, one, f), bend) for sign in ("Add", "Sub"))
-        f = graph.add("Sub", *(_asinh(graph, end) for end in ends))
     f = graph.add("Div", f, graph.constant(calibration.temperature))
     if binary:
         f = graph.add("Concat", graph.add("Mul", f, graph.constant(0.0)), f, axis=1)
     if calibration.offsets:
         f = graph.add("Add", f, graph.constant(np.array(calibration.offsets)))
     graph.add("Softmax", f, name="probability", axis=1)
-
-
-def _asinh(graph: _Graph, x: str) -> str:
-    """Add asinh(x) = sign(x) log(|x| + √(x² + 1)): evaluators have the operator for float32 alone."""
-    size, one = graph.add("Abs", x), graph.constant(1.0)
-    root = graph.add("Sqrt", graph.add("Add", graph.add("Mul", x, x), one))
-    return graph.add("Mul", graph.add("Sign", x), graph.add("Log", graph.add("Add", size, root)))

@@ -21,21 +21,19 @@ LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses
 
 @dataclass(frozen=True)
 class Calibration:
-    """What makes probabilities of decision values f: softmax of h(f) / temperature + offsets (mathematics.md, eq. 76).
+    """What makes probabilities of decision values f: softmax of f / temperature + offsets (mathematics.md, eq. 76).
 
-    offsets: of the classes; () for none. bend: of two classes, h(f) = asinh((1 + f) / bend) - asinh((1 - f) / bend);
-    None: h(f) = f.
+    offsets: of the classes; () for none.
     """
 
     temperature: float
     offsets: tuple[float, ...] = ()
-    bend: float | None = None
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Calibration | None":
         """Return what fields say that are kept as JSON; None where there is no temperature."""
         temperature, offsets = found.get("temperature"), tuple(found.get("offsets", ()))
-        return None if temperature is None else cls(temperature, offsets, found.get("bend"))
+        return None if temperature is None else cls(temperature, offsets)
 
 
 def probabilities(decision: NDArray[np.floating], calibration: Calibration) -> NDArray[np.float64]:
@@ -46,18 +44,16 @@ def probabilities(decision: NDArray[np.floating], calibration: Calibration) -> N
 
 def _shifted(decision: NDArray[np.floating], calibration: Calibration) -> NDArray[np.float64]:
     """Return the logarithms but for a number of each row: (rows, K), at most 0 and at least LEAST_LOGARITHM."""
-    f = by_class(decision, calibration.bend)
+    f = by_class(decision)
     with np.errstate(over="ignore"):
         shifted = np.maximum((f - f.max(axis=1, keepdims=True)) / calibration.temperature, LEAST_LOGARITHM)
     shifted += calibration.offsets or 0.0
     return np.asarray(shifted - shifted.max(axis=1, keepdims=True))
 
 
-def by_class(decision: NDArray[np.floating], bend: float | None = None) -> NDArray[np.float64]:
-    """Return h(f) of each class (rows, K): see `Calibration`."""
+def by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the decision value of each class (rows, K); of two classes the first has 0."""
     f = np.asarray(decision, np.float64)
-    if bend is not None:
-        f = np.arcsinh((1 + f) / bend) - np.arcsinh((1 - f) / bend)
     return f if f.shape[1] > 1 else np.hstack([np.zeros_like(f), f])
 
 

@@ -312,10 +312,9 @@ def _class_line(one: Mapping[str, Any], numbers: Mapping[str, Any], k: int, widt
 
 def calibration_words(numbers: Mapping[str, Any]) -> str:
     """Return what makes the probabilities of a run, and where labels are not made of them."""
-    bend = "" if numbers["bend"] is None else f", bend {numbers['bend']:g}"
     offsets = ", ".join(f"{offset:.3g}" for offset in numbers["offsets"])
     told = f", offsets {offsets}; labels are not always the likeliest class" if offsets else ""
-    return f"temperature {numbers['temperature']:.3g}{bend}{told}"
+    return f"temperature {numbers['temperature']:.3g}{told}"
 
 
 def probability_words(numbers: Mapping[str, Any]) -> str:

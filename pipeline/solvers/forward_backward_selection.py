@@ -8,16 +8,13 @@ gains alone are followed.
 What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
 chosen, and then dropped, each the one whose loss raises the error least (eq. 65). From the last one left, any prefix is
 a model. Where first ones are clearly better than the last left, they are settled before.
-
-The Gram of M candidates over n rows costs n·M², most of what a selection takes: of many, finalists are chosen first, on
-a sample of the fit rows, in batches where the Gram of all does not fit (`preselection`, `candidate_batches`).
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +40,10 @@ LEVELS, CLEARLY = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50), 0.05
 # relative to the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
 DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
-DROPPING_GRAMS = 13  # `drop` holds as much, measured with what the allocator keeps of the statistics.
 SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
 BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
 STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
-ROWS_EACH, FEW = 2, 500  # sampled fit rows for each finalist; twice as many for each of the first FEW
 CHOSEN_GRAMS = 10  # A choice holds as many of the chosen beside a row over all candidates for each, measured.
-WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
-SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
 
 @dataclass(frozen=True)
@@ -64,38 +57,25 @@ class Selection:
 def select(statistics: GramStatistics, size: int, *, intercept: bool, **going_on: Any) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
+    Of those chosen on the way forward the first `forward_size` are dropped again, beside first centers that are settled
+    beforehand where so many leave less error. The others follow as they were chosen.
+
     Parameters as in `forward`. Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations,
     no pass over the rows.
     """
-    n_back = forward_size(statistics.n_centers)
-    found = forward(statistics, max(size, n_back), intercept=intercept, **going_on)
-    back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
-    return Selection(found.chosen[back.chosen], back.reductions)
-
-
-def drop(
-    statistics: GramStatistics, size: int, n_back: int, *, intercept: bool, added: float | None = None
-) -> Selection:
-    """Choose `size` of the columns that a way forward has chosen, in its order: the first `n_back` are dropped again.
-
-    First centers are settled beforehand where so many leave less error. The others follow as they were chosen. added :
-    to the diagonal of the Gram (default: `damping`). Costs 4 n_back³ operations at most and 16·n_back² bytes.
-    """
-    added = damping(statistics) if added is None else added
-    n, n_back = statistics.n_centers, min(n_back, statistics.n_centers)
-    early = statistics.cut(np.arange(n_back))  # finalists come in the order that a sample chose
-    ahead = forward(early, min(n_back, 2 * LEVELS[-1]), intercept=intercept).chosen
-    del early
-    used = statistics.centred() if intercept else statistics
+    n_back, added = forward_size(statistics.n_centers), damping(statistics)
+    chosen = forward(statistics, max(size, n_back), intercept=intercept, **going_on).chosen
+    statistics, n = statistics.cut(chosen), len(chosen)
+    used, n_back = statistics.centred() if intercept else statistics, min(n_back, n)
     order = _back(used, np.empty(0, np.int64), np.arange(n_back), added)
-    first = _settled(used, ahead, order, added)
+    first = _settled(used, np.arange(min(n_back, 2 * LEVELS[-1])), order, added)
     until = np.max(np.flatnonzero(np.isin(order, first)), initial=-1) + 1  # what is dropped before is the same
     beside = np.concatenate([_back(used, first, order[:until], added), order[until:]])
     ways = [np.concatenate([way, np.arange(n_back, n)])[:size] for way in (order, beside)]
     plain, settled = (_reductions(used, way, added) for way in ways)
     # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
     is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
-    return Selection(ways[int(not is_plain)], plain if is_plain else settled)
+    return Selection(chosen[ways[int(not is_plain)]], plain if is_plain else settled)
 
 
 def forward(
@@ -455,34 +435,3 @@ def held_out_curve(
     near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
     errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
     return errors
-
-
-class Preselection(NamedTuple):
-    """How many finalists are chosen, how many of these are dropped again, and the share of the fit rows sampled."""
-
-    n_finalists: int
-    n_back: int
-    share: float
-
-
-def preselection(n_fit: float, n_candidates: int, at_once: int, size: int) -> Preselection | None:
-    """Return how the finalists of `size` centers are chosen; None: there are none.
-
-    n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 67.
-    """
-    n_finalists, n_back = forward_most(size, n_candidates), forward_size(n_candidates)
-    if at_once < n_candidates:
-        n_finalists = min(n_finalists, int(at_once / SELECTION_ROOM))
-    share = ROWS_EACH * (n_finalists + min(n_finalists, FEW)) / max(n_fit, 1.0)
-    if at_once >= n_candidates and (WORTH * n_finalists > n_candidates or WORTH * share > 1.0):
-        return None
-    return Preselection(n_finalists, min(n_back, n_finalists), min(share, 1.0))
-
-
-def candidate_batches(n_candidates: int, at_once: int, n_finalists: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return which candidates each batch adds to the finalists of the one before, sorted (mathematics.md, eq. 71)."""
-    if at_once >= n_candidates:
-        return [np.arange(n_candidates)]
-    order = np.random.default_rng([seed, 4]).permutation(n_candidates)
-    ends = range(at_once, n_candidates, at_once - n_finalists)
-    return [np.sort(batch) for batch in np.split(order, ends)]

@@ -19,7 +19,7 @@ COMMON = ("--tol", "1e-7", "--sigma2", "1", *SERIAL)
 SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
     "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
-    "finalists": (*CASES["rounds, a selection"].arguments, *SERIAL),
+    "selection": (*CASES["a selection"].arguments, *SERIAL),
 }
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves would not have left, nor one before those of the last round.
@@ -91,8 +91,7 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(cut_off, tables, capsy
 
 REFUSED = [
     ("dense", "statistics/all/gram.npy"),
-    ("finalists", "statistics/finalists-fit/gram.npy"),
-    ("finalists", "statistics/finalists/gram.npy"),
+    ("selection", "statistics/fit/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
     ("rounds", f"correlations/{BEFORE}.npz"),

@@ -19,7 +19,7 @@ from pipeline.train import main
 from runs import NIGHTLY, ROOT, model_bytes, python
 
 KINDS = ("least squares", "one for each class", "plain steps", "a search", "a selection", "learned scales", "rounds")
-KINDS += ("rounds, a selection", "on demand")
+KINDS += ("on demand",)
 WAYS = [f"kill,{error}" for error in ("ENOSPC", "EIO")]
 
 

@@ -76,7 +76,7 @@ def test_other_evaluators_agree_on_a_table(case, tmp_path):
     check(tmp_path / "model.onnx", model, X[:50])
     if model.labels:
         offsets = tuple(np.linspace(0.0, 2.0, len(model.labels)).tolist())
-        model = replace(model, calibration=Calibration(0.3, offsets, 0.1 if model.task == "binary" else None))
+        model = replace(model, calibration=Calibration(0.3, offsets))
         onnx.save(graphs.to_onnx(model), tmp_path / "offsets.onnx")
         check(tmp_path / "offsets.onnx", model, X[:50])
     else:

@@ -66,7 +66,7 @@ TOGETHER = {
     "--select greedy:9 --refit none": "--refit none has no effect",
     "--select greedy:9 --schedule uniform": "--schedule uniform has no effect",
     "--select greedy:9 --set statistics.hold_out=0": "needs held-out rows",
-    "--select greedy:300 --set centers.working_set=400": "choose at most 266 centers",
+    "--select greedy:300 --set centers.working_set=400": "needs the Gram of all 500 candidates",
     "--penalty auto --set centers.working_set=400": "--penalty auto needs the Gram of all candidates",
     "--sigma2 auto --set statistics.hold_out=0": "--sigma2 auto needs held-out rows",
     "--scale metric": "for at most 200 features, there are",

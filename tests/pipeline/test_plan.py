@@ -6,6 +6,7 @@ run needs no more than its plan says is measured: `tests/faults/test_memory.py`.
 
 import math
 import os
+import re
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -42,10 +43,13 @@ def planned(shape: FeatureShape, workers: int = 2, **settings: Any) -> tuple[Tra
     return make_plan(with_values(TrainConfig(dataset="mnist"), asked), shape, workers, SourceMemory())
 
 
+SELECTION = {"centers__count": 1200, "solver__select": "greedy:500"}
+
+
 @pytest.mark.parametrize("limit", [600, 1000, 1100, 2000, 4000])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"solver__select": "greedy:500"}, {"centers__count": 10_000, "centers__columns": "on-demand"}],
+    [{}, SELECTION, {"centers__count": 10_000, "centers__columns": "on-demand"}],
     ids=["in rounds", "a selection", "on demand"],
 )
 def test_a_plan_keeps_its_limit_and_no_worker_changes_a_size(limit, settings):
@@ -71,6 +75,21 @@ def test_more_memory_never_means_less_and_what_does_not_fit_is_refused_with_what
         sizes.append((config.centers.working_set, plan.workers.threads))
     assert sizes == sorted(sizes)
     assert sizes[-1] == (60_000, 2)
+
+
+def test_a_selection_has_the_gram_of_all_candidates_or_is_refused_with_the_number_that_fits():
+    shape, asked = shape_of(60_000, 512), {"resources__memory_limit": 1000 * MIB, "solver__select": "greedy:500"}
+    words = r"`resources\.memory_limit=(\d+)MiB` or more, or `centers\.count=(\d+)` or fewer$"
+    with pytest.raises(PlanError, match=words) as error:
+        planned(shape, 2, **asked, centers__count=12_000)
+    enough, most = map(int, re.findall(words, str(error.value))[0])
+    assert planned(shape, 2, **asked, centers__count=most)[0].centers.working_set == most > 2000
+    with pytest.raises(PlanError):
+        planned(shape, 2, **asked, centers__count=most + 500)
+    config, _ = planned(shape, 2, **asked | {"resources__memory_limit": enough * MIB}, centers__count=12_000)
+    assert config.centers.working_set == 12_000
+    with pytest.raises(PlanError, match=r"or fewer `centers\.count`"):
+        planned(shape, 2, resources__memory_limit=300 * MIB, centers__count=6000, solver__select="greedy:5000")
 
 
 def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
@@ -151,6 +170,15 @@ def test_a_budget_says_how_many_and_how_large_the_trials_are_and_so_does_a_numbe
     assert filled(data, centers__count=321)[0].centers.count == 321
     assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
     assert filled(data, centers__budget="8s", solver__select="greedy:50")[0].centers.count < larger.centers.count
+
+
+def test_candidates_of_a_selection_that_were_not_counted_are_as_many_as_fit(tmp_path):
+    data, asked = table(tmp_path, 3000, 2000), {"solver.select": "greedy:300", "resources.memory_limit": "420MiB"}
+    config, notes = filled(data, **asked)
+    assert 300 <= config.centers.count == config.centers.working_set < 1000
+    assert f"{config.centers.count} candidates, not 1000: more do not fit" in "".join(notes)
+    with pytest.raises(PlanError, match=r"or `centers\.count=\d+` or fewer"):
+        filled(data, **asked, centers__count=1000)
 
 
 def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):

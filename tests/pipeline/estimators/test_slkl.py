@@ -345,7 +345,9 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator():
     assert all(SLKLRegressor(20, **options).fit(to, y).to_model().n_centers > 0 for to in (X * 1e-3 + 1e6, X + 100))
 
 
-@pytest.mark.parametrize("chosen", [{}, {"penalty": "max:1e-2"}, {"penalty": "auto"}, {"refit": "ridge"}])
+@pytest.mark.parametrize(
+    "chosen", [{}, {"penalty": "max:1e-2"}, {"penalty": "auto"}, {"refit": "ridge"}, {"select": "greedy:300"}]
+)
 def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen):
     generator = np.random.default_rng(0)
     X = generator.normal(size=(1200, 4))
@@ -362,20 +364,16 @@ def test_a_memory_limit_is_kept_by_the_fit_and_never_makes_a_small_model(chosen)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("chosen", [{"columns": "on-demand"}, {"columns": "at-once"}, {"select": "greedy:20"}])
-def test_candidates_whose_gram_does_not_fit_have_columns_on_demand_a_working_set_or_batches(chosen):
+@pytest.mark.parametrize("chosen", [{"columns": "on-demand"}, {"columns": "at-once"}])
+def test_candidates_whose_gram_does_not_fit_have_columns_on_demand_or_a_working_set(chosen):
     """Here the Gram of all would take 125 MiB."""
     X = np.random.default_rng(0).random((4000, 4)).astype(np.float32)
     y = np.sin(6 * X[:, 0]) + X[:, 1] * X[:, 2]
-    penalty = None if "select" in chosen else 1.0
-    asked: dict[str, Any] = {"penalty": penalty, "sigma2": 1.0, "random_state": 0, **chosen}
+    asked: dict[str, Any] = {"penalty": 1.0, "sigma2": 1.0, "random_state": 0, **chosen}
     SLKLRegressor("all", memory_limit="400MiB", **asked).fit(X[:500], y[:500])  # which compiles the loops
     with largest_bytes() as largest:
         machine = SLKLRegressor("all", memory_limit="48MiB", **asked).fit(X, y)
     assert largest[0] < 1.1 * 48 * 2**20
-    if penalty is None:
-        assert machine.score(X, y) > 0.9
-        return
     assert machine.dual_gap_ <= 1e-3, "over all candidates"
     assert machine.columns_["active"] == len(machine.dual_coef_) < machine.columns_["materialised"] < 2000
 

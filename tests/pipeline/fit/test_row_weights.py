@@ -55,12 +55,12 @@ CASES = {
     "one for each class": ("--centers", "60", "--penalty", "max:0.01", *BALANCED),
     "a path": ("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
     "rounds": (*ROUNDS, "--penalty", "max:0.05", "--refit", "ridge"),
-    "a selection in rounds, regression": (*ROUNDS, "--select", "greedy:15"),
+    "a selection, regression": ("--centers", "all", "--select", "greedy:15"),
     "moved centers, regression": ("--centers", "100", "--select", "greedy:10", "--move-centers", "3"),
     "defaults": BALANCED,
     "defaults, regression": (),
 }
-MARKS = dict.fromkeys(("one for each class", "a selection in rounds, regression", "defaults"), pytest.mark.ci)
+MARKS = dict.fromkeys(("one for each class", "a selection, regression", "defaults"), pytest.mark.ci)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])

@@ -30,10 +30,10 @@ WAYS = {
 QUICK = {
     ("one for each class", "threads", "never"),
     ("one for each class", "in turn", "amid passes"),
-    ("rounds, a selection", "in turn", "at commits"),
+    ("a selection", "in turn", "at commits"),
 }
 Resume = Callable[..., int]
-PROCESSES = ("rounds", "rounds, a selection", "on demand", "learned scales")
+PROCESSES = ("rounds", "a selection", "on demand", "learned scales")
 
 
 def combinations() -> Iterator[object]:
@@ -125,7 +125,7 @@ def resume(tables: Path, features: Path) -> Resume:
 
 KINDS = [
     "a selection",
-    *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("a search", "rounds", "rounds, a selection")),
+    *(pytest.param(kind, marks=pytest.mark.ci) for kind in ("a search", "rounds")),
 ]
 
 

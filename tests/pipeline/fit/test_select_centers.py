@@ -1,6 +1,5 @@
-"""Greedy selection through the main command: dense twins, sizes, turns, finalists, stops."""
+"""Greedy selection through the main command: dense twins, sizes, stops."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +7,24 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
-from pipeline.fit import row_blocks
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.prediction.trained_model import load_model
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers.ridge import least_squares
 from pipeline.train import main
 from pipeline.work.store import CheckpointsOnDisk
-from runs import TrainedRuns, model_bytes, report_of, train, train_beside
+from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done
 from storage.arrays import as_dataclass, read_arrays
 from storage.folder_layouts import RunLayout
 
-AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
+SELECTION = CASES["a selection"].arguments
 
 
 @pytest.fixture(scope="module")
 def whole(finished_run: TrainedRuns, tables: Path) -> Path:
     """A selection of 20 from all of 150 candidates."""
-    return finished_run(*AT_ONCE, *SERIAL, dataset=tables / "classes.npz", statistics=True)
-
-
-@pytest.fixture(scope="module")
-def turns(finished_run: TrainedRuns, tables: Path) -> Path:
-    """A selection of 20 from 300 candidates, at most 100 at a time."""
-    return finished_run(*TURNS, *SERIAL, dataset=tables / "classes.npz")
+    return finished_run(*SELECTION, *SERIAL, dataset=tables / "classes.npz", statistics=True)
 
 
 def test_report_and_model_agree(whole, rows_of):
@@ -58,7 +50,7 @@ def test_report_and_model_agree(whole, rows_of):
 
 
 def test_a_smaller_choice_is_a_prefix(finished_run, tables, whole):
-    asked = (*AT_ONCE[:4], "--select", "greedy:12", *SERIAL)
+    asked = (*SELECTION[:4], "--select", "greedy:12", *SERIAL)
     few = finished_run(*asked, dataset=tables / "classes.npz")
     indices = [load_model(run / "model").center_index for run in (few, whole)]
     np.testing.assert_array_equal(indices[0], indices[1][:12])
@@ -75,29 +67,15 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path, capsys):
         assert "samples are equal; give rows that differ" in capsys.readouterr().err
 
 
-def test_turns_come_near_to_a_choice_from_all(finished_run, tables, turns):
-    report, rounds = report_of(turns), report_of(turns)["rounds"]
-    assert len(rounds) >= 4
-    assert [one["round"] for one in rounds] == list(range(len(rounds)))
-    errors = [one["sample_error"] for one in rounds]
-    assert all(after < 1.02 * before for before, after in pairwise(errors))
-    assert errors[-1] < 0.9 * errors[0]
-    assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in rounds)
-    at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
-    last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
-    assert last < 1.3 * best  # by 68 held-out rows
-
-
 @pytest.mark.ci
-@pytest.mark.parametrize("arguments", [AT_ONCE, TURNS], ids=["at once", "in turns"])
 def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes(
-    tables, features, tmp_path, arguments, monkeypatch
+    tables, features, tmp_path, monkeypatch
 ):
     """What was chosen is committed with every slab, here of 8 centers, and not chosen again."""
     monkeypatch.setattr(greedy, "SLAB_ROWS", 8)
     monkeypatch.setattr(greedy, "BLOCK", 4)
     data = {"dataset": tables / "classes.npz"}
-    train(tmp_path / "whole", features, *arguments, *SERIAL, **data)
+    train(tmp_path / "whole", features, *SELECTION, *SERIAL, **data)
     save, saved = CheckpointsOnDisk.save, list[tuple[Path, int]]()
 
     def saved_and_stopped(of: CheckpointsOnDisk, step: int, *rest: Any) -> None:
@@ -108,38 +86,8 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
             raise KeyboardInterrupt
 
     monkeypatch.setattr(CheckpointsOnDisk, "save", saved_and_stopped)
-    line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *arguments]
+    line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *SELECTION]
     assert until_done(line) > 3
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
     told, expected = (report_of(tmp_path / name)["selection"] | {"wall_seconds": 0.0} for name in ("run", "whole"))
     assert told == expected
-
-
-FINALISTS = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
-
-
-@pytest.fixture(scope="module")
-def finalists(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data.npz, 1000 rows of a regression, with weights and groups."""
-    folder = tmp_path_factory.mktemp("finalists")
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((1209, 4))
-    y = np.sin(X[:, 0]) + X[:, 1] ** 2
-    of_rows = {"w_train": 1.0 + np.arange(1000) % 3, "g_train": np.arange(1000) % 3}
-    np.savez(folder / "data.npz", X_train=X[:1000], y_train=y[:1000], X_test=X[1200:], y_test=y[1200:], **of_rows)
-    return folder
-
-
-@pytest.mark.parametrize("asked", [pytest.param("", marks=pytest.mark.ci), "data.weights=w", "data.groups=g"])
-def test_a_sample_that_is_read_piece_by_piece_is_the_same(finalists, monkeypatch, asked):
-    """Blocks of 32 rows, read at once or by seven; of few groups, too, which are not sampled as a whole."""
-    for most in ("BACK_LEAST", "BACK_MOST"):
-        monkeypatch.setattr(greedy, most, 60)
-    line = (*FINALISTS, *(("--set", asked) if asked else ()))
-    whole = train_beside(finalists, f"{asked} whole", finalists / "data.npz", *line)
-    monkeypatch.setattr(row_blocks, "read_rows", lambda shape: 7)
-    pieces = train_beside(finalists, f"{asked} pieces", finalists / "data.npz", *line)
-    assert model_bytes(pieces) == model_bytes(whole)
-    assert report_of(pieces)["rounds"] == report_of(whole)["rounds"]
-    (turn,) = report_of(whole)["rounds"]
-    assert turn["kernel_entries"] == 400 * 240, "four rows for each of 60 finalists"
