@@ -3,7 +3,7 @@
 The sample is committed; each kernel climbs each rung of the ladder (`solvers.ladder`) in a task of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,17 @@ from pipeline.fit.workspace import FOLD_ROWS, Workspace
 from pipeline.kernels.kernel_functions import DIAGONAL, MEDIAN_POINTS, METRIC, Kernel, kernel_named, scaled
 from pipeline.runtime import progress, stopping
 from pipeline.solvers.candidate_budget import DEFAULT_BUDGET, FOLDED_ROWS, OPERATIONS_A_SECOND, SHARE_OF_TRIALS
-from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, choose, kinds_of, trial_bytes, try_kernel
+from pipeline.solvers.kernel_trials import (
+    PLAIN,
+    Sample,
+    Trial,
+    choose,
+    error_of_constant,
+    kinds_of,
+    least_gain,
+    trial_bytes,
+    try_kernel,
+)
 from pipeline.solvers.ladder import LARGER, RUNGS, SAMPLE_ROWS, Rung, Search, surviving
 from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
@@ -32,7 +42,8 @@ SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
 LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
 FIRST_WIDTH = 0.5  # times the typical width, where the search for a width begins
-N_FOLDS = 5  # of few rows; ten are no better
+CONSTANT = 6  # The exponent of a ridge at which the weights are next to nothing.
+N_FOLDS, FEWER_FOLDED_ROWS, MORE_FOLDS = 5, 100, 10  # Folds of few rows, and of fewer than so many.
 TrialRecord = dict[str, Any]  # of a trial, as JSON has it
 FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
 WORDS = {PLAIN: "features as they are", DIAGONAL: "a scale for each feature", METRIC: "a metric"}
@@ -93,6 +104,9 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
+    if facts.by_folds and best.error > (1 - least_gain(sample.n_held_out)) * error_of_constant(sample):
+        work.events.log("by folds, no kernel tells more than the mean of the targets: it is what is predicted")
+        best = replace(best, ridge=CONSTANT)
     if scale:
         work.store.put(SCALES, {"scales": best.scales})
     error = "log loss" if sample.of_classes else "mean squared error"
@@ -119,6 +133,8 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
     found, rows = try_kernel(sample, trial), sample.part(sample.by_fold)
     assert found.ridges is not None
     assert found.held_out is not None
+    if trial.ridge == CONSTANT:
+        return {RIDGE_ERRORS: np.array([[10.0**CONSTANT, found.error]])}
     if not sample.of_classes:
         return {RIDGE_ERRORS: found.ridges}
     pairs = np.stack([rows.keys, rows.truth.astype(np.uint64)])  # equal rows of a class are one
@@ -130,10 +146,9 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
 
 def rungs_of(most: int, by_folds: int) -> list[Rung]:
     """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
-    rungs = [rung for rung in RUNGS if rung.n_centers < (by_folds or most)]
     last = by_folds or most
-    begins = last <= RUNGS[-2].n_centers
-    return [*rungs, Rung(last, SAMPLE_ROWS, begins)]
+    rungs = [rung for rung in RUNGS if rung.n_centers < last] or [Rung(-(-last // 2), SAMPLE_ROWS)]
+    return [*rungs, Rung(last, SAMPLE_ROWS, begins=last <= RUNGS[-2].n_centers)]
 
 
 def candidates_needs(run: RunSize) -> Needs:
@@ -150,7 +165,7 @@ def candidates_needs(run: RunSize) -> Needs:
     most = max(
         min(LARGER * rung.n_centers if rung.begins else rung.n_centers, n_candidates) for rung in rungs_of(last, 0)
     )
-    trial = trial_bytes(rows, most, shape.n_features, N_FOLDS if few else 1)
+    trial = trial_bytes(rows, most, shape.n_features, MORE_FOLDS if few else 1)
     trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, needs.pieces) * trial
     return needs._replace(memory=max(needs.memory, 2**23 + trials))
 
@@ -174,7 +189,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
     folds = np.where(held_out, 0, -1)
     if facts.few_rows:
         classes = np.zeros(n, np.int64) if work.shape.task == "regression" else labels.y
-        folds = draw_folds(seed, N_FOLDS, labels.groups, classes)
+        folds = draw_folds(seed, MORE_FOLDS if n < FEWER_FOLDED_ROWS else N_FOLDS, labels.groups, classes)
     elif held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; give "
@@ -203,13 +218,13 @@ def read_sample(work: Workspace, points: NDArray[np.int64], labels: Labels, fact
 def search_rung(task: KernelTask, survivors: list[Trial], checkpoints: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel on a rung that may climb, the records of all, and the operations they took."""
     sample = as_dataclass(task.sample.read(), Sample).first(task.rung.n_rows)
-    kernel, n_rows = survivors[0].kernel, float(np.count_nonzero(sample.fitted))
+    kernel = survivors[0].kernel
 
     def on_trial(trial: Trial) -> None:
         stopping.check()
         progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
 
-    kinds = kinds_of(task.scale, kernel, sample.X.shape[1], n_rows)
+    kinds = kinds_of(task.scale, kernel, sample)
     search = Search(sample, task.rung, kinds, task.has_width, task.most_operations, on_trial)
     tried = search.climb(survivors)
     (kept,) = surviving({kernel.name: tried}).values()

@@ -10,7 +10,7 @@ from math import floor, log10
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.kernel_trials import Sample, Trial
 
-DEFAULT_BUDGET = 60.0  # core seconds
+DEFAULT_BUDGET = 30.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
 # What few rows are; `fit.target_facts` says what each number decides.
 LEAST_FOLDED_ROWS = 5  # Of fewer different rows or groups, folds tell nothing.

@@ -27,6 +27,7 @@ BLOCK_ROWS = 1024
 TYPICAL_POINTS = 300  # The typical width is measured anew between so many points whenever scales change.
 LEAST_GAIN = 0.01  # The least relative fall of a held-out error that counts.
 SLOPE_ROWS, SLOPE_OPERATIONS = 6000, 2e10  # Derivatives are taken of so many rows at most, and cost no more.
+ROWS_OF_A_NUMBER = 10  # By folds, so many rows have to tell each number of scales.
 MOST_OF_METRIC = 200  # Of more features no metric is learned.
 PLAIN = "plain"  # features as they are
 SCALE_KINDS = (PLAIN, DIAGONAL, METRIC)  # the simple ones first
@@ -99,16 +100,20 @@ class Trial:
     held_out: NDArray[np.float64] | None = None  # (rows, T), decision values of held-out rows, fold by fold
 
 
-def kinds_of(scale: str | None, kernel: type[Kernel], n_features: int, n_rows: float) -> tuple[str, ...]:
-    """Return the kinds of scales that are learned from so many rows; none for the scale None and "none".
+def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[str, ...]:
+    """Return the kinds of scales that are learned from a sample; none for the scale None and "none".
 
-    For "learned" all that there are: a metric of no more features than MOST_OF_METRIC, and of no more free numbers than
-    there are rows. With fewer rows it lowers the held-out error, and not that of rows that are a little different.
+    For "learned" all that there are: no more free numbers than fitted rows, or a tenth of them where each row is of a
+    fold; and a metric of no more features than MOST_OF_METRIC. With fewer rows scales lower the held-out error, and not
+    that of rows that are a little different.
     """
-    free = n_features * (n_features + 1) / 2
-    has_metric = kernel.has_metric and n_features <= MOST_OF_METRIC and free <= n_rows
-    possible = (DIAGONAL, METRIC) if has_metric else (DIAGONAL,)
-    return possible if scale == "learned" else tuple(kind for kind in (DIAGONAL, METRIC) if kind == scale)
+    n_features = sample.X.shape[1]
+    most = np.count_nonzero(sample.fitted) / (1 if sample.n_folds == 1 else ROWS_OF_A_NUMBER)
+    free = {DIAGONAL: n_features, METRIC: n_features * (n_features + 1) / 2}
+    possible = [kind for kind, numbers in free.items() if numbers <= most]
+    if not kernel.has_metric or n_features > MOST_OF_METRIC:
+        possible = [kind for kind in possible if kind != METRIC]
+    return tuple(kind for kind in possible if scale in ("learned", kind))
 
 
 def least_gain(n_rows: float) -> float:
@@ -161,6 +166,16 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     free = {DIAGONAL: d, METRIC: d * (d + 1) / 2}.get(trial.kind, 0) if sample.n_folds > 1 else 0
     error = _error(f, rows) / max(1 - free / sample.n_held_out, 0.1) ** 2
     return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
+
+
+def error_of_constant(sample: Sample) -> float:
+    """Return the error of the mean of the targets, of the rows that are fitted, on the held-out rows of each fold."""
+    rows, f = sample.part(sample.by_fold), list[NDArray[np.float64]]()
+    for fold in range(sample.n_folds):
+        fitted = sample.part(sample.folds != fold)
+        mean = np.average(fitted.targets, axis=0, weights=fitted.counts)
+        f.append(np.tile(mean, (int(np.count_nonzero(rows.folds == fold)), 1)))
+    return _error(np.concatenate(f), rows)
 
 
 def _squared_error(

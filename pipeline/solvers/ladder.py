@@ -101,8 +101,9 @@ class Search:
                 if not (other.error < best.error or best.weights is None):
                     break
                 best = other
-            if best is not trial:
+            if best.weights is not None and best is not trial:
                 break
+            best = best if best.weights is not None else trial
         return best
 
     def _learn(self, kind: str) -> None:

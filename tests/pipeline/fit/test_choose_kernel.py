@@ -72,9 +72,7 @@ def test_the_report_tells_which_inputs_matter(learned, line, tmp_path):
     assert told["kind"] == ("metric" if line == METRIC else "diagonal")
     assert told["scales"] == lengths(load_model(learned / "model").feature_scales).tolist()
     assert sum(told["importances"]) == pytest.approx(1.0)
-    best = told["hold_out_errors"][told["chosen_round"]]
-    least = min(told["hold_out_errors"])
-    assert least <= best < 1.1 * least < told["hold_out_errors"][0] / 9
+    assert told["hold_out_error"] < told["hold_out_error_without"] / 9
     (words,) = [words for words in table(report_of(learned)) if words.startswith("feature ")]
     assert words.startswith("feature metric" if line == METRIC else "feature scales")
     page = write(learned, tmp_path / "page.html").read_text()
@@ -90,9 +88,7 @@ def test_scales_without_gain_are_not_taken(tmp_path):
     X = rng.normal(size=(1200, 3))
     np.savez(tmp_path / "ball.npz", X=X, y=np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=1200))
     report = train(tmp_path / "run", tmp_path / "features", *LEARNED, dataset=tmp_path / "ball.npz")
-    stored = read_arrays(RunLayout(tmp_path / "run").feature_scales)
-    assert stored["chosen"] == 0
-    assert len(stored["hold_out_errors"]) <= 12
+    assert report["feature_scales"]["kind"] == PLAIN
     np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
     plain = train(tmp_path / "plain", tmp_path / "features", *GREEDY, dataset=tmp_path / "ball.npz")
     assert report["rmse"] == plain["rmse"]
@@ -140,8 +136,8 @@ def sample_of(
     samples = list[Arrays]()
     read = choose_kernel.read_sample
 
-    def kept(work: Workspace, points: np.ndarray, labels: Labels, facts: TargetFacts, n_rows: int) -> Arrays:
-        samples.append(read(work, points, labels, facts, n_rows))
+    def kept(work: Workspace, points: np.ndarray, labels: Labels, facts: TargetFacts) -> Arrays:
+        samples.append(read(work, points, labels, facts))
         return samples[-1]
 
     monkeypatch.setattr(choose_kernel, "read_sample", kept)
@@ -181,7 +177,8 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path
     assert np.bincount([fold for _, fold in folds]).tolist() == [8] * 5, "of 40 groups"
     choices = read_arrays(RunLayout(tmp_path / "run").candidates)
     np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[choices["index"]])))
-    tried = {trial["sigma2"]: trial["error"] for trial in choice_of(tmp_path / "run")["tried"]}
+    tried = choice_of(tmp_path / "run")["tried"]
+    tried = {trial["sigma2"]: trial["error"] for trial in tried if trial["n_centers"] == 40}
     ones = np.ones(3, np.float32)
     again = [try_kernel(Sample(**sample), Trial(GaussianKernel, PLAIN, ones, width, 40)).error for width in tried]
     np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)

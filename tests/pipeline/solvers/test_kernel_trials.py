@@ -1,4 +1,4 @@
-"""Trials of kernels, widths and scales: their errors against dense twins, the widths, the rounds, what is taken."""
+"""Trials of kernels, widths and scales: their errors against dense twins, the scales they teach, and rungs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,9 +13,19 @@ from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from pipeline.kernels.kernel_functions import DIAGONAL, KERNELS, METRIC, Kernel, scaled
-from pipeline.solvers import kernel_trials
 from pipeline.solvers.held_out_losses import TEMPERATURES, limits_of
-from pipeline.solvers.kernel_trials import COMMON, PLAIN, Sample, Search, Trial, importances, search_kernel, try_kernel
+from pipeline.solvers.kernel_trials import (
+    PLAIN,
+    Sample,
+    Trial,
+    choose,
+    error_of_constant,
+    importances,
+    kinds_of,
+    next_scales,
+    try_kernel,
+)
+from pipeline.solvers.ladder import RUNGS, Rung, Search, surviving
 from pipeline.solvers.lbfgs import PAIRS, Curvature, direction, next_point
 
 GAUSSIAN, PRODUCT = KERNELS
@@ -24,14 +34,14 @@ GAUSSIAN, PRODUCT = KERNELS
 def sample_of(X: np.ndarray, y: np.ndarray, m: int = 80, seed: int = 0) -> Sample:
     """Return a sample of which a third is held out; `y` (n,) are numbers, or classes where these are integers."""
     rng, of_classes = np.random.default_rng([seed, 1]), y.dtype.kind == "i"
-    held_out, ones = rng.random(len(X)) < 1 / 3, np.ones(X.shape[1], np.float32)
+    held_out = rng.random(len(X)) < 1 / 3
     targets = np.asarray(y, float)[:, None]
     if of_classes:
         targets = np.where(y[:, None] == (np.arange(y.max() + 1) if y.max() > 1 else 1), 1.0, -1.0)
     points = X[rng.permutation(len(X))[:m]]
     limits = np.array(() if of_classes else limits_of(targets.min(), targets.max()))
     keys = np.arange(len(X), dtype=np.uint64)
-    return Sample(X, keys, targets, np.where(held_out, 0, -1), points, ones, float(held_out.sum()), of_classes, limits)
+    return Sample(X, keys, targets, np.where(held_out, 0, -1), points, float(held_out.sum()), of_classes, limits)
 
 
 def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -42,8 +52,18 @@ def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 
 def start(sample: Sample, kernel: type[Kernel] = GAUSSIAN, sigma2: float | None = None) -> Trial:
     """Return a trial of features as they are, which was not tried; at the typical width unless one is given."""
-    ones = np.ones(sample.points.shape[1], np.float32)
-    return Trial(kernel, PLAIN, ones, sigma2 or kernel.default_sigma2(sample.points), len(sample.points))
+    ones, typical = np.ones(sample.points.shape[1], np.float32), kernel.default_sigma2(sample.points)
+    return Trial(kernel, PLAIN, ones, sigma2 or typical, len(sample.points), typical=typical)
+
+
+def climb(
+    sample: Sample, survivors: list[Trial], m: int = 80, scale: str = "learned", *, begins: bool = True
+) -> Search:
+    """Return a search on a rung of m candidates, all of whose rows are fitted, that has climbed."""
+    kinds = kinds_of(scale, survivors[0].kernel, sample)
+    search = Search(sample, Rung(m, len(sample.X), begins), kinds, has_width=False, most_operations=math.inf)
+    search.climb(survivors)
+    return search
 
 
 def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4)) -> tuple[np.ndarray, float]:
@@ -131,46 +151,73 @@ def test_a_trial_that_cannot_be_computed_has_lost(kernel):
     held_out = replace(sample, X=np.where((sample.folds == 0)[:, None], 1e39, sample.X))
     assert try_kernel(held_out, start(sample, kernel)).error == math.inf
     tiny = replace(sample, X=sample.X * 1e-20, points=sample.points * 1e-20)
-    trial = start(tiny, kernel, kernel.typical_sigma2(tiny.points) / 4)
-    assert kernel_trials.best_width(tiny, replace(trial, typical=4 * trial.sigma2), Search(40))[0].error < math.inf
+    lost = replace(start(tiny, kernel), sigma2=kernel.typical_sigma2(tiny.points) / 4)
+    assert min(one.error for one in climb(tiny, [lost], 40, "none").tried) < math.inf, "the widths beside it are tried"
 
 
 def test_a_metric_finds_the_directions_that_matter():
     rng = np.random.default_rng(4)
     X = rng.normal(size=(1200, 8))
     direction = rng.normal(size=8) / np.sqrt(8)
-    sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200))
-    rounds = list[Trial]()
-    search = Search(80, kernel_trials.kinds_of("learned", GAUSSIAN, 8, 800), on_round=rounds.append)
-    kept = search_kernel(sample, GAUSSIAN, search)
-    kinds = [one.kind for one in rounds]
-    assert kinds == sorted(kinds, key=[PLAIN, DIAGONAL, METRIC].index), "a scale for each feature first"
-    assert [one.kind for one in kept] in ([PLAIN, DIAGONAL, METRIC], [PLAIN, METRIC])
-    best = kept[-1]
-    assert best.error == min(one.error for one in rounds)
-    assert best.error < min(one.error for one in rounds if one.kind == DIAGONAL) / 9
+    sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200), 160)
+    tried = sorted(climb(sample, [start(sample)]).tried, key=lambda trial: trial.error)
+    best = tried[0]
+    assert best.kind == METRIC
+    assert best.error < min(one.error for one in tried if one.kind == DIAGONAL) / 9
+    assert choose(tried, sample.n_held_out) is best
     values, vectors = np.linalg.eigh(best.scales.astype(float))
     assert values[-1] > 5 * values[-2] > 0
     assert abs(vectors[:, -1] @ direction) > 0.98 * np.linalg.norm(direction)
     np.testing.assert_allclose(importances(best.scales), direction**2 / (direction @ direction), atol=0.05)
-    distances = [GAUSSIAN.typical_sigma2(scaled(sample.points, one.scales)) for one in rounds]
-    assert len({one.typical for one in rounds}) == 1
-    np.testing.assert_allclose(distances[kinds.count(PLAIN) :], best.typical, rtol=1e-4)
-    going_on = replace(search, on_round=lambda _: None)
-    (again,) = kernel_trials.search_from(sample, GAUSSIAN, METRIC, best.scales, going_on)
-    assert again.kind == METRIC
-    assert again.error <= best.error * 1.01, "from what was found"
+    distances = [GAUSSIAN.typical_sigma2(scaled(sample.points, one.scales)) for one in tried if one.kind != PLAIN]
+    np.testing.assert_allclose(distances, best.typical, rtol=1e-4)
+    higher = climb(sample, surviving({"gaussian": tried})["gaussian"], 160, begins=False)
+    assert min(one.error for one in higher.tried) <= best.error * 1.01, "from what was found"
 
 
 def test_the_other_kernel_learns_a_scale_for_each_feature():
     rng = np.random.default_rng(6)
     X = rng.normal(size=(900, 8))
     sample = sample_of(X, np.sign(X[:, 2]) * (1 + 0.5 * X[:, 5]) + 0.05 * rng.normal(size=900))
-    search = Search(80, (DIAGONAL,))
-    base, *_, best = search_kernel(sample, PRODUCT, search)
-    assert (base.kind, best.kind) == (PLAIN, DIAGONAL)
-    assert best.error < 0.7 * base.error
+    tried = climb(sample, [start(sample, PRODUCT)]).tried
+    assert {one.kind for one in tried} == {PLAIN, DIAGONAL}, "no metric"
+    best = min(tried, key=lambda trial: trial.error)
+    assert best.error < 0.7 * min(one.error for one in tried if one.kind == PLAIN)
     assert set(np.argsort(importances(best.scales))[-2:]) == {2, 5}
+
+
+def test_a_search_ends_by_its_operations_and_has_a_best_trial():
+    sample = sample_of(*waves())
+    search = Search(sample, RUNGS[0], (DIAGONAL, METRIC), has_width=False, most_operations=0.0)
+    assert search.climb([start(sample)]) == search.tried
+    (only,) = search.tried
+    assert (only.kind, only.n_centers) == (PLAIN, 80)
+    assert only.error < math.inf
+    assert search.operations > 0
+
+
+def test_the_simplest_and_the_best_of_each_kind_climb():
+    ones, m = np.ones(2, np.float32), RUNGS[1].n_centers
+    of = {
+        name: [Trial(kernel, kind, ones, 1.0, m, error) for kind, error in found]
+        for name, kernel, found in (
+            ("gaussian", GAUSSIAN, [(DIAGONAL, 0.5), (DIAGONAL, 0.51), (DIAGONAL, 0.52), (METRIC, 0.6), (PLAIN, 0.9)]),
+            ("product-laplace", PRODUCT, [(PLAIN, 0.54)]),
+        )
+    }
+    climbing = surviving(of)
+    assert {id(one) for one in climbing["gaussian"]} == {id(one) for one in of["gaussian"]}
+    taken = climbing["product-laplace"][-1]
+    assert (taken.kernel, taken.kind) == (PRODUCT, DIAGONAL), "with the scales of the other kernel"
+    far = {"gaussian": of["gaussian"], "product-laplace": [replace(of["product-laplace"][0], error=0.6)]}
+    assert list(surviving(far)) == ["gaussian"]
+
+
+def test_the_constant_is_judged_by_the_folds_too():
+    X, y = waves(90)
+    sample = replace(sample_of(X, y), folds=np.arange(90) % 3, limits=np.array([]))
+    errors = [np.square(y[fold::3] - np.delete(y, range(fold, 90, 3)).mean()) for fold in range(3)]
+    assert error_of_constant(sample) == pytest.approx(np.mean(errors))
 
 
 @pytest.mark.parametrize(
@@ -187,49 +234,37 @@ def test_the_other_kernel_learns_a_scale_for_each_feature():
         ("pinf dinf", 35, 0),
         ("m0.5 p0.51", 35, 1),  # what is simple first, in whatever order they come
         ("d0.5 *p0.5", 35, 1),
-        ("p0.5 *p0.499 c0.3 d0.299", 35, 2),
+        ("p0.5 *p0.3 d0.299", 35, 1),
     ],
 )
 def test_what_may_be_chance_is_not_taken(errors, n_held_out, expected):
     """Of trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
-    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
+    kinds = {"p": PLAIN, "d": DIAGONAL, "m": METRIC}
     words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
     trials = [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
-    assert kernel_trials.choose(trials, n_held_out) is trials[expected]
-    if errors.startswith("p") and "*" not in errors:
-        assert kernel_trials.simplest(trials, n_held_out) is trials[expected]
+    assert choose(trials, n_held_out) is trials[expected]
 
 
-def test_inputs_with_units_of_their_own_stay_on_one_scale():
-    """Of pixels, those that hardly vary tell little: z-scores blow them up."""
-    rng = np.random.default_rng(8)
-    deviations = np.repeat([1.0, 0.02], [4, 16])
-    inputs = rng.normal(size=(900, 20)) * deviations
-    sample = sample_of(inputs / deviations, np.sin(inputs[:, :4].sum(axis=1)) + 0.05 * rng.normal(size=900))
-    common = (deviations / np.sqrt(np.mean(deviations**2))).astype(np.float32)
-    search = Search(80, (DIAGONAL,))
-    found = search_kernel(replace(sample, common=common), GAUSSIAN, search)
-    assert [one.kind for one in found[:2]] == [PLAIN, COMMON]
-    assert found[1].error < 0.7 * found[0].error
-    np.testing.assert_array_equal(found[1].scales, common)
-    alike = search_kernel(sample, GAUSSIAN, search)
-    assert COMMON not in [one.kind for one in alike], "where all inputs vary alike there is one scale"
-    asked = replace(search, kinds=())
-    assert len(search_kernel(replace(sample, common=common), GAUSSIAN, asked)) == 1, "with --scale none"
+@pytest.mark.parametrize("before", [np.diag([1.0, 2.0, 3.0, 0.5]), np.eye(4) + 0.3], ids=["scales", "metric"])
+def test_scales_are_learned_from_the_derivatives_of_the_fit(before):
+    """By central differences of the fit over the inputs themselves, before any scales."""
+    X, y = waves(300)
+    scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
+    sample = sample_of(X, y, 60)
+    trial = try_kernel(sample, replace(start(sample), scales=scales.astype(np.float32), sigma2=8.0))
 
+    def f(X: np.ndarray) -> np.ndarray:
+        points = sample.points @ before
+        return np.exp(-((X @ before)[:, None] - points).astype(float).__pow__(2).sum(axis=2) / 16.0) @ trial.weights
 
-def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales():
-    rng = np.random.default_rng(5)
-    points, gradients = rng.normal(size=(200, 4)), rng.normal(size=(50, 4)) * [1.0, 2.0, 0.5, 0.0]
-    expected = gradients.T @ gradients / 50
-    for before in (np.diag([1.0, 2.0, 3.0, 0.5]), np.eye(4) + 0.3):
-        of_scaled = gradients @ np.linalg.inv(before)  # u = before x
-        scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
-        trial = Trial(GAUSSIAN, METRIC, scales.astype(np.float32), 1.0, 50)
-        root = kernel_trials.next_scales(trial, of_scaled.T @ of_scaled / 50, points).astype(float)
-        np.testing.assert_array_equal(root, root.T)
-        metric = root @ root
-        np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
+    rows = X[sample.fitted]
+    gradients = np.stack([(f(rows + step) - f(rows - step))[:, 0] / 2e-4 for step in 1e-4 * np.eye(4)], axis=1)
+    products = gradients.T @ gradients
+    root = next_scales(sample, trial, METRIC).astype(float)
+    np.testing.assert_allclose(root @ root / np.trace(root @ root), products / products.trace(), atol=1e-4)
+    if scales.ndim == 1:
+        learned = next_scales(sample, trial, DIAGONAL).astype(float)
+        np.testing.assert_allclose(importances(learned), np.diagonal(products) / products.trace(), atol=1e-4)
 
 
 def test_direction_is_that_of_the_dense_inverse():
@@ -269,12 +304,12 @@ def test_features_that_rounds_have_put_to_sleep_are_woken():
     X = rng.uniform(-1, 1, size=(1500, 12))
     y = np.sin(3 * X[:, 0]) + 0.5 * X[:, 2] * X[:, 3] + 0.02 * rng.normal(size=1500)
     sample = replace(sample_of(X, y), folds=np.where(rng.random(1500) < 1 / 3, 0, -1), points=X[:600])
-    search = Search(200, (DIAGONAL,))
     scales = np.where(np.arange(12) == 0, 3.4, 1e-4).astype(np.float32)
     typical = GAUSSIAN.typical_sigma2(sample.points * scales)
-    asleep = search.tried(sample, Trial(GAUSSIAN, DIAGONAL, scales, typical, 200, typical=typical))
-    going_on = kernel_trials._rounds(sample, asleep, DIAGONAL, 3, search)[-1]
-    awake = kernel_trials._rounds(sample, kernel_trials._woken(sample, [asleep], search), DIAGONAL, 3, search)[-1]
-    assert going_on.error > 0.9 * asleep.error
-    assert awake.error < 0.2 * asleep.error
-    assert set(np.argsort(importances(awake.scales))[-3:]) == {0, 2, 3}
+    asleep = Trial(GAUSSIAN, DIAGONAL, scales, typical, 200, typical=typical)
+    errors = {}
+    for begins in (False, True):
+        best = min(climb(sample, [asleep], 200, DIAGONAL, begins=begins).tried, key=lambda trial: trial.error)
+        errors[begins] = best.error
+    assert errors[False] > 5 * errors[True]
+    assert set(np.argsort(importances(best.scales))[-3:]) == {0, 2, 3}
