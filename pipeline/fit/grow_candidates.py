@@ -1,7 +1,8 @@
 """The number of candidates of a fit by a budget: more and more, while they lower the losses of held-out rows.
 
-Each step has twice the candidates of the one before, whose first they are. All steps have the width that is expected
-for the most, so that each entry of their Gram is computed once.
+Each step has twice the candidates of the one before, whose first they are. The first step chooses between the width
+that is known and the one that is expected for the most; all others have it, so that each entry of their Gram is
+computed once.
 """
 
 from dataclasses import dataclass, replace
@@ -76,70 +77,83 @@ class _Growth:
         self._work, self.sigma2 = work, work.sigma2
         self._n_different = float(max(work.facts.n_held_out, 1))
         self._sizes = sizes or self._steps()
-        self._last: tuple[int, SplitStatistics] | None = None  # the step whose statistics are in memory
+        self._in_memory: dict[float, tuple[int, SplitStatistics]] = {}  # of widths, the step and its statistics
         self._ridge: int | None = work.choice.get("ridge")
 
     def _steps(self) -> list[int]:
-        """Return the sizes that the rest of the budget pays for, and set the width that is expected for the largest."""
+        """Return the sizes that the rest of the budget pays for, the first about that on which the width was chosen."""
         work, choice = self._work, self._work.choice
         budget, first = work.config.centers.budget, choice.get("n_centers", LEAST_CENTERS)
         assert budget is not None
-        left = max(
-            budget * OPERATIONS_A_SECOND - choice.get("operations", 0.0), SHARE_OF_TRIALS * budget * OPERATIONS_A_SECOND
-        )
-        paid = candidates_within(fit_of(work.config, work.shape), left, 2**62)
-        most = min(work.n_candidates, max(paid, first))
-        if work.config.kernel.sigma2 == "auto":
-            self.sigma2 *= 2.0 ** (-STEEPNESS * max(np.log2(most / first), 0.0))
-        return steps_to(most, first)
+        left = max(budget - choice.get("operations", 0.0) / OPERATIONS_A_SECOND, SHARE_OF_TRIALS * budget)
+        paid = candidates_within(fit_of(work.config, work.shape), left * OPERATIONS_A_SECOND, 2**62)
+        return steps_to(min(work.n_candidates, max(paid, first)), first)
 
     def best(self) -> Judged:
         """Return the fit that the next larger one is not better than. Raises InvalidDataError where there is none."""
-        kept: Judged | None = None
-        for step, size in enumerate(self._sizes):
-            name = f"passes/{STATISTICS}/judged-{size}.npz"
-            arrays = self._work.store.once(name, partial(self._judge, step))
-            found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
-            if found.ridges.size:
-                self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
-            loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
-            words = f"{size} candidates, sigma2 {self.sigma2:.4g}: held-out {loss}"
-            self._work.events.log(words, candidates=size, sigma2=self.sigma2, hold_out_error=found.loss)
-            if kept is not None and not self._is_better(kept, found):
+        kept = self._at_best_width()
+        for step, size in enumerate(self._sizes[1:], 1):
+            found = self._judged(step)
+            if not self._is_better(kept, found):
+                self._work.events.log(
+                    f"{kept.size} of {self._sizes[-1]} candidates are kept: {size} lower the loss by no more than "
+                    "chance explains"
+                )
                 break
             kept = found
-        assert kept is not None
         if not np.isfinite(kept.loss):
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
-        if kept.size < size:
-            self._work.events.log(
-                f"{kept.size} of {self._sizes[-1]} candidates are kept: {size} lower the loss by no more than chance "
-                "explains"
-            )
         return kept
+
+    def _at_best_width(self) -> Judged:
+        """Return the first step, at the known width or at that expected for the most (mathematics.md, eq. 97)."""
+        kept, known = self._judged(0), self.sigma2
+        if self._work.config.kernel.sigma2 == "auto" and len(self._sizes) > 1:
+            self.sigma2 = known * (self._sizes[0] / self._sizes[-1]) ** STEEPNESS
+            found = self._judged(0)
+            if found.loss < kept.loss:
+                return found
+            self.sigma2 = known
+        return kept
+
+    def _judged(self, step: int) -> Judged:
+        size = self._sizes[step]
+        name = f"passes/{STATISTICS}/judged-{size}-{self.sigma2!r}.npz"
+        arrays = self._work.store.once(name, partial(self._judge, step))
+        found = Judged(size, *(np.array(arrays[name]) for name in ("ridges", "losses", "weights")))
+        if found.ridges.size:
+            self._ridge = round(np.log10(found.ridges[found.ridges[:, 1].argmin(), 0]))
+        loss = f"{'mean squared error' if self._is_regression else 'log loss'} {found.loss:.6g}"
+        words = f"{size} candidates, sigma2 {self.sigma2:.4g}: held-out {loss}"
+        self._work.events.log(words, candidates=size, sigma2=self.sigma2, hold_out_error=found.loss)
+        return found
 
     def statistics_of_first(self, size: int) -> SplitStatistics:
         """Return the statistics of fit rows and held-out rows on the first candidates: a part of those in memory."""
-        step = self._last[0] if self._last else self._sizes.index(size)
+        step, _ = self._in_memory.get(self.sigma2, (self._sizes.index(size), None))
         fit, held_out = (part.prefix(size) for part in self._statistics(step))
         return replace(fit, gram=fit.gram.copy()), replace(held_out, gram=held_out.gram.copy())
 
     def _statistics(self, step: int) -> SplitStatistics:
         """Return the statistics of a step, joined to those of the step before."""
-        if self._last is None or self._last[0] != step:
-            old = self._statistics(step - 1) if step else None
-            self._last, size, n_kept = None, self._sizes[step], self._sizes[step - 1] if step else 0
-            name = f"{STATISTICS}/{size}"
-            rows = replace(self._work.row_task, sigma2=self.sigma2)
-            task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
-            parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
-            self._work.store.drop(f"passes/{name}")
-            fit, held_out = (
-                joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
-                for number, part in enumerate((FIT, HELD_OUT))
-            )
-            self._last = step, (fit, held_out)
-        return self._last[1]
+        known = self._in_memory.get(self.sigma2)
+        if known is not None and known[0] == step:
+            return known[1]
+        old = self._statistics(step - 1) if step else None
+        size, n_kept = self._sizes[step], self._sizes[step - 1] if step else 0
+        if step:
+            self._in_memory.clear()
+        name = f"{STATISTICS}/{size}"
+        rows = replace(self._work.row_task, sigma2=self.sigma2)
+        task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)
+        parts = statistics_by_part(self._work.runner.add_up(STATISTICS, task, name, f"{size} candidates"))
+        self._work.store.drop(f"passes/{name}")
+        fit, held_out = (
+            joined(old[number] if old else None, np.arange(n_kept), parts.pop(part))
+            for number, part in enumerate((FIT, HELD_OUT))
+        )
+        self._in_memory[self.sigma2] = step, (fit, held_out)
+        return fit, held_out
 
     @property
     def _is_regression(self) -> bool:

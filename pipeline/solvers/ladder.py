@@ -25,10 +25,10 @@ from pipeline.solvers.kernel_trials import (
 SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
 WIDE, NARROW = 1.0, 1 / 16  # times the typical width: fits of features as they are whose slopes are tried
 LARGER = 2  # Fits that scales begin with have so many times the candidates: their slopes are better.
-SHARP = 1.5  # The power of the first slopes, which tells sooner which features matter.
+SHARP = 1.5  # A power of slopes that tells sooner which features matter: the first, and tried beside 1.
 WOKEN = 0.1  # of the largest scale, which the others have at least where they are woken
 ROUNDS, PATIENCE = 12, 2  # of scales, the most; and those in a row without gain that end them
-KEPT, CLOSE = 3, 1.1  # Trials that climb; errors beside the best within which a kernel does.
+KEPT, CLOSE = 3, 1.25  # Trials that climb; errors beside the best within which a kernel does.
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Search:
         return found
 
     def _at_best_width(self, trial: Trial) -> Trial:
-        """Return the trial at the width of the lowest error: by halves while it falls, else doubled (eq. 83)."""
+        """Return a trial at the best width: by halves while the error falls, else doubled (mathematics.md, eq. 83)."""
         best = trial
         for factor in (0.5, 2.0):
             while not (self.has_width or self._is_over):
@@ -124,9 +124,11 @@ class Search:
             self._rounds(min(firsts, key=lambda trial: trial.error), kind)
 
     def _next(self, trial: Trial, kind: str) -> Trial:
-        """Return a fit with the scales that a trial teaches."""
-        power = SHARP if kind == DIAGONAL and trial.kind == PLAIN else 1.0
-        return self._fitted(replace(trial, kind=kind, scales=next_scales(self.sample, trial, kind, power)))
+        """Return a fit with the scales that a trial teaches, to the better power (mathematics.md, eq. 85)."""
+        powers = (1.0,) if kind != DIAGONAL else (SHARP,) if trial.kind == PLAIN else (1.0, SHARP)
+        taught = (next_scales(self.sample, trial, kind, power) for power in powers)
+        trials = [self._fitted(replace(trial, kind=kind, scales=scales)) for scales in taught]
+        return min(trials, key=lambda trial: trial.error)
 
     def _rounds(self, trial: Trial, kind: str) -> None:
         """Go on with scales, each of which the fit before has taught, until PATIENCE of them have gained nothing."""
