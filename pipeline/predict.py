@@ -11,6 +11,7 @@ from features.cell_text import counted
 from features.errors import UsageError
 from pipeline.config.command_line import add_data_options, command_parser
 from pipeline.errors import ConfigError
+from pipeline.reporting.run_facts import limit_words
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console, answered
 from storage.errors import CannotWriteError
@@ -69,16 +70,16 @@ def _predict(arguments: argparse.Namespace) -> None:
     first, *more = arguments.data
     asked = ExampleRequest(first, False, tuple(more), arguments.part, arguments.target, dict(arguments.set))
     examples = open_examples(asked, predictor)
-    names, started, n_far = (*model.decision_names(), *classes), time.perf_counter(), 0
+    names, started, n_far, n_at_limit = (*model.decision_names(), *classes), time.perf_counter(), 0, 0
 
     def write_all(write: "Write") -> None:
-        nonlocal n_far
+        nonlocal n_far, n_at_limit
         for block in predictions(model, examples):
             if out is None and isinstance(sys.stdout, Console) and sys.stdout.lost:  # the reader has seen enough
                 return
             more = [model.probabilities_of(block.decision)] if classes else []
             write(model.labels_of(block.decision), block.decision, *more)
-            n_far += block.n_far
+            n_far, n_at_limit = n_far + block.n_far, n_at_limit + block.n_at_limit
 
     files, regression = examples.file_names, model.task == "regression"
     if out is None:
@@ -94,7 +95,8 @@ def _predict(arguments: argparse.Namespace) -> None:
     seconds = time.perf_counter() - started
     part = f", {examples.part}" if examples.part else ""
     if out is not None and not arguments.quiet:
-        print(f"{out}: {counted(examples.n_rows, 'row')} of {examples.name}{part}; {seconds:.2f} s")
+        limits = limit_words({"n_at_limit": n_at_limit})
+        print(f"{out}: {counted(examples.n_rows, 'row')} of {examples.name}{part}{limits}; {seconds:.2f} s")
 
 
 if __name__ == "__main__":

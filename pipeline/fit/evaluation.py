@@ -28,7 +28,13 @@ from storage.folders import digest_file
 
 SCORES = "scores"
 PENALISED, PREFIXES = "penalised.", "prefixes"  # names of sums beside those of the model
-ERROR_SUMS = ("wrong", "n_wrong", "squared_error", "absolute_error")  # sums that depend on what is predicted
+ERROR_SUMS = (
+    "wrong",
+    "n_wrong",
+    "squared_error",
+    "absolute_error",
+    "at_limit",
+)  # sums that depend on what is predicted
 
 
 def evaluate_model(run: Run) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def _block_of_scores(
 
     def scores(found: BlockValues, block: RowBlock, _: ForEach) -> None:
         def score(decision: NDArray[np.float64], calibration: Calibration | None = None) -> Sums:
-            return score_sums(decision, block.y, n_classes, calibration, block.weights)
+            return score_sums(decision, block.y, n_classes, calibration, block.weights, model.limits)
 
         columns = model.columns(block.X)
         of_model = score(model.decision_at(columns), model.calibration)

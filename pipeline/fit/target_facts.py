@@ -138,7 +138,7 @@ def summarise(config: TrainConfig, shape: FeatureShape, labels: Labels, n_differ
             values = (value for y, weights in labels.weighed() for value in (y / (total / weights)).tolist())
             facts = replace(facts, mean=math.fsum(values))
         terms = [largest_terms(facts.encoded(y, shape), weights) for y, weights in labels.weighed()]
-        limits = limits_of(least - facts.mean, most - facts.mean) if config.clips else ()
+        limits = tuple(limit - facts.mean for limit in limits_of(least, most)) if config.clips else ()
         facts = replace(facts, largest=tuple(np.max(terms, axis=0).tolist()), limits=limits)
     else:
         if config.data.class_weight is not None:

@@ -370,6 +370,7 @@ class Predicted:
     name: str  # the array, file or part of the rows, for messages
     piece_start: int  # the first of them in it
     n_far: int = 0  # rows far from every center
+    n_at_limit: int = 0  # predictions of a number at a limit
     weights: NDArray[np.float64] | None = None  # (rows,): how much each counts; None: 1 each
 
 
@@ -392,7 +393,8 @@ def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predic
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
             decision, far = _decide(model, stored, piece.name, rows.start, are_bytes=examples.are_bytes)
-            yield Predicted(decision, labels, piece.name, rows.start, int(np.count_nonzero(far)), weights)
+            n_far, n_at_limit = (int(np.count_nonzero(some)) for some in (far, np.isin(decision, model.limits)))
+            yield Predicted(decision, labels, piece.name, rows.start, n_far, n_at_limit, weights)
     examples.check()
 
 
@@ -437,7 +439,7 @@ def score_examples(model: SparseKernelModel, examples: Examples) -> tuple[dict[s
         for block in predictions(model, examples):
             assert block.labels is not None
             truth = encode(block.labels, model.labels, block.name, block.piece_start)
-            yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights)
+            yield score_sums(block.decision, truth, n_classes, model.calibration, block.weights, model.limits)
             n_far += block.n_far
 
     return score_numbers(reduce(add_sums, scored()), model.labels), n_far

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
+from pipeline.solvers.held_out_losses import Limits
 
 Sums = dict[str, Any]  # arrays and numbers of float64 and int64 by name: those of blocks of rows add up, `add_sums`
 
+ERROR_NAMES = ("error_rate", "n_errors", "mse", "rmse", "mae", "r2", "n_at_limit")
 N_BINS = 15  # of the largest probability, of equal width
 LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
 
@@ -118,19 +120,21 @@ def score_sums(
     n_classes: int,
     calibration: Calibration | None = None,
     weights: NDArray[np.float64] | None = None,
+    limits: Limits = (),
 ) -> Sums:
     """Return sums of decision values (rows, T) against true classes or values (rows,), of rows with weights (rows,).
 
-    counted: the weights of the rows. Of values: squared_error, absolute_error; mean, spread: of the true values, their
-    mean and their squared distances from it. Of classes: confusion (K, K) i8, rows [truth][predicted]; wrong, n_wrong:
-    the weights and the number of those predicted as another class; by_class (K, 3): the weights of the rows of each
-    class, of those predicted as it, and of both; with a calibration those of `calibration_sums`.
+    counted: the weights of the rows. Of values: squared_error, absolute_error; at_limit: how many are one of the
+    limits; mean, spread: of the true values, their mean and their squared distances from it. Of classes: confusion
+    (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of those predicted as another class;
+    by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both; with a calibration those of `calibration_sums`.
     """
     s = np.ones(len(truth)) if weights is None else weights
     sums: Sums = {"counted": s.sum()}
     if not n_classes:
         errors, mean = decision[:, 0] - truth, np.average(truth, weights=s)
         sums |= {"squared_error": s @ errors**2, "absolute_error": s @ np.abs(errors)}
+        sums |= {"at_limit": np.int64(np.count_nonzero(np.isin(decision, limits)))}
         return sums | {"mean": mean, "spread": s @ (truth - mean) ** 2}
     predicted = labels_from_decision(decision, "multiclass" if decision.shape[1] > 1 else "binary")
     confusion = np.zeros((n_classes, n_classes), np.int64)
@@ -174,9 +178,10 @@ def score_numbers(total: Sums, labels: tuple[object, ...]) -> dict[str, Any]:
 
 def error_numbers(total: Sums) -> dict[str, Any]:
     """Return the error of classes, or the errors of values; what does not apply is None."""
-    nothing, counted = dict.fromkeys(("error_rate", "n_errors", "mse", "rmse", "mae", "r2")), total["counted"].item()
+    nothing, counted = dict.fromkeys(ERROR_NAMES), total["counted"].item()
     if "wrong" in total:
         return nothing | {"error_rate": total["wrong"].item() / counted, "n_errors": total["n_wrong"].item()}
     mse, mae = total["squared_error"].item() / counted, total["absolute_error"].item() / counted
     r2 = r_squared(total["squared_error"].item(), total["spread"].item())
-    return nothing | {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae, "r2": r2}
+    of_values = {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae, "r2": r2}
+    return nothing | of_values | {"n_at_limit": int(total["at_limit"])}

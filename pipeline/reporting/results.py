@@ -12,7 +12,7 @@ from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.solvers.kernel_trials import PLAIN, SCALE_KINDS, importances
 
 FORMAT_VERSION = 1
-ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2")
+ERRORS = ("error_rate", "n_errors", "mse", "rmse", "r2", "n_at_limit")
 
 
 def build(run: Run, scores: dict[str, Any]) -> dict[str, Any]:

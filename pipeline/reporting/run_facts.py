@@ -276,7 +276,12 @@ def error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
     r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
-    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}"
+    return f"test mean squared error{by}: {errors['mse']:.6g}, RMSE {errors['rmse']:.6g}{r2}{limit_words(errors)}"
+
+
+def limit_words(errors: Mapping[str, Any]) -> str:
+    """Return how many predictions stand at a limit, which is a third of the range of the targets away from these."""
+    return f"; {counted(errors['n_at_limit'], 'prediction')} at a limit" if errors["n_at_limit"] else ""
 
 
 def class_lines(numbers: Mapping[str, Any], *, few: bool) -> list[str]:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pipeline.solvers.ridge import search_exponents
 
 Values = NDArray[np.float64]
-WIDENED = 0.1  # of the range of the targets, on both sides: far from all rows weights of both signs need not cancel
+# Predictions may be so much of the range of the targets beyond it: far from all rows, weights need not cancel.
+WIDENED = 1 / 3
 Limits = tuple[float, ...]  # the least and the largest prediction; () for none
 FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
 CUT = 0.99  # the quantile of the differences at which larger ones count
@@ -55,9 +56,9 @@ def is_better(before: Values, after: Values, weights: Values, n_different: float
 
 
 def limits_of(least: float, largest: float) -> Limits:
-    """Return the limits of predictions where training targets go from `least` to `largest`."""
+    """Return the limits of predictions of targets from `least` to `largest`; those of targets of 0 or more are such."""
     wider = WIDENED * (largest - least)
-    return least - wider, largest + wider
+    return max(least - wider, 0.0) if least >= 0 else least - wider, largest + wider
 
 
 def clipped(predictions: NDArray[np.float64], limits: Limits) -> NDArray[np.float64]:
