@@ -127,7 +127,8 @@ def score_sums(
     counted: the weights of the rows. Of values: squared_error, absolute_error; at_limit: how many are one of the
     limits; mean, spread: of the true values, their mean and their squared distances from it. Of classes: confusion
     (K, K) i8, rows [truth][predicted]; wrong, n_wrong: the weights and the number of those predicted as another class;
-    by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both; with a calibration those of `calibration_sums`.
+    by_class (K, 3): the weights of the rows of each class, of those predicted as it, and of both; with a
+    calibration those of `calibration_sums`.
     """
     s = np.ones(len(truth)) if weights is None else weights
     sums: Sums = {"counted": s.sum()}
