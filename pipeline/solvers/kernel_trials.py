@@ -56,7 +56,7 @@ class Sample:
     def first(self, n_rows: int) -> "Sample":
         """Return the first of the fit rows, so many, with all that are held out; or all where each is of a fold."""
         of_none, folded = np.flatnonzero(self.folds < 0), np.flatnonzero(self.folds >= 0)
-        return self.part(np.concatenate([of_none[:n_rows], folded]))
+        return self if len(of_none) <= n_rows else self.part(np.concatenate([of_none[:n_rows], folded]))
 
     @property
     def fitted(self) -> NDArray[np.bool_]:

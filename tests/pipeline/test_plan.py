@@ -199,8 +199,8 @@ def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_cen
 
 def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     data = table(tmp_path, 6000, 2000)
-    config, _ = filled(data, resources__memory_limit="700MiB")
+    config, _ = filled(data, resources__memory_limit="760MiB")
     assert taken(config, SIMPLE) == SIMPLE
     assert 500 <= config.centers.count == config.centers.working_set
-    fewer, _ = filled(data, resources__memory_limit="640MiB")
+    fewer, _ = filled(data, resources__memory_limit="700MiB")
     assert 500 <= fewer.centers.count < config.centers.count
