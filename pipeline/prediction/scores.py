@@ -185,4 +185,4 @@ def error_numbers(total: Sums) -> dict[str, Any]:
     mse, mae = total["squared_error"].item() / counted, total["absolute_error"].item() / counted
     r2 = r_squared(total["squared_error"].item(), total["spread"].item())
     of_values = {"mse": mse, "rmse": float(np.sqrt(mse)), "mae": mae, "r2": r2}
-    return nothing | of_values | {"n_at_limit": int(total["at_limit"])}
+    return nothing | of_values | {"n_at_limit": total["at_limit"].item()}
