@@ -20,9 +20,9 @@ _REMEDIES = {  # by how the name begins; the first that fits
     "log.jsonl": LINES,
     "metrics.jsonl": LINES,
     "model": "delete the folder model and report.json, then resume the run: they are made again",
-    "candidates": "delete the folder candidates and report.json, then resume the run: they are drawn again, the same",
+    "candidates": "delete it and report.json, then resume the run: they are drawn again, the same",
     "scales": (
-        "delete the folders scales, candidates, statistics, solutions, correlations, rounds and model, and "
+        "delete the folders scales, statistics, solutions, correlations, rounds and model, and candidates.npz and "
         "report.json, then resume the run: it does its stages again, to the same bytes"
     ),
     "passes": "delete the folder passes and resume the run: what was under way is made again",

@@ -26,7 +26,7 @@ from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
 from pipeline.runtime.console import StageLine
 from pipeline.runtime.run_folder import digest_sources
-from storage.arrays import Stored, StoredFile, StoredInMemory, as_json, from_json, read_arrays, write_arrays
+from storage.arrays import Stored, StoredFile, StoredInMemory, as_json, commit, from_json, load
 from storage.errors import MissingDataError, StorageError
 from storage.files import digest_of, make_folder, remove_file
 from storage.user_arrays import UserArray, open_user_arrays
@@ -105,7 +105,7 @@ class TableRecords:
             make_folder(self.folder)
             for old in earlier:
                 remove_file(old)
-            write_arrays(file, _packed(found))
+            commit(file, _packed(found))
         return found
 
 
@@ -124,7 +124,7 @@ def _packed(found: Any) -> dict[str, NDArray[Any]]:
 def _known(file: Path, form: Any) -> Any:
     """Return what is kept in a file, None where it is not there or damaged."""
     try:
-        arrays = read_arrays(file)
+        arrays = load(file).arrays
         record = from_json(arrays.pop("record"))
         arrays |= {name: np.array(texts)[arrays[name]] for name, texts in record.pop("texts").items()}
         return form(**record, **arrays)
@@ -159,7 +159,7 @@ def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = 
     zarr = _digests_of(spec) if _is_zarr(spec) else None
     if zarr is not None and place is not None:
         make_folder(place.parent)
-        write_arrays(place, zarr.chunks.read())
+        commit(place, zarr.chunks.read())
         zarr = replace(zarr, chunks=StoredFile(place))
     return PlannedData(digest_of(identity), zarr)
 

@@ -24,12 +24,13 @@ from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
+from storage.arrays import StoredFile
 from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.files import aside_of, read_record, write_file, write_record
-from storage.folder_layouts import RunLayout
-from storage.folders import check_folder, digest_file, hold_lock, remove_folder, remove_stale
+from storage.folder_layouts import MODEL_NAME, RunLayout
+from storage.folders import digest_file, hold_lock, remove_folder, remove_stale
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
@@ -185,7 +186,7 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
     """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
     if not layout.report.exists():
         return None
-    check_folder(layout.model)
+    StoredFile(layout.model / MODEL_NAME).read()
     report = read_record(layout.report)
     sides = ("statistics", True), ("statistics", False)
     asides = [path for path in layout.root.iterdir() if aside_of(path.name) in sides]

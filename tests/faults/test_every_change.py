@@ -128,7 +128,7 @@ def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
     return failed
 
 
-@pytest.mark.parametrize("name", ["gram.npy", "index.npy", "final.npz"])
+@pytest.mark.parametrize("name", ["all.npz", "candidates.npz", "final.npz"])
 def test_the_first_file_that_found_no_room_is_the_one_that_is_told(tmp_path, name, capsys):
     """Whatever else finds none while the run ends."""
     arguments = ["sinc", "--set", "data.n_train=60", "--centers", "20", "--scheduler=serial", "-q", "--resume=auto"]

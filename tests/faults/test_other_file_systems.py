@@ -6,7 +6,6 @@ cannot be removed until it is closed.
 
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from pipeline import status
 from pipeline.train import main
 from runs import model_bytes
 from storage import files as disk
-from storage.arrays import write_arrays
+from storage.arrays import commit, load
 from storage.folders import hold_lock, remove_folder, remove_stale
 
 
@@ -48,17 +47,18 @@ def keeping(tmp_path: Path) -> Iterator[Path]:
 
 def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
     for name in ("a", "b"):
-        write_arrays(keeping / name, {"x": np.ones(100), "y": np.ones(3)})
-    with (keeping / "a" / "x.npy").open("rb") as stream:
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        (keeping / name).mkdir()
+        commit(keeping / name / "x.npz", {"x": np.ones(100)})
+        commit(keeping / name / "y.npz", {"y": np.ones(3)})
+    mapped = load(keeping / "a" / "x.npz", mapped=True).arrays
     remove_folder(keeping / "a", durable=False)
     (left,) = keeping.glob(".tmp-a-*")
     assert [path.name[:12] for path in left.iterdir()] == [".fuse_hidden"]  # and all else is gone
-    write_arrays(keeping / "a", {"x": np.zeros(2)})
+    (keeping / "a").mkdir()
     remove_folder(keeping / "b")
     remove_stale(keeping)
     assert left.exists()
-    mapped.close()
+    del mapped
     until = time.monotonic() + 5
     while list(left.iterdir()) and time.monotonic() < until:
         time.sleep(0.05)
@@ -94,7 +94,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(keeping, command, wh
 
     def hold() -> None:
         while not held and not ended.is_set():
-            held.extend(os.open(path, os.O_RDONLY) for path in run.glob("statistics/round-000*/gram.npy"))
+            held.extend(os.open(path, os.O_RDONLY) for path in run.glob("statistics/round-000*.npz"))
 
     holding = threading.Thread(target=hold)
     holding.start()

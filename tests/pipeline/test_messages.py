@@ -18,7 +18,6 @@ WEIGHTS = np.ones(len(X))
 TABLE = "a,b,y\n" + "".join(f"{k},{k % 7},{k % 5}\n" for k in range(40))
 TEXTS = "a,b\n" + "1.5,2.5\n" * 30 + "1,abc\n"
 LATE = "a,b,y\n" + "1,2,far\n" * 60 + "1,2,x\n"
-MODEL_FILES = ("model.json", "arrays.npz", "MANIFEST.json")
 PICTURES = np.arange(60 * 64).reshape(60, 8, 8).astype(np.uint8)
 PIPES = ("pipe.csv", "pipe.npz", "pipe.parquet")  # of which a reader that opens one waits for ever
 
@@ -136,10 +135,7 @@ CASES = {
         )
         for name in PIPES
     },
-    **{
-        f"predict: a pipe as {name}": Case(f"predict {{piped-{name}}} {OUT}", 65, name, {"X": X})
-        for name in MODEL_FILES
-    },
+    "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.npz", {"X": X}),
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
     "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
@@ -154,8 +150,7 @@ CASES = {
     "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
     "predict: no such model": Case(f"predict absent {OUT}", 66, "no such folder", {"X": X}),
     "predict: a run without a model": Case(f"predict {{unfinished}} {OUT}", 66, "train it to its end", {"X": X}),
-    "predict: damaged arrays": Case(f"predict {{damaged}} {OUT}", 65, "arrays.npz", {"X": X}),
-    "predict: a damaged description": Case(f"predict {{altered}} {OUT}", 65, "model.json", {"X": X}),
+    "predict: a damaged model": Case(f"predict {{damaged}} {OUT}", 65, "model.npz", {"X": X}),
     "predict: an unknown kind of output": Case("predict {words} {data} --out {out}/out.npz", 2, "suffix", {"X": X}),
     "predict: an output in no folder": Case("predict {words} {data} --out {out}/no/a.csv", 73, "no folder", {"X": X}),
     "predict: a folder for an output": Case(
@@ -199,22 +194,18 @@ WITHIN = [
 def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs by their tasks, damaged copies of one, and a text file and folders that are none of ours."""
     place = tmp_path_factory.mktemp("places")
-    places = {
-        name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt", "rows")
-    }
+    places = {name: place / name for name in ("unfinished", "damaged", "empty", "folder.csv", "text.txt", "rows")}
     shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
-    for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
-        shutil.copytree(rings["words"] / "model", places[name])
-        flip(places[name] / file)
+    shutil.copytree(rings["words"] / "model", places["damaged"])
+    flip(places["damaged"] / "model.npz")
     for name in ("empty", "folder.csv", "rows"):
         places[name].mkdir()
     for name in ("a", "b"):
         np.savetxt(places["rows"] / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     places["text.txt"].write_text("1,2\n")
-    for name in MODEL_FILES:
-        places[f"piped-{name}"] = shutil.copytree(rings["words"] / "model", place / f"piped-{name}")
-        (place / f"piped-{name}" / name).unlink()
-        os.mkfifo(place / f"piped-{name}" / name)
+    places["piped"] = place / "piped"
+    places["piped"].mkdir()
+    os.mkfifo(place / "piped" / "model.npz")
     for name in PIPES:
         places[name] = place / name
         os.mkfifo(places[name])

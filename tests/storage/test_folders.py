@@ -22,7 +22,7 @@ from features import input_files as users
 from features.errors import DataError
 from storage import files as disk
 from storage import folders
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import canonical_json, read_json, read_record, write_file, write_record
 from storage.folder_layouts import MANIFEST_NAME
@@ -60,14 +60,14 @@ def fill(final: Path, number: int) -> None:
         metadata["step"] = number  # read at the end
         (folder / "sub").mkdir()
         write_file(folder / "sub" / "a.bin", bytes([number]) * 100)
-        write_arrays(folder / "b.npz", {"x": np.full(5, number)})
+        commit(folder / "b.npz", {"x": np.full(5, number)})
 
 
 def step_of(final: Path) -> int:
     assert verify(final, contents=True) == []
     step = folders.read_manifest(final).metadata["step"]
     assert (final / "sub" / "a.bin").read_bytes() == bytes([step]) * 100
-    assert read_arrays(final / "b.npz")["x"].tolist() == [step] * 5
+    assert load(final / "b.npz").arrays["x"].tolist() == [step] * 5
     return step
 
 
@@ -138,8 +138,8 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     data = bytes(range(100))
     write_file(tmp_path / "a", data)
     assert (tmp_path / "a").read_bytes() == data
-    write_arrays(tmp_path / "b.npz", {"x": np.arange(50)})
-    assert read_arrays(tmp_path / "b.npz")["x"].tolist() == list(range(50))
+    commit(tmp_path / "b.npz", {"x": np.arange(50)})
+    assert load(tmp_path / "b.npz").arrays["x"].tolist() == list(range(50))
 
 
 def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path):
@@ -235,7 +235,7 @@ def closed() -> Iterator[Path]:
 def test_a_closed_folder_is_73_for_an_ordinary_user(closed):
     for action, wanted in (
         (lambda: write_file(closed / "a", b"1"), "a: cannot write 1 bytes"),
-        (lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}), "b.npz: cannot write 16 bytes"),
+        (lambda: commit(closed / "b.npz", {"x": np.ones(2)}), "b.npz: cannot write 16 bytes"),
         (lambda: new_folder(closed / "c").__enter__(), "c: cannot write"),
         (lambda: create_arrays(closed / "d.zarr", [], {}), "d.zarr: cannot write"),
         (lambda: remove_folder(closed / "inside"), "inside: cannot write"),

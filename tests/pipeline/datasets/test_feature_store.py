@@ -21,7 +21,7 @@ from pipeline.kernels.kernel_functions import GaussianKernel
 from pipeline.runtime.run_folder import digest_sources
 from runs import files_of, model_bytes, train
 from sources import write_zarr
-from storage.arrays import StoredFile, write_arrays
+from storage.arrays import StoredFile, commit
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -68,7 +68,7 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
     feature_rows.finish(layout, shape)
     features: FeatureAccess = feature_rows.live(request, shape) if kind == "live" else layout
     if kind == "scaled":
-        write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
+        commit(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
         features = feature_rows.ScaledFeatures(layout, StoredFile(tmp_path / "scales.npz"))
     facts = TargetFacts(held_out_limit=0.1)
     task = RowTask(StoredFile(tmp_path / "candidates"), features, shape, GaussianKernel, 1.0, "float32", 0, facts)

@@ -24,7 +24,7 @@ from pipeline.datasets.open_data import Reading, TableRecords, open_data
 from pipeline.runtime import stopping
 from runs import files_of, model_bytes, report_of, train
 from sources import everything, same, write_idx_folder, write_zarr
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import commit, load
 
 SIZES = ["" if k % 5 == 0 else k * 7 % 90 / 3 for k in range(90)]
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{size},{'np'[k % 2]}\n" for k, size in enumerate(SIZES))
@@ -122,9 +122,9 @@ def test_a_record_that_is_damaged_is_made_again(tmp_path, harm):
     elif harm == "no archive":
         record.write_text("{}")
     else:
-        facts = read_arrays(record)
+        facts = load(record).arrays
         facts.pop("labels") if harm == "no labels" else facts.update(record=np.frombuffer(b"[1]", np.uint8))
-        write_arrays(record, facts)
+        commit(record, facts)
     same(opened(tmp_path, reading := Reading(), **ENCODED), before)
     assert reading.n_tables == 1
 

@@ -19,7 +19,7 @@ from pipeline.report import write
 from pipeline.reporting.run_facts import table
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from runs import TrainedRuns, choice_of, report_of, save_once, train
-from storage.arrays import Arrays, read_arrays
+from storage.arrays import Arrays, load
 from storage.folder_layouts import RunLayout
 
 GREEDY = ("--centers", "150", "--select", "greedy:60", *SERIAL)
@@ -90,7 +90,7 @@ def test_scales_without_gain_are_not_taken(tmp_path):
     X = rng.normal(size=(1200, 3))
     np.savez(tmp_path / "ball.npz", X=X, y=np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=1200))
     report = train(tmp_path / "run", tmp_path / "features", *LEARNED, dataset=tmp_path / "ball.npz")
-    stored = read_arrays(RunLayout(tmp_path / "run").feature_scales)
+    stored = load(RunLayout(tmp_path / "run").feature_scales).arrays
     assert stored["chosen"] == 0
     assert len(stored["hold_out_errors"]) <= 12
     np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
@@ -179,7 +179,7 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path
     group_of = {row.tobytes(): group for row, group in zip(X, groups, strict=True)}
     folds = {(group_of[row.tobytes()], int(one)) for row, one in zip(sample["X"], sample["folds"], strict=True)}
     assert np.bincount([fold for _, fold in folds]).tolist() == [8] * 5, "of 40 groups"
-    choices = read_arrays(RunLayout(tmp_path / "run").candidates)
+    choices = load(RunLayout(tmp_path / "run").candidates).arrays
     np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[choices["index"]])))
     tried = {trial["sigma2"]: trial["error"] for trial in choice_of(tmp_path / "run")["tried"]}
     ones = np.ones(3, np.float32)

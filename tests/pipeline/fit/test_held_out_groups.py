@@ -11,7 +11,7 @@ from pipeline.estimators import SLKLClassifier
 from pipeline.train import main
 from runs import keeping_statistics, train
 from sources import write_zarr
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 ASKED = ("--centers", "30", "--penalty", "auto", *SERIAL)
@@ -49,7 +49,7 @@ def test_no_group_is_split(table, tmp_path, kind):
         keys = group_keys(np.array(of_parts[0]))
         held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
         assert report["hold_out"]["n_rows"] == np.count_nonzero(held_out)
-    parts = [read_arrays(layout.statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
+    parts = [load(layout.statistics / f"{part}.npz").arrays["weight_sum"] for part in ("fit", "hold_out")]
     n_held_out = report["hold_out"]["n_rows"]
     assert [round(float(part)) for part in parts] == [n_train - n_held_out, n_held_out]
     assert 0 < n_held_out < n_train

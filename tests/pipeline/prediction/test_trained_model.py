@@ -22,10 +22,7 @@ from pipeline.prediction.trained_model import (
     save_model,
 )
 from pipeline.runtime.console import describe
-from storage.arrays import write_arrays
-from storage.files import write_json
-from storage.folder_layouts import ModelLayout
-from storage.folders import new_folder
+from storage.arrays import commit
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
@@ -178,11 +175,10 @@ def test_a_part_that_is_missing_is_named():
             SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
 
 
-def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_path):
+def test_a_crafted_model_with_valid_checksums_is_refused_with_its_name(tmp_path):
     description, arrays = parts(make())
-    with new_folder(tmp_path / "crafted", kind="model") as aside:
-        write_json(ModelLayout(aside).description, description | {"input_shape": [3, 3]})
-        write_arrays(ModelLayout(aside).arrays, arrays)
+    (tmp_path / "crafted").mkdir()
+    commit(tmp_path / "crafted" / "model.npz", arrays, description | {"input_shape": [3, 3]})
     with pytest.raises(ModelFormatError, match="crafted") as found:
         load_model(tmp_path / "crafted")
     assert describe(found.value)[0] is ExitCode.INVALID_DATA

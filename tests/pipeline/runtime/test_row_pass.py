@@ -33,7 +33,7 @@ from pipeline.runtime.row_pass import (
     session_name,
     take_over,
 )
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import commit, load
 from storage.errors import CannotWriteError, CorruptDataError
 
 WIDTH = 8
@@ -138,7 +138,7 @@ def files(folder: Path) -> list[Path]:
 
 def pieces_in(folder: Path) -> list[int]:
     """All pieces that are in some file, those of two files twice."""
-    return sorted(itertools.chain.from_iterable(read_arrays(path)["pieces"].tolist() for path in files(folder)))
+    return sorted(itertools.chain.from_iterable(load(path).arrays["pieces"].tolist() for path in files(folder)))
 
 
 def whole(counts: Counts) -> bool:
@@ -172,7 +172,7 @@ def damage(first: Path, others: list[Path], how: str) -> None:
     if how == "gone":
         first.unlink()
     elif how == "of another grid":
-        write_arrays(first, read_arrays(first) | {"grid": np.array([99])})
+        commit(first, load(first).arrays | {"grid": np.array([99])})
     elif how == "flipped":
         flip(first)
     elif how == "cut":
@@ -182,7 +182,7 @@ def damage(first: Path, others: list[Path], how: str) -> None:
 
 
 FULL = Mock(side_effect=CannotWriteError("the disk is full"))
-ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("write_arrays", FULL)}
+ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("commit", FULL)}
 DAMAGED = ("cut", "flipped", "gone", "of another grid", "twice")
 PROCESSES = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
