@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import CorruptDataError, MissingDataError, remedy_at
-from storage.files import canonical_json, open_plain, parse_json, read_errors, replacing
+from storage.files import open_plain, parse_json, plain_value, read_errors, replacing
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -69,7 +69,7 @@ def commit(
     """
     written = {name: _as_written(name, arrays[name]) for name in sorted(arrays)}
     # With the names: a damaged directory of a zip can hide an entry.
-    about = canonical_json({"arrays": [*written], "facts": facts or {}})
+    about = json.dumps({"arrays": [*written], "facts": facts or {}}, default=plain_value)
     wanted_bytes = sum(values.nbytes for values in written.values())
     with (
         replacing(path, wanted_bytes, replace=replace, sync_file=durable, sync_folder=durable) as stream,

@@ -169,7 +169,7 @@ CASES = {
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
     "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
     "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),
-    "evaluate: no model": Case("evaluate {words}/candidates", 66, "holds no model"),
+    "evaluate: no model": Case("evaluate {words}/scores", 66, "holds no model"),
     "evaluate: a model without data": Case("evaluate {words}/model", 2, "DATA is missing"),
     "evaluate: a setting of no data": Case("evaluate {words} --set seed=1", 2, "DATA"),
     **{

@@ -267,22 +267,23 @@ def seal_in_place(recording: Recording, root: Path) -> None:
     store = root / "store"
     zarr_arrays.create_arrays(store, [zarr_arrays.ArraySpec("x", (4,), "int64", 2)], {})
     zarr_arrays.open_arrays(store)["x"].write(0, np.arange(4))
-    folders.seal(store, kind="features")
+    folders.seal(store, {})
     recording.committed(1)
 
 
 def check_store(root: Path, promised: int, begun: int) -> None:
     if promised or (root / "store" / MANIFEST_NAME).exists():
-        assert folders.verify(root / "store", contents=True) == []
-        assert len(folders.read_manifest(root / "store").files) == 4
+        files = folders.read_manifest(root / "store")
+        assert len(files) == 4
+        assert folders.compare(root / "store", files, contents=True) == []
 
 
 WORK: dict[str, tuple[Work, Check]] = {
     "checkpoints": (save_checkpoints, check_checkpoints),
     "record in a new folder": twice(
-        "markers/solve/item.json",
-        lambda path, number: disk.write_marker(path.parent, "item", {"number": number}),
-        lambda path: disk.read_record(path)["payload"]["number"],
+        "markers/item.json",
+        lambda path, number: (disk.make_folder(path.parent), disk.write_record(path, {"number": number})),
+        lambda path: disk.read_record(path)["number"],
     ),
     "npz": twice("one.npz", write_values, read_values),
     "store": (seal_in_place, check_store),
