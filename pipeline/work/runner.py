@@ -34,7 +34,8 @@ from pipeline.runtime.row_pass import (
 from pipeline.work.events import Events
 from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
 from storage.arrays import Arrays, commit
-from storage.files import make_folder, remove_file
+from storage.errors import MissingDataError
+from storage.files import make_folder, read_errors, read_plain, remove_file
 from storage.folders import remove_folder
 
 Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
@@ -155,8 +156,9 @@ class OnExecutor:
             for warning in warnings:
                 events.warn(warning)
             records = named[2].records
-            for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
-                events.metric(stage=stage, **json.loads(line))
+            with suppress(MissingDataError), read_errors(records):
+                for line in read_plain(records).splitlines():
+                    events.metric(stage=stage, **json.loads(line))
             remove_file(records)
 
         self.run_items(
