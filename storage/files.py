@@ -110,14 +110,10 @@ def open_own(path: Path, flags: int) -> int:
 
     Raises CorruptDataError where it is a link, a folder, a pipe, a device or a socket, OSError.
     """
-    _check_own(path)
-    # One that takes its place this moment is not followed, and does not block.
-    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def _check_own(path: Path) -> None:
     if path.is_symlink() or (not path.is_file() and path.exists()):
         raise CorruptDataError(f"{path}: is no plain file, as it was made; remove it")
+    # One that takes its place this moment is not followed, and does not block.
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def read_plain(path: Path) -> bytes:
@@ -245,17 +241,13 @@ def rename_file(path: Path, target: Path) -> None:
         low_rename(path, target)
 
 
-def canonical_json(obj: object) -> bytes:
-    """Encode as JSON with one spelling per value: sorted keys, no spaces, UTF-8; numpy scalars as numbers.
+def canonical_json(obj: object, indent: int | None = None) -> bytes:
+    """Encode as JSON with one spelling per value: sorted keys, UTF-8, spaces only to indent; numpy scalars as numbers.
 
     Raises ValueError for NaN and infinities, TypeError for a value without a JSON form.
     """
-    return _encode(obj, separators=(",", ":"))
-
-
-def _encode(obj: object, **layout: Any) -> bytes:
-    text = json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=plain_value, **layout)
-    return text.encode()
+    form: dict[str, Any] = {"indent": indent} if indent else {"separators": (",", ":")}
+    return json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=plain_value, **form).encode()
 
 
 def plain_value(obj: object) -> object:
@@ -272,15 +264,15 @@ def digest_of(obj: object) -> str:
     return hashlib.sha256(canonical_json(obj)).hexdigest()
 
 
-def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
-    """Write JSON with sorted keys, durably, indented or on one line if `compact`. Raises as `canonical_json`."""
-    write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
+def write_json(path: Path, obj: object) -> None:
+    """Write JSON with sorted keys, durably, indented. Raises as `canonical_json`."""
+    write_file(path, canonical_json(obj, indent=2) + b"\n")
 
 
-def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
+def write_record(path: Path, body: Mapping[str, Any]) -> None:
     """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
     body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
+    write_json(path, {**body, "digest": digest_of(body)})
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -345,20 +337,7 @@ def make_folder(path: Path) -> None:
 
 def fsync_folder(path: Path) -> None:
     """Bring the names in a folder to the disk. Raises OSError."""
-    _fsync(path, os.O_DIRECTORY)
-
-
-def fsync_tree(root: Path) -> None:
-    """Bring `root` and all below it to the disk. Raises OSError, CorruptDataError where something is no plain file."""
-    for folder, _, names in os.walk(root, topdown=False):
-        for name in sorted(names):
-            _check_own(Path(folder, name))
-            _fsync(Path(folder, name), os.O_NOFOLLOW)
-        fsync_folder(Path(folder))
-
-
-def _fsync(path: Path, flag: int) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         low_fsync(descriptor, path)
     finally:

@@ -1,6 +1,6 @@
 """Folders: the manifest of a feature store, removal, what sweeps after a kill, and locks.
 
-A feature store is filled in place, every file in it fsynced, and its `MANIFEST.json` written and fsynced last. It
+A feature store is filled in place by files that are fsynced, and its `MANIFEST.json` is written and fsynced last. It
 states the size and sha256 of every file: a store is whole when its manifest is there and every file is as it says.
 
 The lock on a folder ends with its process, however that dies: flock(2) on a small file that names its holder. The
@@ -54,19 +54,18 @@ def digest_file(path: Path) -> FileDigest:
 
 
 def seal(folder: Path, known: Mapping[str, FileDigest]) -> None:
-    """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
+    """End the filling of a folder: sweep what was left aside, and write the manifest. All is on the disk before.
 
     `known` has digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
-    CorruptDataError where a file of `known` is missing or has another size.
+    CorruptDataError where a file of `known` is missing or has another size, or something is no plain file.
     """
     with write_errors(folder):
         remove_stale(folder)
-        disk.fsync_tree(folder)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
     if problems := compare(folder, known, contents=False):
         raise CorruptDataError(f"{folder}: written, but now {problems[0]}")
     files = {name: known.get(name) or digest_file(folder / name) for name in names if name != MANIFEST_NAME}
-    write_record(folder / MANIFEST_NAME, {"files": files}, compact=True)
+    write_record(folder / MANIFEST_NAME, {"files": files})
 
 
 def read_manifest(folder: Path) -> dict[str, FileDigest]:

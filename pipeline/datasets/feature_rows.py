@@ -31,14 +31,14 @@ from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import Stored, StoredFile, StoredInMemory
-from storage.errors import CorruptDataError, MissingDataError
+from storage.errors import CorruptDataError
 from storage.files import digest_of, make_folder, read_record, remove_file, write_record
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
 from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 
 
@@ -339,7 +339,7 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
     for name, values in made.items():
         files |= arrays[f"{part}/{name}"].write(some.start, values)
-    write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files}, compact=True)
+    write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files})
     return item.n_rows
 
 
@@ -376,7 +376,11 @@ def prepare(
     source = open_data(request.source, features.data)
     if source.columns is not None:
         remove_folder(layout.markers)
-    arrays = _begun_arrays(layout, _array_specs(shape, source), shape)
+    make_folder(layout.markers)
+    remove_file(layout.manifest)  # of a store that is damaged
+    remove_stale(layout.folder)
+    create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
+    arrays = open_arrays(layout.arrays)
     n_inputs = arrays["standardisation/mean"].n_rows
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
@@ -385,7 +389,6 @@ def prepare(
         for part in PARTS
         for number, rows in enumerate(row_blocks(shape.n_rows(part), shape.item_rows))
     ]
-    make_folder(layout.markers)
     done = _items_done(layout, arrays)
     whole = {name for name, files in done.items() if not compare(layout.arrays, files, contents=True)}
     return (layout, features), [item for item in items if item.name not in whole]
@@ -395,23 +398,6 @@ def finish(layout: FeatureLayout) -> None:
     """Write the manifest of a store whose items are all done; from here on the store counts as built."""
     items = _items_done(layout, open_arrays(layout.arrays)).values()
     seal(layout.folder, {f"{layout.arrays.name}/{name}": digest for files in items for name, digest in files.items()})
-
-
-def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
-    """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
-    with suppress(MissingDataError, CorruptDataError):
-        arrays = open_arrays(layout.arrays)
-        forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
-        if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
-            create_arrays(layout.arrays, specs, {"description": shape.description})  # what is damaged but has a form
-            return arrays
-    make_folder(layout.folder)
-    remove_file(layout.manifest)  # of a store that is damaged
-    remove_folder(layout.markers)  # first: they describe the arrays
-    remove_folder(layout.arrays)
-    remove_stale(layout.folder)
-    create_arrays(layout.arrays, specs, {"description": shape.description})
-    return open_arrays(layout.arrays)
 
 
 def _items_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, dict[str, FileDigest]]:

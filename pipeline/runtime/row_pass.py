@@ -29,7 +29,7 @@ from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import Item, WorkerProcess
-from storage.arrays import Arrays, commit, each_array
+from storage.arrays import Arrays, check_whole, commit, each_array, load
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 
@@ -186,15 +186,11 @@ def take_over(folder: Path, grid: tuple[object, ...], session: str) -> dict[Path
 
 def pieces_in(path: Path, grid: tuple[object, ...]) -> set[int]:
     """Return the pieces in a file; none of one that is missing, damaged anywhere, or of another grid."""
-    found: set[int] = set()
     with suppress(CorruptDataError, MissingDataError):
-        for name, values in each_array(path):  # all of them: each has a checksum
-            if name == _GRID and not np.array_equal(values, signature(grid)):
-                break
-            if name == _PIECES:
-                found = set(values.tolist())
-        else:
-            return found
+        check_whole(path)
+        arrays = load(path, mapped=True).arrays
+        if np.array_equal(arrays[_GRID], signature(grid)):
+            return set(arrays[_PIECES].tolist())
     return set()
 
 
