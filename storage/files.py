@@ -23,13 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import (
-    CannotWriteError,
-    CorruptDataError,
-    MissingDataError,
-    UnavailableStoreError,
-    remedy_at,
-)
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError, remedy_at
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
