@@ -212,7 +212,9 @@ def _name_new(aside: Path, path: Path) -> None:
         if not os.path.lexists(path):
             low_rename(aside, path)
         elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
-            raise CannotWriteError(f"{path}: somebody else made it meanwhile; choose another name") from None
+            raise CannotWriteError(
+                f"{path}: somebody else made it meanwhile, and it stays; choose another name"
+            ) from None
     with contextlib.suppress(OSError):  # it has its name, and this one does no harm
         low_unlink(aside)
 

@@ -24,7 +24,6 @@ from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from storage.arrays import StoredFile
 from storage.errors import CorruptDataError
 from storage.files import aside_of, read_record, write_file, write_record
 from storage.folder_layouts import MODEL_NAME, RunLayout
@@ -184,6 +183,8 @@ def finish(layout: RunLayout, report: dict[str, Any]) -> None:
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
     """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
+    from storage.arrays import StoredFile  # numpy, which --help does without
+
     if not layout.report.exists():
         return None
     StoredFile(layout.model / MODEL_NAME).read()
