@@ -33,16 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 _KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
 _FACTS = "facts.json"
 _ALIGNMENT = 64  # bytes, as in an .npy
-_DAMAGE = (
-    zipfile.BadZipFile,
-    struct.error,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    LookupError,
-    ValueError,
-    TypeError,
-)
+_DAMAGE = (zipfile.BadZipFile, struct.error, RuntimeError, EOFError, LookupError, ValueError, TypeError)
 # NumPy reads headers by the parser of Python, which in CPython before 3.11.5 fails in threads (its issue 106905).
 _parsing = Lock()
 
