@@ -92,7 +92,7 @@ def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Path], obj
 
     def added(work: Any, *rest: Any) -> Any:
         found = add(work, *rest)
-        function(work.store.path(COLUMNS))
+        function(work.store.layout.root / COLUMNS)
         return found
 
     monkeypatch.setattr(kept_columns, "add_columns", added)
