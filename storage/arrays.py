@@ -1,61 +1,76 @@
-"""Named arrays: one .npz, or a folder of .npy files to be mapped, as NumPy has them; and references to them.
+"""The one form of what is committed: a file NAME.npz with named arrays and facts; and references to such files.
 
-The same arrays give the same bytes: an .npz has its entries sorted and uncompressed, dated 1980-01-01, in C order.
-Nothing is pickled.
+It is an ordinary .npz of NumPy, whose first entry is facts.json (`unzip -p NAME.npz facts.json` shows it). Every entry
+has a checksum. The same arrays and facts give the same bytes: entries are sorted and uncompressed, dated 1980-01-01, in
+C order. Values begin at multiples of 64 bytes, where they can be mapped. Nothing is pickled.
 """
 
 import contextlib
 import errno
 import json
+import os
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import CorruptDataError, MissingDataError, remedy_at
-from storage.files import open_plain, read_errors, replacing
-from storage.folders import compare, new_folder, read_manifest
+from storage.files import open_plain, parse_json, plain_value, read_errors, replacing
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from _typeshed import DataclassInstance
 
 D = TypeVar("D", bound="DataclassInstance")
 Arrays = dict[str, NDArray[Any]]
 _KINDS = "fiub"  # floats, integers, booleans; objects would need pickle
-_NAMES = "names"  # the entry of an .npz that names all: a damaged directory can hide one
-_HEADER_BYTES = 128  # of an .npy without values, which cannot be mapped
+_FACTS = "facts.json"
+_ALIGNMENT = 64  # bytes, as in an .npy
+_DAMAGE = (zipfile.BadZipFile, struct.error, RuntimeError, EOFError, LookupError, ValueError, TypeError)
 # NumPy reads headers by the parser of Python, which in CPython before 3.11.5 fails in threads (its issue 106905).
 _parsing = Lock()
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any] | None = None, durable: bool = True
+class Contents(NamedTuple):
+    """What is committed in a file: arrays by name, and facts as JSON knows them."""
+
+    arrays: Arrays
+    facts: Mapping[str, Any]
+
+
+def commit(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    facts: Mapping[str, Any] | None = None,
+    *,
+    durable: bool = True,
+    replace: bool = True,
 ) -> None:
-    """Write named arrays durably: an .npz if the name ends so, else a folder of .npy files to be mapped.
+    """Write a file NAME.npz, whole or not at all; with `durable=False` without fsync, for what can be made again.
 
-    The folder has a manifest of kind "arrays" with `metadata`. An .npz with `durable=False` has no fsync: for what a
-    resumed run can check and make again.
-
-    Raises ValueError where a dtype is no number, CannotWriteError.
+    Without `replace`, what others have put there meanwhile stays. Raises ValueError where a dtype is no number or a
+    fact has no form in JSON, CannotWriteError.
     """
-    if path.suffix == ".npz":
-        wanted_bytes = sum(np.asarray(values).nbytes for values in arrays.values())
-        with replacing(path, wanted_bytes, sync_file=durable, sync_folder=durable) as stream:
-            entries: dict[str, Any] = {_NAMES: np.array(sorted(arrays), str)}
-            entries |= {name: _as_written(name, arrays[name]) for name in sorted(arrays)}
-            np.savez(stream, **entries)
-        return
-    with new_folder(path, kind="arrays", metadata=metadata) as folder:
-        for name, values in arrays.items():
-            written = _as_written(name, values)
-            with replacing(folder / f"{name}.npy", written.nbytes, sync_folder=False) as stream:
-                np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(written))
-                stream.write(written.reshape(-1).view(np.uint8).data)
+    written = {name: _as_written(name, arrays[name]) for name in sorted(arrays)}
+    # With the names: a damaged directory of a zip can hide an entry.
+    about = json.dumps({"arrays": [*written], "facts": facts or {}}, default=plain_value)
+    wanted_bytes = sum(values.nbytes for values in written.values())
+    with (
+        replacing(path, wanted_bytes, replace=replace, sync_file=durable, sync_folder=durable) as stream,
+        zipfile.ZipFile(stream, "w") as archive,
+    ):
+        archive.writestr(zipfile.ZipInfo(_FACTS), about)
+        for name, values in written.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                entry.write(_header(values, stream.tell()))
+                entry.write(values.reshape(-1).view(np.uint8).data)
 
 
 def _as_written(name: str, values: np.ndarray) -> np.ndarray:
@@ -65,50 +80,68 @@ def _as_written(name: str, values: np.ndarray) -> np.ndarray:
     return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
 
-def read_arrays(path: Path, *, mapped: bool = False) -> Arrays:
-    """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
+def _header(values: np.ndarray, position: int) -> bytes:
+    """Return the header of an .npy that begins at a position of a file, as long as alignment of its values wants."""
+    text = str(np.lib.format.header_data_from_array_1_0(values)).encode()
+    n_spaces = -(position + 11 + len(text)) % _ALIGNMENT
+    return np.lib.format.magic(1, 0) + struct.pack("<H", len(text) + n_spaces + 1) + text + b" " * n_spaces + b"\n"
 
-    An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and contents too
-    unless `mapped` (then `check_folder` is the caller's).
 
-    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read.
+def load(path: Path, *, mapped: bool = False) -> Contents:
+    """Return what is committed in a file, each entry checked by its checksum.
+
+    `mapped` maps the values read-only instead, unchecked: `check_whole` is the caller's. Raises MissingDataError where
+    it is absent, CorruptDataError where it is damaged, UnavailableStoreError where it cannot be read.
     """
-    return dict(read_each_array(path)) if path.suffix == ".npz" else read_folder(path, mapped=mapped)[0]
+    with _opened(path) as (stream, archive, contents):
+        for name in contents.arrays:
+            contents.arrays[name] = _mapped(stream, archive, name) if mapped else _read(archive, name)
+    return contents
 
 
-def read_folder(path: Path, *, mapped: bool = False) -> tuple[Arrays, Mapping[str, Any]]:
-    """Return the arrays and the metadata of a folder of `write_arrays`. Raises as `read_arrays`."""
-    manifest = read_manifest(path)
-    problems = compare(path, manifest.files, contents=not mapped)
-    if problems:
-        raise CorruptDataError(f"{path}: damaged arrays ({problems[0]}); {remedy_at(path)}")
-    names = sorted(name for name in manifest.files if name.endswith(".npy"))
-    arrays = {name.removesuffix(".npy"): read_npy(path / name, mapped=mapped) for name in names}
-    return arrays, manifest.metadata
+def each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and values of each array of a file, sorted, one at a time in memory. Raises as `load`."""
+    with _opened(path) as (_, archive, contents):
+        for name in contents.arrays:
+            yield name, _read(archive, name)
 
 
-def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and values of each array of an .npz, sorted, one at a time in memory. Raises as `read_arrays`."""
+def check_whole(path: Path) -> None:
+    """Read a file once, in little memory; raise as `load` unless all of it is as it was committed."""
+    with _opened(path) as (_, archive, _):
+        if (damaged := archive.zip.testzip()) is not None:
+            raise ValueError(f"{damaged} does not match its checksum")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple["BufferedReader", Any, Contents]]:
+    """Open a file; yield its stream, NumPy's archive of it, and its contents with names in place of arrays."""
     with _damage_of(path), open_plain(path) as stream, np.load(stream, allow_pickle=False) as archive:
         first, *names = archive.files
-        with _parsing:
-            if first != _NAMES or archive[_NAMES].tolist() != names:
-                raise ValueError("its entries are not those that were written")
-        for name in names:
-            with _parsing:
-                values = archive[name]
-            if not isinstance(values, np.ndarray):
-                raise ValueError(f"{name} is no array")
-            yield name, values
+        about = parse_json(archive[first])
+        if first != _FACTS or about["arrays"] != names:
+            raise ValueError("its entries are not those that were written")
+        yield stream, archive, Contents(dict.fromkeys(names, np.empty(0)), about["facts"])
 
 
-def read_npy(path: Path, *, mapped: bool) -> np.ndarray:
-    """Read one .npy file, or map it read-only."""
-    with _damage_of(path), _parsing:
-        if mapped and path.stat().st_size > _HEADER_BYTES:
-            return np.lib.format.open_memmap(path, mode="r")
-        with open_plain(path) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
+def _read(archive: Any, name: str) -> np.ndarray:
+    with _parsing:
+        values = archive[name]
+    if not isinstance(values, np.ndarray):
+        raise ValueError(f"{name} is no array")
+    return values
+
+
+def _mapped(stream: "BufferedReader", archive: Any, name: str) -> np.ndarray:
+    """Map an entry read-only; one without values, which cannot be mapped, is read."""
+    stream.seek(archive.zip.getinfo(f"{name}.npy").header_offset + 26)
+    stream.seek(sum(struct.unpack("<HH", stream.read(4))), os.SEEK_CUR)  # its name, and what zip says of it
+    np.lib.format.read_magic(stream)
+    with _parsing:
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{name} has dtype {dtype}")
+    return np.memmap(stream, dtype, "r", stream.tell(), shape) if 0 not in shape else _read(archive, name)
 
 
 @contextlib.contextmanager
@@ -122,21 +155,21 @@ def _damage_of(path: Path) -> Iterator[None]:
                 if error.errno in (None, errno.EINVAL):  # a seek to where a damaged directory points
                     raise ValueError("its directory points outside it") from None
                 raise
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except _DAMAGE as error:
         reason = str(error) or type(error).__name__
         raise CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}") from None
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """Arrays in a file or folder of a run."""
+    """Arrays in a file of a run."""
 
     path: Path
 
     def read(self, *, mapped: bool = False) -> Arrays:
-        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError, also for absence."""
+        """Return the arrays; `mapped` maps them read-only. Raises CorruptDataError, also for absence."""
         try:
-            return read_arrays(self.path, mapped=mapped)
+            return load(self.path, mapped=mapped).arrays
         except MissingDataError:
             raise CorruptDataError(f"{self.path}: does not exist; {remedy_at(self.path)}") from None
 

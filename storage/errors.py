@@ -6,28 +6,15 @@ Imports nothing of weight, so that a command's --help may.
 from pathlib import Path
 
 ANEW = (
-    "delete the folders statistics, solutions, correlations and rounds, and report.json, then resume the run: it does \
-its stages again, to the same bytes"
+    "delete the folders statistics, solutions, correlations and rounds, and report.json, then resume the run: it does "
+    "its stages again, to the same bytes"
 )
-LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
-_RESTORE = "restore it, or start a new run"
-_REMEDIES = {  # by how the name begins; the first that fits
-    "config.toml": _RESTORE,
-    "env.json": _RESTORE,
-    "lease": "delete it: the next start makes it again",
-    "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
-    "report.json": "delete it and resume the run: it is made again",
-    "log.jsonl": LINES,
-    "metrics.jsonl": LINES,
-    "model": "delete the folder model and report.json, then resume the run: they are made again",
-    "candidates": "delete the folder candidates and report.json, then resume the run: they are drawn again, the same",
-    "scales": (
-        "delete the folders scales, candidates, statistics, solutions, correlations, rounds and model, and "
-        "report.json, then resume the run: it does its stages again, to the same bytes"
-    ),
-    "passes": "delete the folder passes and resume the run: what was under way is made again",
-    "scores": "delete it and report.json, then resume the run: it is made again",
-    "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",
+_LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
+_REMEDIES = {  # by the file or folder below that of the run
+    **dict.fromkeys(("config.toml", "env.json"), "restore it, or start a new run"),
+    **dict.fromkeys(("log.jsonl", "metrics.jsonl"), _LINES),
+    **dict.fromkeys(("statistics", "solutions", "correlations", "rounds"), ANEW),
+    "scales": "delete scales, candidates.npz and model, " + ANEW.removeprefix("delete "),
 }
 
 
@@ -64,6 +51,7 @@ def remedy_at(path: Path, elsewhere: str = "restore it or build it again") -> st
     """Return what to do about a damaged file or folder, in a run or elsewhere."""
     for root in path.parents:
         if (root / "config.toml").is_file() and (root / "env.json").is_file():
-            name = path.relative_to(root).as_posix()
-            return next((remedy for start, remedy in _REMEDIES.items() if name.startswith(start)), ANEW)
+            name = path.relative_to(root).parts[0]
+            others = " and ".join(dict.fromkeys((name, "report.json")))
+            return _REMEDIES.get(name, f"delete {others}, then resume the run: it is made again, the same")
     return elsewhere

@@ -1,7 +1,6 @@
 """Files: read where they are plain ones, written whole or not at all (aside, fsync, rename, fsync of the folder).
 
-JSON that programs read back carries its own digest: records, manifests and done-markers. A marker is a small record for
-a finished item, so that a resumed run never does it again; one that is damaged counts as not done, which is safe.
+JSON that programs read back is a record: it carries its own digest.
 
 Every change of the disk by this package goes through the `low_*` functions, called as `files.low_*` from elsewhere, so
 that a test can record, break or replay them. Only the text in a lock file and the lines of a `LineFile`, on which
@@ -24,21 +23,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import (
-    CannotWriteError,
-    CorruptDataError,
-    MissingDataError,
-    StorageError,
-    UnavailableStoreError,
-    remedy_at,
-)
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError, remedy_at
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# The names under which things are written aside (tmp), or kept for the moment in which they are replaced (old). A file
-# of somebody else may begin like ours: only what fits whole is ever touched.
-_ASIDE = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
+# The names under which things are written or removed. A file of somebody else may begin like ours: only what fits whole
+# is ever touched.
+_ASIDE = re.compile(r"\.tmp-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
 _STILL_OPEN = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 _CAUSES = {
     errno.ENOSPC: "disk full",
@@ -112,14 +104,10 @@ def open_own(path: Path, flags: int) -> int:
 
     Raises CorruptDataError where it is a link, a folder, a pipe, a device or a socket, OSError.
     """
-    _check_own(path)
-    # One that takes its place this moment is not followed, and does not block.
-    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def _check_own(path: Path) -> None:
     if path.is_symlink() or (not path.is_file() and path.exists()):
         raise CorruptDataError(f"{path}: is no plain file, as it was made; remove it")
+    # One that takes its place this moment is not followed, and does not block.
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def read_plain(path: Path) -> bytes:
@@ -224,14 +212,11 @@ def _name_new(aside: Path, path: Path) -> None:
         if not os.path.lexists(path):
             low_rename(aside, path)
         elif not os.path.samestat(aside.lstat(), path.lstat()):  # a file server may do it twice, and tell of the second
-            raise taken(path) from None
+            raise CannotWriteError(
+                f"{path}: somebody else made it meanwhile, and it stays; choose another name"
+            ) from None
     with contextlib.suppress(OSError):  # it has its name, and this one does no harm
         low_unlink(aside)
-
-
-def taken(path: Path) -> CannotWriteError:
-    """Return the error for a name that somebody else took while its content was written."""
-    return CannotWriteError(f"{path}: somebody else made it meanwhile, and it stays; choose another name")
 
 
 def write_file(path: Path, data: bytes, *, replace: bool = True) -> None:
@@ -252,20 +237,17 @@ def rename_file(path: Path, target: Path) -> None:
         low_rename(path, target)
 
 
-def canonical_json(obj: object) -> bytes:
-    """Encode as JSON with one spelling per value: sorted keys, no spaces, UTF-8; numpy scalars as numbers.
+def canonical_json(obj: object, indent: int | None = None) -> bytes:
+    """Encode as JSON with one spelling per value: sorted keys, UTF-8, spaces only to indent; numpy scalars as numbers.
 
     Raises ValueError for NaN and infinities, TypeError for a value without a JSON form.
     """
-    return _encode(obj, separators=(",", ":"))
+    form: dict[str, Any] = {"indent": indent} if indent else {"separators": (",", ":")}
+    return json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=plain_value, **form).encode()
 
 
-def _encode(obj: object, **layout: Any) -> bytes:
-    text = json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=_plain_value, **layout)
-    return text.encode()
-
-
-def _plain_value(obj: object) -> object:
+def plain_value(obj: object) -> object:
+    """Return what JSON knows in place of a numpy scalar or a mapping. Raises TypeError for other values."""
     if getattr(obj, "ndim", None) == 0:  # a numpy scalar, without an import of numpy
         return obj.item()  # type: ignore[attr-defined]
     if isinstance(obj, Mapping):
@@ -278,57 +260,31 @@ def digest_of(obj: object) -> str:
     return hashlib.sha256(canonical_json(obj)).hexdigest()
 
 
-def write_json(path: Path, obj: object, *, compact: bool = False) -> None:
-    """Write JSON with sorted keys, durably, indented or on one line if `compact`. Raises as `canonical_json`."""
-    write_file(path, (canonical_json(obj) if compact else _encode(obj, indent=2)) + b"\n")
+def write_json(path: Path, obj: object) -> None:
+    """Write JSON with sorted keys, durably, indented. Raises as `canonical_json`."""
+    write_file(path, canonical_json(obj, indent=2) + b"\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises MissingDataError, UnavailableStoreError where it cannot be read, CorruptDataError."""
-    try:
-        with read_errors(path):
-            return parse_json(read_plain(path))
-    except ValueError as error:
-        raise CorruptDataError(f"{path}: not valid JSON ({error}); {remedy_at(path)}") from None
-
-
-def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
+def write_record(path: Path, body: Mapping[str, Any]) -> None:
     """Write a JSON object that programs read back, with its digest under `digest`. Raises as `write_json`."""
     body = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
-    write_json(path, {**body, "digest": digest_of(body)}, compact=compact)
+    write_json(path, {**body, "digest": digest_of(body)})
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
 
-    Raises as `read_json`; CorruptDataError also where it does not match its digest.
+    Raises MissingDataError, UnavailableStoreError where it cannot be read, CorruptDataError where it is no JSON or does
+    not match its digest.
     """
-    body = read_json(path)
     try:
+        with read_errors(path):
+            body = parse_json(read_plain(path))
         if body.pop("digest") == digest_of(body):
             return dict(body)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # no object, or none of ours
         pass
     raise CorruptDataError(f"{path}: not the record that was written; {remedy_at(path)}")
-
-
-def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
-    """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
-    make_folder(folder)
-    write_record(folder / f"{item_name}.json", {"item": item_name, "payload": dict(payload)}, compact=True)
-
-
-def read_markers(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the payloads of all finished items, by name. Raises UnavailableStoreError."""
-    markers, paths = dict[str, dict[str, Any]](), list[Path]()
-    with contextlib.suppress(MissingDataError), read_errors(folder):
-        paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
-    for path in paths:
-        with contextlib.suppress(StorageError):
-            body = read_record(path)
-            if body.get("item") == path.stem:
-                markers[path.stem] = body["payload"]
-    return markers
 
 
 class LineFile:
@@ -338,7 +294,8 @@ class LineFile:
         self.path = path
         with write_errors(path):
             self._stream = io.FileIO(open_own(path, os.O_TRUNC if fresh else os.O_APPEND), "r+")
-            data = self._stream.readall()
+            with read_errors(path):
+                data = self._stream.readall()
             self._size = data.rfind(b"\n") + 1
             if self._size < len(data):
                 self._stream.truncate(self._size)
@@ -376,20 +333,7 @@ def make_folder(path: Path) -> None:
 
 def fsync_folder(path: Path) -> None:
     """Bring the names in a folder to the disk. Raises OSError."""
-    _fsync(path, os.O_DIRECTORY)
-
-
-def fsync_tree(root: Path) -> None:
-    """Bring `root` and all below it to the disk. Raises OSError, CorruptDataError where something is no plain file."""
-    for folder, _, names in os.walk(root, topdown=False):
-        for name in sorted(names):
-            _check_own(Path(folder, name))
-            _fsync(Path(folder, name), os.O_NOFOLLOW)
-        fsync_folder(Path(folder))
-
-
-def _fsync(path: Path, flag: int) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         low_fsync(descriptor, path)
     finally:
@@ -401,21 +345,7 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".tmp-{path.name[:200]}-{secrets.token_hex(8)}")
 
 
-def replaced_path(path: Path) -> Path:
-    """Return the name beside `path` to keep it under while another thing takes its place, see `aside_of`.
-
-    There is one for each `path`: of two, nobody could tell after a power loss which of them is whole.
-    """
-    return path.with_name(f".old-{path.name}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}")
-
-
-def aside_of(name: str) -> tuple[str, bool] | None:
-    """Return what a name says that something has aside; None for any other name.
-
-    That is the name it had before (True), of `replaced_path`; or is to get (False), its first 200 characters, of
-    `temporary_path`.
-    """
+def aside_of(name: str) -> str | None:
+    """Return what something that is written aside is to be called, its first 200 characters; None for other names."""
     parts = _ASIDE.fullmatch(name)
-    if parts is None or (parts["kind"] == "old" and replaced_path(Path(parts["name"])).name != name):
-        return None
-    return parts["name"], parts["kind"] == "old"
+    return None if parts is None else parts["name"]

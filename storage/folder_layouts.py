@@ -1,10 +1,11 @@
-"""The paths of a run, a feature store and a model folder."""
+"""The paths of a run and of a feature store."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MANIFEST_NAME = "MANIFEST.json"
+MODEL_NAME = "model.npz"  # in the folder of a model, which loads without the rest of its run
 
 
 class _Path:
@@ -28,7 +29,7 @@ class RunLayout:
     environment = _Path("env.json")  # versions, core type and thread settings of the first start
     state = _Path("STATE.json")  # the current stage and its progress
     lease = _Path("lease")  # the number of the latest lease, which ends the earlier ones; gone at the end
-    candidates = _Path("candidates")  # their rows in the training set, and their features
+    candidates = _Path("candidates.npz")  # their rows in the training set, and their features
     feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
     statistics = _Path("statistics")
     data_chunks = _Path("statistics/data.npz")  # of zarr data: the checksums of their chunks, for whoever reads them
@@ -36,7 +37,7 @@ class RunLayout:
     progress = _Path("progress")  # how far the items are that run in other processes
     solutions = _Path("solutions")  # of each solve, and the iteration records of one that is under way
     checkpoints = _Path("checkpoints")  # a folder for each solve under way
-    model = _Path("model")  # see `ModelLayout`
+    model = _Path("model")  # the folder of the model, which has one file
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records
     report = _Path("report.json")
@@ -55,13 +56,3 @@ class FeatureLayout:
     markers = _Path("{digest}/markers")  # the done-markers of the blocks
     manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # the store counts only when it is there and holds
     lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it
-
-
-@dataclass(frozen=True)
-class ModelLayout:
-    """The paths of a model folder, which loads without the rest of its run. Creates nothing."""
-
-    root: Path
-
-    description = _Path("model.json")
-    arrays = _Path("arrays.npz")

@@ -1,8 +1,7 @@
-"""Folders that are either whole under their name or not there, and what sweeps after a kill.
+"""Folders: the manifest of a feature store, removal, what sweeps after a kill, and locks.
 
-A folder is filled aside, every file in it fsynced, its `MANIFEST.json` written and fsynced last, renamed, and its
-parent fsynced. The manifest states the size and sha256 of every file and carries its own digest: a folder is whole when
-its manifest is there and every file is as it says.
+A feature store is filled in place by files that are fsynced, and its `MANIFEST.json` is written and fsynced last. It
+states the size and sha256 of every file: a store is whole when its manifest is there and every file is as it says.
 
 The lock on a folder ends with its process, however that dies: flock(2) on a small file that names its holder. The
 kernel frees it when the last descriptor closes: nothing to clean up after kill -9, and no unlock command.
@@ -18,13 +17,12 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage import files as disk
-from storage.errors import CorruptDataError, LockedError, MissingDataError, UnavailableStoreError, remedy_at
+from storage.errors import CorruptDataError, LockedError, MissingDataError
 from storage.files import (
     aside_of,
     fsync_folder,
@@ -40,24 +38,12 @@ from storage.files import (
 )
 from storage.folder_layouts import MANIFEST_NAME
 
-FORMAT_VERSION = 1
 
-
-@dataclass(frozen=True)
-class FileDigest:
+class FileDigest(NamedTuple):
     """Size in bytes and sha256 (64 lowercase hex digits) of one file."""
 
     bytes: int
     sha256: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The content of one committed folder; `files` maps plain relative names to their digests."""
-
-    kind: str
-    files: Mapping[str, FileDigest]
-    metadata: Mapping[str, Any]
 
 
 def digest_file(path: Path) -> FileDigest:
@@ -67,147 +53,53 @@ def digest_file(path: Path) -> FileDigest:
         return FileDigest(stream.tell(), digest)
 
 
-def read_manifest(root: Path) -> Manifest:
-    """Read `root/MANIFEST.json` and check its form and its own digest; no other file is looked at.
+def seal(folder: Path, known: Mapping[str, FileDigest]) -> None:
+    """End the filling of a folder: sweep what was left aside, and write the manifest. All is on the disk before.
 
-    Raises MissingDataError where there is none: the folder was never committed; CorruptDataError where it is malformed,
-    damaged or of another format version.
+    `known` has digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
+    CorruptDataError where a file of `known` is missing or has another size, or something is no plain file.
     """
-    path = root / MANIFEST_NAME
-    try:
-        body = read_record(path)
-        if body.get("format_version") != FORMAT_VERSION:
-            raise ValueError(f"format version {body.get('format_version')!r}, this program reads {FORMAT_VERSION}")
-        files = {name: FileDigest(*entry) for name, entry in body["files"].items()}
-        return Manifest(body["kind"], files, body["metadata"])
-    except MissingDataError:
-        raise MissingDataError(f"{path}: does not exist; the folder was never completed") from None
-    except (CorruptDataError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        remedy = remedy_at(root, f"delete the folder {root} and build it again")
-        raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}") from None
-
-
-def verify(root: Path, *, contents: bool) -> list[str]:
-    """Compare a folder with its manifest and return what is wrong, one line each; empty if it holds.
-
-    With `contents` every file is hashed, else presence and size are checked. Other files are not looked at.
-    """
-    try:
-        manifest = read_manifest(root)
-    except (CorruptDataError, MissingDataError, UnavailableStoreError) as error:
-        return [str(error)]
-    return compare(root, manifest.files, contents=contents)
-
-
-def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
-    """Compare the files of a folder with what is known of them, as `verify` does."""
-    return [problem for name in sorted(files) if (problem := _problem(root, name, files[name], contents))]
-
-
-def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
-    path = root / name
-    try:
-        # A link, also one in place of a folder below, could lead out; a pipe would hang: only plain files count.
-        status, below = path.lstat(), "/" in name
-        if not stat.S_ISREG(status.st_mode) or (below and not path.resolve().is_relative_to(root.resolve())):
-            return f"{name}: not a plain file of {root}"
-        if status.st_size != entry.bytes:
-            return f"{name}: has {status.st_size} bytes, wanted {entry.bytes}"
-        if contents and digest_file(path).sha256 != entry.sha256:
-            return f"{name}: its content does not match its digest"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name}: missing"
-    except (OSError, ValueError, MissingDataError, UnavailableStoreError) as error:  # ValueError: NUL in a name
-        return f"{name}: {error}"
-    return ""
-
-
-def check_folder(folder: Path, elsewhere: str = "restore it or build it again") -> None:
-    """Raise CorruptDataError, see `remedy_at`, unless every byte of a folder is as its manifest says; one pass."""
-    problems = verify(folder, contents=True)
-    if problems:
-        raise CorruptDataError(f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy_at(folder, elsewhere)}")
-
-
-def seal(
-    folder: Path, *, kind: str, metadata: Mapping[str, Any] | None = None, known: Mapping[str, FileDigest] | None = None
-) -> None:
-    """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
-
-    `known` gives digests taken when the bytes were written; those files are not read again. Raises CannotWriteError,
-    CorruptDataError where a file of `known` is missing or has another size.
-    """
-    known = known or {}
     with write_errors(folder):
         remove_stale(folder)
-        disk.fsync_tree(folder)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
-    names = [name for name in names if name != MANIFEST_NAME]
-    files = {name: known[name] if name in known else digest_file(folder / name) for name in names}
-    for name, entry in known.items():
-        if name not in files or (folder / name).stat().st_size != entry.bytes:
-            raise CorruptDataError(f"{folder / name}: written, but now missing or of another size")
-    body = {
-        "kind": kind,
-        "format_version": FORMAT_VERSION,
-        "files": {name: [entry.bytes, entry.sha256] for name, entry in files.items()},
-        "metadata": dict(metadata or {}),
-    }
-    write_record(folder / MANIFEST_NAME, body, compact=True)
+    if problems := compare(folder, known, contents=False):
+        raise CorruptDataError(f"{folder}: written, but now {problems[0]}")
+    files = {name: known.get(name) or digest_file(folder / name) for name in names if name != MANIFEST_NAME}
+    write_record(folder / MANIFEST_NAME, {"files": files})
 
 
-@contextlib.contextmanager
-def new_folder(
-    final: Path, *, kind: str = "folder", metadata: Mapping[str, Any] | None = None, replace: bool = True
-) -> Iterator[Path]:
-    """Yield a folder to fill aside; it becomes `final`, with a manifest, when the block ends.
+def read_manifest(folder: Path) -> dict[str, FileDigest]:
+    """Return the digests of the files of a folder by name, as `seal` wrote them; no file is looked at.
 
-    An existing `final` is moved aside, the new one moved in, and only then the old one pruned; after a kill between the
-    two, `remove_stale` brings it back. Without `replace`, what others have put there meanwhile stays. On any exception
-    `final` is as before. Raises CannotWriteError naming the path and the cause.
+    Raises MissingDataError where the folder was never sealed, CorruptDataError where they are damaged.
     """
-    make_folder(final.parent)
-    aside = disk.temporary_path(final)
-    with write_errors(final):
-        disk.low_mkdir(aside)
+    files = read_record(folder / MANIFEST_NAME)["files"]
+    return {name: FileDigest(*entry) for name, entry in files.items()}
+
+
+def compare(folder: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
+    """Compare the files of a folder with what is known of them; return what is wrong, one line each.
+
+    With `contents` every file is hashed, else presence and size are checked. Other files are not looked at. Raises
+    UnavailableStoreError.
+    """
+    problems = {name: _problem(folder / name, files[name], contents) for name in sorted(files)}
+    return [f"{name}: {problem}" for name, problem in problems.items() if problem]
+
+
+def _problem(path: Path, entry: FileDigest, contents: bool) -> str:
     try:
-        yield aside
-        seal(aside, kind=kind, metadata=metadata)
-        with write_errors(final):
-            _move_in(aside, final, replace=replace)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            disk.low_remove_tree(aside)
-        raise
-
-
-def _move_in(aside: Path, final: Path, *, replace: bool) -> None:
-    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError too."""
-    old = disk.replaced_path(final)
-    replaces = replace and final.exists()
-    if replaces:
-        if old.exists():
-            _remove_replaced(old, final)  # left by a killed run whose new folder did arrive
-        disk.low_rename(final, old)
-    try:
-        disk.low_rename(aside, final)
-    except OSError as error:
-        if replaces:
-            disk.low_rename(old, final)
-        if not replace and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            raise disk.taken(final) from None
-        raise
-    fsync_folder(final.parent)
-    if replaces:
-        _remove_replaced(old, final)
-
-
-def _remove_replaced(old: Path, final: Path) -> None:
-    """Remove what `final` has replaced; first it loses its name, so that no part of it is ever moved back."""
-    aside = disk.temporary_path(final)
-    disk.low_rename(old, aside)
-    disk.low_remove_tree(aside)
+        with read_errors(path):
+            status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):  # a link could lead out, and a pipe would hang
+            return "not a plain file"
+        if status.st_size != entry.bytes:
+            return f"has {status.st_size} bytes, wanted {entry.bytes}"
+        if contents and digest_file(path) != entry:
+            return "its content does not match its digest"
+    except MissingDataError:
+        return "missing"
+    return ""
 
 
 def remove_folder(path: Path, *, durable: bool = True) -> None:
@@ -227,24 +119,17 @@ def remove_folder(path: Path, *, durable: bool = True) -> None:
 def remove_stale(parent: Path) -> None:
     """Remove the files and folders that killed runs left aside (`aside_of`), in folders below as well.
 
-    Call it only while holding the lock of `parent`: another process may be filling them. A folder that was moved aside
-    for a replacement that never arrived is moved back instead. Files that are open may stay for the next call. Raises
-    CannotWriteError.
+    Call it only while holding the lock of `parent`: another process may be filling them. Files that are open may stay
+    for the next call. Raises CannotWriteError.
     """
     with write_errors(parent), contextlib.suppress(FileNotFoundError):
         for path in sorted(parent.iterdir()):
-            name, replaced = aside_of(path.name) or ("", False)
-            final, is_folder = path.with_name(name or path.name), path.is_dir() and not path.is_symlink()
-            if is_folder and not name:
-                remove_stale(path)
-            elif is_folder and not replaced:
+            is_folder, is_aside = path.is_dir() and not path.is_symlink(), aside_of(path.name)
+            if is_folder and is_aside:
                 disk.low_remove_tree(path)
-            elif is_folder and final.exists():
-                _remove_replaced(path, final)
             elif is_folder:
-                disk.low_rename(path, final)
-                fsync_folder(parent)
-            elif name and not replaced:  # only folders are moved aside: else this is somebody else's
+                remove_stale(path)
+            elif is_aside:
                 disk.low_unlink(path)
 
 

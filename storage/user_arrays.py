@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import zarr_metadata
-from storage.errors import CorruptDataError
+from storage.errors import CorruptDataError, MissingDataError
 from storage.files import cannot_read, read_errors
 from storage.zarr_arrays import gather_rows
 
@@ -130,7 +130,7 @@ class UserArray:
     def _check_chunk(self, name: str, start: int, stop: int) -> None:
         """Raise CorruptDataError unless a chunk file is a plain one, and as long as its blosc header claims."""
         path, size = self.root / name, -1
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(MissingDataError), read_errors(path):
             size = path.stat().st_size if path.is_file() else -1
         if size < 0:
             remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"

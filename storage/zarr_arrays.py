@@ -8,10 +8,9 @@ Arrays of other people: `storage.user_arrays`.
 """
 
 import contextlib
-import errno
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from storage import files as disk
 from storage import zarr_metadata
-from storage.errors import CorruptDataError
+from storage.errors import CorruptDataError, MissingDataError
 from storage.files import write_errors, write_json
 
 _AIM_BYTES = 4 * 2**20
@@ -182,13 +181,17 @@ class StoredArray:
     def _read_chunk(self, chunk: int, rows: NDArray[Any]) -> None:
         """Fill `rows` (chunk_rows, …) with a chunk and check its crc32c, and its sha256 if known."""
         name, out = self._name(chunk), rows.reshape(-1).view(np.uint8)
-        with self._file_errors(chunk):
-            size = (self.root / name).stat().st_size  # of a pipe or a device 0, and that is not opened
-            if size != self.chunk_file_bytes:
-                raise self._damage(chunk, f"{size} bytes, wanted {self.chunk_file_bytes}")
-            with (self.root / name).open("rb") as stream:
-                stream.readinto(out.data)
-                trailer = stream.read(_CRC_BYTES)
+        path = self.root / name
+        try:
+            with disk.read_errors(path):
+                size = path.stat().st_size  # of a pipe or a device 0, and that is not opened
+                if size != self.chunk_file_bytes:
+                    raise self._damage(chunk, f"{size} bytes, wanted {self.chunk_file_bytes}")
+                with path.open("rb") as stream:
+                    stream.readinto(out.data)
+                    trailer = stream.read(_CRC_BYTES)
+        except MissingDataError:
+            raise self._damage(chunk, "it is missing") from None
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(chunk, "its content does not match its crc32c")
         digests = self.digests
@@ -201,15 +204,6 @@ class StoredArray:
         if digest.hexdigest() != digests[name]:
             raise self._damage(chunk, "its content does not match its sha256")
         self.matched[name] = digests[name], trailer
-
-    @contextlib.contextmanager
-    def _file_errors(self, chunk: int) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP):
-                raise self._damage(chunk, "it is missing") from None
-            raise disk.cannot_read(self.root / self._name(chunk), error) from None
 
     def _damage(self, chunk: int, reason: str) -> CorruptDataError:
         start, stop = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.n_rows)

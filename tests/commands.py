@@ -30,9 +30,13 @@ X, TARGETS = rings()
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle of a file; in a log, whose lines carry no digest, so that it is no text."""
+    """Change one bit in the middle of a file; of the last number in an .npz, which is before the directory.
+
+    In a log, whose lines carry no digest, so that it is no text.
+    """
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
+    at = data.index(b"PK\1\2") - 1 if path.suffix == ".npz" else len(data) // 2
+    data[at] ^= 0x80 if path.suffix == ".jsonl" else 1
     path.write_bytes(data)
 
 

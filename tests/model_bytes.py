@@ -87,13 +87,13 @@ def digests(arrays: dict[str, NDArray[Any]]) -> dict[str, str]:
 
 def model_facts(folder: Path) -> Facts:
     """Return the digests of a model's arrays, the rest of it without versions, and the weights themselves."""
-    with np.load(folder / "arrays.npz") as file:
-        arrays = {name: file[name] for name in file.files if name != "names"}
-    model = json.loads(
-        (folder / "model.json").read_text(),
-        object_hook=lambda read: {key: value for key, value in read.items() if "version" not in key},
-    )
-    return {"arrays": digests(arrays), "model": model, "weights": arrays["weights"].tolist()}
+    with np.load(folder / "model.npz") as file:
+        arrays = {name: file[name] for name in file.files if name != "facts.json"}
+        facts = json.loads(
+            file["facts.json"],
+            object_hook=lambda read: {key: value for key, value in read.items() if "version" not in key},
+        )
+    return {"arrays": digests(arrays), "model": facts["facts"], "weights": arrays["weights"].tolist()}
 
 
 def differences(before: Facts, now: Facts) -> list[str]:

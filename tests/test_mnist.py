@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import lars_path_gram
 
 import runs
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import open_arrays
 
@@ -59,7 +59,7 @@ def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -
     digest = json.loads((run / "env.json").read_text())["features"]
     arrays, n = open_arrays(features / digest / "arrays.zarr"), runs.report_of(run)["n_train"]
     X, labels = (arrays[f"train/{name}"][:n] for name in "Xy")
-    Z = X[read_arrays(RunLayout(run).candidates)["index"]].astype(np.float64)
+    Z = X[load(RunLayout(run).candidates).arrays["index"]].astype(np.float64)
     gram, kty = np.zeros((len(Z), len(Z))), np.zeros((len(Z), 10))
     for start in range(0, n, 4096):
         rows = X[start : start + 4096].astype(np.float64)

@@ -101,7 +101,7 @@ def _to(path: str, *, features: bool) -> None:
                 building.build_item(task, item)
         else:
             assert sum(building.build_in_order(task, items, source, shape.item_rows)) == shape.n_train + shape.n_test
-        building.finish(layout, shape)
+        building.finish(layout)
 
 
 def array(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Predict from a model folder with numpy alone: what its two files hold, in a dozen lines.
+"""Predict from a model folder with numpy alone: what its file holds, in a dozen lines.
 
 COMMAND: python jobs/examples/predict_with_numpy.py [DIR [--kernel product-laplace ...]]
 
@@ -33,8 +33,8 @@ assert code == 0
 # %% The lines. Without learned scales there is no array of that name; those of a metric are a matrix. A regression
 # predicts its decision. Two classes have one decision value, that of the second; the first has 0.
 
-about = json.loads((folder / "run/model/model.json").read_text())
-arrays = np.load(folder / "run/model/arrays.npz")
+arrays = np.load(folder / "run/model/model.npz")
+about = json.loads(arrays["facts.json"])["facts"]
 new = np.array([[0.0, 0.0], [2.0, 10.0], [0.5, -280.0]])
 features = (new - arrays["standardisation_mean"]) / arrays["standardisation_scale"]
 features = features @ scales if (scales := arrays.get("feature_scales", np.ones(1))).ndim == 2 else features * scales

@@ -25,7 +25,7 @@ from pipeline.datasets.feature_rows import describe, live, open_features, reques
 from pipeline.datasets.open_data import open_data
 from pipeline.fit.filled_settings import fill_in_features
 from pipeline.train import main as train
-from storage.arrays import read_arrays
+from storage.arrays import StoredFile
 from storage.files import read_record, write_json
 from storage.folder_layouts import RunLayout
 
@@ -102,7 +102,7 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     found = Trained(
         read_record(layout.report),
         [record for record in records if "iteration" in record],
-        read_arrays(layout.candidates)["index"].tolist(),
+        StoredFile(layout.candidates).read()["index"].tolist(),
         "python -m pipeline.train " + " ".join(words),
     )
     write_json(kept, asdict(found))

@@ -8,7 +8,7 @@ its source and feature parameters. It is built when its manifest is there; every
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial, reduce
@@ -31,15 +31,14 @@ from pipeline.kernels.kernel_functions import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.run_folder import digest_sources
 from storage.arrays import Stored, StoredFile, StoredInMemory
-from storage.errors import CorruptDataError, MissingDataError
-from storage.files import digest_of, make_folder, read_markers, remove_file, write_marker
+from storage.errors import CorruptDataError
+from storage.files import digest_of, make_folder, read_record, remove_file, write_record
 from storage.folder_layouts import FeatureLayout
 from storage.folders import FileDigest, compare, read_manifest, remove_folder, remove_stale, seal
-from storage.folders import verify as verify_manifest
 from storage.zarr_arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays, row_blocks
 from storage.zarr_metadata import NODE_FILE
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 
 
@@ -250,7 +249,7 @@ def seen(
 
 def open_store(layout: FeatureLayout) -> dict[str, StoredArray]:
     """Return the arrays of a built store by name ("train/X"): every byte read is checked against the manifest."""
-    files = read_manifest(layout.folder).files
+    files = read_manifest(layout.folder)
     metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
     if problems := compare(layout.folder, metadata, contents=True):
         raise CorruptDataError(f"{_fault(layout, problems)}; delete the folder to build it again")
@@ -262,7 +261,10 @@ def is_built(layout: FeatureLayout, warn: Callable[[str], object] = str, *, cont
     """Return whether a complete store is there: manifest whole, every file with its size, and with its `contents`."""
     if not layout.manifest.exists():
         return False
-    problems = verify_manifest(layout.folder, contents=contents)
+    try:
+        problems = compare(layout.folder, read_manifest(layout.folder), contents=contents)
+    except CorruptDataError as error:
+        problems = [str(error)]
     if problems:
         warn(f"{_fault(layout, problems)}; it is made again")
     return not problems
@@ -337,7 +339,7 @@ def build_item(task: BlockTask, item: FeatureItem, inputs: NDArray[Any] | None =
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
     for name, values in made.items():
         files |= arrays[f"{part}/{name}"].write(some.start, values)
-    write_marker(layout.markers, item.name, {"rows": item.n_rows, "files": files})
+    write_record(layout.markers / f"{item.name}.json", {"item": item.name, "files": files})
     return item.n_rows
 
 
@@ -374,7 +376,11 @@ def prepare(
     source = open_data(request.source, features.data)
     if source.columns is not None:
         remove_folder(layout.markers)
-    arrays = _begun_arrays(layout, _array_specs(shape, source), shape)
+    make_folder(layout.markers)
+    remove_file(layout.manifest)  # of a store that is damaged
+    remove_stale(layout.folder)
+    create_arrays(layout.arrays, _array_specs(shape, source), {"description": shape.description})
+    arrays = open_arrays(layout.arrays)
     n_inputs = arrays["standardisation/mean"].n_rows
     arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
     arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
@@ -383,43 +389,26 @@ def prepare(
         for part in PARTS
         for number, rows in enumerate(row_blocks(shape.n_rows(part), shape.item_rows))
     ]
-    done = {
-        name
-        for name, marker in read_markers(layout.markers).items()
-        if not compare(layout.arrays, _digests(arrays, [marker]), contents=True)
-    }
-    return (layout, features), [item for item in items if item.name not in done]
+    done = _items_done(layout, arrays)
+    whole = {name for name, files in done.items() if not compare(layout.arrays, files, contents=True)}
+    return (layout, features), [item for item in items if item.name not in whole]
 
 
-def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
+def finish(layout: FeatureLayout) -> None:
     """Write the manifest of a store whose items are all done; from here on the store counts as built."""
-    metadata: dict[str, Any] = {"dataset": shape.dataset, "task": shape.task, "classes": list(shape.classes)}
-    metadata |= {"n_train": shape.n_train, "n_test": shape.n_test, "n_features": shape.n_features}
-    digests = _digests(open_arrays(layout.arrays), read_markers(layout.markers).values())
-    known = {f"{layout.arrays.name}/{name}": digest for name, digest in digests.items()}
-    seal(layout.folder, kind="features", metadata=metadata, known=known)
+    items = _items_done(layout, open_arrays(layout.arrays)).values()
+    seal(layout.folder, {f"{layout.arrays.name}/{name}": digest for files in items for name, digest in files.items()})
 
 
-def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
-    """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
-    with suppress(MissingDataError, CorruptDataError):
-        arrays = open_arrays(layout.arrays)
-        forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
-        if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
-            create_arrays(layout.arrays, specs, {"description": shape.description})  # what is damaged but has a form
-            return arrays
-    make_folder(layout.folder)
-    remove_file(layout.manifest)  # of a store that is damaged
-    remove_folder(layout.markers)  # first: they describe the arrays
-    remove_folder(layout.arrays)
-    remove_stale(layout.folder)
-    create_arrays(layout.arrays, specs, {"description": shape.description})
-    return open_arrays(layout.arrays)
-
-
-def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
-    files = (file for marker in markers for file in marker["files"].items())
-    return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
+def _items_done(layout: FeatureLayout, arrays: Mapping[str, StoredArray]) -> dict[str, dict[str, FileDigest]]:
+    """Return the digests of the files of each item that is done, by name; one whose record is damaged is not."""
+    done = dict[str, dict[str, FileDigest]]()
+    for path in layout.markers.glob("[!.]*.json"):
+        with suppress(CorruptDataError):
+            record = read_record(path)
+            sizes = {name: arrays[name.rpartition("/c/")[0]].chunk_file_bytes for name in record["files"]}
+            done[record["item"]] = {name: FileDigest(sizes[name], sha256) for name, sha256 in record["files"].items()}
+    return done
 
 
 def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:

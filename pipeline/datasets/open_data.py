@@ -26,8 +26,8 @@ from features.source import Source, SourceSpec, Tick
 from pipeline.runtime import stopping
 from pipeline.runtime.console import StageLine
 from pipeline.runtime.run_folder import digest_sources
-from storage.arrays import Stored, StoredFile, StoredInMemory, as_json, from_json, read_arrays, write_arrays
-from storage.errors import MissingDataError, StorageError
+from storage.arrays import Stored, StoredFile, StoredInMemory, commit, load
+from storage.errors import CorruptDataError, MissingDataError
 from storage.files import digest_of, make_folder, remove_file
 from storage.user_arrays import UserArray, open_user_arrays
 
@@ -105,30 +105,26 @@ class TableRecords:
             make_folder(self.folder)
             for old in earlier:
                 remove_file(old)
-            write_arrays(file, _packed(found))
+            commit(file, *_packed(found))
         return found
 
 
-def _packed(found: Any) -> dict[str, NDArray[Any]]:
-    """Return all that was found but a sample as arrays, for `_known`: texts by their places, all else as JSON."""
+def _packed(found: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return all that was found but a sample as arrays and facts, for `_known`; arrays of texts have their places."""
     arrays = {name: values for name, values in vars(found).items() if isinstance(values, np.ndarray)}
-    record = {name: value for name, value in vars(found).items() if name not in arrays and name != "sample"}
-    record["texts"] = dict[str, list[str]]()
-    for name, values in arrays.items():
-        if values.dtype.kind == "U":
-            texts, arrays[name] = np.unique(values, return_inverse=True)
-            record["texts"][name] = texts.tolist()
-    return arrays | {"record": as_json(record)}
+    facts = {name: value for name, value in vars(found).items() if name not in arrays and name != "sample"}
+    texts = {name: values for name, values in arrays.items() if values.dtype.kind == "U"}
+    arrays |= {name: np.unique(values, return_inverse=True)[1] for name, values in texts.items()}
+    return arrays, facts | {"texts": {name: np.unique(values).tolist() for name, values in texts.items()}}
 
 
 def _known(file: Path, form: Any) -> Any:
     """Return what is kept in a file, None where it is not there or damaged."""
     try:
-        arrays = read_arrays(file)
-        record = from_json(arrays.pop("record"))
-        arrays |= {name: np.array(texts)[arrays[name]] for name, texts in record.pop("texts").items()}
-        return form(**record, **arrays)
-    except (MissingDataError, StorageError, KeyError, IndexError, TypeError, ValueError):
+        arrays, facts = load(file)
+        texts = {name: np.array(texts)[arrays[name]] for name, texts in facts["texts"].items()}
+        return form(**{name: value for name, value in facts.items() if name != "texts"}, **(arrays | texts))
+    except (MissingDataError, CorruptDataError):
         return None
 
 
@@ -159,7 +155,7 @@ def planned(spec: SourceSpec, identity: Mapping[str, Any], place: Path | None = 
     zarr = _digests_of(spec) if _is_zarr(spec) else None
     if zarr is not None and place is not None:
         make_folder(place.parent)
-        write_arrays(place, zarr.chunks.read())
+        commit(place, zarr.chunks.read())
         zarr = replace(zarr, chunks=StoredFile(place))
     return PlannedData(digest_of(identity), zarr)
 

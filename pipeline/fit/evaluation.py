@@ -23,7 +23,7 @@ from pipeline.runtime.row_pass import AddPiece, BlockValues
 from pipeline.solvers.held_out_losses import clipped
 from pipeline.work.events import EVALUATE
 from storage.arrays import Stored, as_json, from_json
-from storage.folder_layouts import MANIFEST_NAME
+from storage.folder_layouts import MODEL_NAME
 from storage.folders import digest_file
 
 SCORES = "scores"
@@ -46,9 +46,10 @@ def evaluate_model(run: Run) -> dict[str, Any]:
     work = run.work
     with work.events.stage(EVALUATE) as cost:
         cost.items = 0
-        if not (run.layout.model / MANIFEST_NAME).exists():
+        file = run.layout.model / MODEL_NAME
+        if not file.exists():
             save_model(run.layout.model, _model_of_run(run), in_run=True)
-        digest = digest_file(run.layout.model / MANIFEST_NAME).sha256[:16]
+        digest = digest_file(file).sha256[:16]
         found = work.store.once(f"scores/{digest}.npz", lambda: {SCORES: as_json(_scored(run, digest))})
         work.store.drop("passes")
         return dict(from_json(found[SCORES]))

@@ -141,6 +141,6 @@ def build_features(run: Run, *, contents: bool = False) -> bool:
                     anew = "; the features of a table are written in one reading, which begins anew"
                     raise StoppedError(f"{error}{anew if source.columns is not None else ''}") from None
                 with run.events.status(FEATURES, "sealing the store"):
-                    feature_rows.finish(layout, shape)
+                    feature_rows.finish(layout)
                 release_data()
     return True

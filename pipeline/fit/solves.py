@@ -186,8 +186,8 @@ class SolveProgress:
         self._facts = {**facts, "penalty": penalty, WHICH: "" if number is None else str(number + 1)}
         self.state: SolverState | None = None
         checkpoint = checkpoints.load()
-        if checkpoint is not None and checkpoint.metadata["penalty"] == penalty:
-            self.state = SolverState.from_arrays(checkpoint.arrays, checkpoint.metadata["state"])
+        if checkpoint is not None and checkpoint.facts["penalty"] == penalty:
+            self.state = SolverState.from_arrays(checkpoint.arrays, checkpoint.facts["state"])
             for record in self.state.records:
                 checkpoints.add_record(self._facts | asdict(record))
 

@@ -43,7 +43,7 @@ from pipeline.prediction.scores import Sums, add_sums, score_numbers, score_sums
 from pipeline.prediction.trained_model import FAR_VALUE, SparseKernelModel, load_model
 from pipeline.runtime import run_folder, stopping
 from storage.errors import UnavailableStoreError
-from storage.folder_layouts import ModelLayout, RunLayout
+from storage.folder_layouts import MODEL_NAME, RunLayout
 from storage.user_arrays import open_user_arrays
 from storage.zarr_arrays import row_blocks
 
@@ -122,10 +122,10 @@ def load_predictor(path: Path) -> Predictor:
     """Return the model of a run folder, or of a model folder."""
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
-    if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():
+    if (path / MODEL_NAME).exists():
         return Predictor(load_model(path))
     layout = RunLayout(path)
-    if not layout.model.is_dir():
+    if not (layout.model / MODEL_NAME).exists():
         problem = "is a run without a model yet; train it to its end" if layout.config.exists() else "holds no model"
         raise MissingRunError(f"{path}: {problem}; name a model folder, or the folder of a finished run")
     model = load_model(layout.model)

@@ -1,6 +1,6 @@
 """The trained model: a sum of kernel columns, and what its inputs and outputs mean; and its folder.
 
-The folder has model.json, arrays.npz and a manifest, and loads without the rest of its run.
+The folder has one file, model.npz: its arrays, and as facts its description. It loads without the rest of its run.
 """
 
 import json
@@ -27,14 +27,12 @@ from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.kernels.kernel_functions import Kernel, kernel_named
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.solvers.held_out_losses import Limits, clipped
-from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, StorageError
-from storage.files import read_json, write_json
-from storage.folder_layouts import MANIFEST_NAME, ModelLayout
-from storage.folders import check_folder, new_folder, read_manifest
+from storage.arrays import commit, load
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import aside_of, make_folder
+from storage.folder_layouts import MODEL_NAME
 
-FORMAT_VERSION = 1
-PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")  # files of the folder
+FORMAT_VERSION = 2
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 # Of decision values at some centers, by float32 kernel values, in their deviations; more takes float64. At other rows
@@ -286,42 +284,31 @@ def _feature_spec(described: Any) -> FeatureSpec:
 
 
 def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
-    """Commit a model folder, replacing a model there; equal models give equal bytes.
+    """Commit a model in a folder, replacing a model there; equal models give equal bytes.
 
     in_run: the folder is the run's own. Raises CannotWriteError, elsewhere also where anything but a model is there.
     """
     model.check()
     replace = in_run or _is_replaced(folder)
-    with new_folder(folder, kind="model", replace=replace) as aside:
-        layout = ModelLayout(aside)
-        write_json(layout.description, model.description())
-        write_arrays(layout.arrays, model.arrays())
+    make_folder(folder)
+    commit(folder / MODEL_NAME, model.arrays(), model.description(), replace=replace)
 
 
 def _is_replaced(folder: Path) -> bool:
     """Return whether a model would replace another. Raises CannotWriteError where something else is there."""
     if not (folder.exists() or folder.is_symlink()):
         return False
-    is_model = False
-    with suppress(LookupError, TypeError, AttributeError, StorageError):
-        named = all((folder / name).is_file() for name in PARTS)
-        is_model = not folder.is_symlink() and named and read_manifest(folder).kind == "model"
-    if not is_model:
-        raise CannotWriteError(f"{folder}: exists and is no model; choose another name")
-    for entry in sorted(folder.rglob("*")):
-        name = entry.relative_to(folder).as_posix()
-        if name not in PARTS:
-            raise CannotWriteError(
-                f"{folder}: holds {name}, which is no part of a model; move it away, or choose another name"
-            )
-    return True
+    if folder.is_dir() and all(aside_of(entry.name) for entry in folder.iterdir()):  # of a kill, or empty
+        return False
+    with suppress(MissingDataError, CorruptDataError):
+        if load(folder / MODEL_NAME).facts.keys() >= {"task", "kernel"}:
+            return True
+    raise CannotWriteError(f"{folder}: exists and is no model; choose another name")
 
 
 def load_model(folder: Path) -> SparseKernelModel:
-    """Return the model in a folder after checking every byte against its manifest."""
-    layout = ModelLayout(folder)
-    check_folder(folder, "train again or restore it")  # before anything else is read
-    description, arrays = read_json(layout.description), read_arrays(layout.arrays)
+    """Return the model in a folder after checking every byte of it."""
+    arrays, description = load(folder / MODEL_NAME)
     try:
         return SparseKernelModel.from_parts(description, arrays)
     except ModelFormatError as error:

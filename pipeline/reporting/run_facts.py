@@ -19,13 +19,13 @@ from pipeline.errors import ExitCode, MissingRunError
 from pipeline.runtime.console import describe
 from pipeline.runtime.progress import Progress, duration
 from pipeline.runtime.run_folder import frozen_config, resume_command
-from storage.errors import CorruptDataError
-from storage.files import open_plain, parse_json, read_record
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.files import open_plain, parse_json, read_errors, read_record
 from storage.folder_layouts import RunLayout
 from storage.folders import holder
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
-SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*/MANIFEST.json", "scores/*.npz", "solutions/*.npz")
+SAVED = ("passes/*/sums-*.npz", "checkpoints/*/step-*.npz", "scores/*.npz", "solutions/*.npz")
 LOW_RECALL, WORST_CLASSES = 0.9, 10  # below which the table of a run names classes, and how many
 SCALES = {"plain": "as they are", "diagonal": "with a scale each", "metric": "with a metric"}
 
@@ -102,12 +102,16 @@ def lines(facts: dict[str, Any]) -> list[str]:
 
 
 def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list[str] | None = None) -> _Value | None:
-    """Return what `make` returns; None where it meets an error that a user may meet, which is noted, damage apart."""
+    """Return what `make` returns; None where it meets an error that a user may meet, which is noted, damage apart.
+
+    Raises UnavailableStoreError where that is not kept apart: what could not be read is not damaged.
+    """
     try:
         return make()
     except Exception as error:
         code, line = describe(error)
-        if code == ExitCode.BUG and not isinstance(error, OSError | ValueError):
+        is_bug = code == ExitCode.BUG and not isinstance(error, OSError | ValueError)
+        if is_bug or (damaged is None and isinstance(error, UnavailableStoreError)):
             raise
         (notes if damaged is None or code != ExitCode.INVALID_DATA else damaged).append(f"{what}: {line}")
         return None
@@ -115,16 +119,13 @@ def tried(notes: list[str], what: str, make: Callable[[], _Value], damaged: list
 
 def tail(path: Path, most_bytes: int, damaged: list[str]) -> list[dict[str, Any]]:
     """Return the JSON objects at the end of a file of lines; torn lines, of a kill or of now, are left out."""
+    records, found = [], list[bytes]()
     try:
-        with open_plain(path) as stream:
+        with suppress(MissingDataError), read_errors(path), open_plain(path) as stream:  # not there yet, or no more
             stream.seek(max(stream.seek(0, os.SEEK_END) - most_bytes, 0))
             found = stream.read().split(b"\n")
-    except OSError:  # not there yet, or the solve ended meanwhile
-        return []
     except CorruptDataError as error:
         damaged.append(f"lines: {error}")
-        return []
-    records = []
     for line in found:
         with suppress(ValueError):
             records.append(parse_json(line))

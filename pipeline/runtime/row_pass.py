@@ -29,7 +29,7 @@ from pipeline.errors import StoppedError
 from pipeline.kernels.exact_sums import ForEach, serially
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import Item, WorkerProcess
-from storage.arrays import Arrays, read_each_array, write_arrays
+from storage.arrays import Arrays, check_whole, commit, each_array, load
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import remove_file, rename_file
 
@@ -142,7 +142,7 @@ class Committed(Generic[S]):
 
     def _sums_in(self, path: Path, pieces: set[int]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the sums in a file, which is opened once: whoever replaces it meanwhile changes nothing."""
-        for name, values in read_each_array(path):
+        for name, values in each_array(path):
             if name == _PIECES:
                 pieces.update(values.tolist())
                 if not self.pieces.isdisjoint(pieces):
@@ -154,7 +154,7 @@ class Committed(Generic[S]):
         """Commit the sums and the pieces in them, then remove the files that they went on from."""
         arrays = {f"{_SUMS}{name}": values for name, values in self.sums.arrays().items()}
         about = {_PIECES: np.array(sorted(self.pieces), np.int64), _GRID: signature(grid)}
-        write_arrays(path, arrays | about, durable=False)  # no fsync: what is lost with the power is made again
+        commit(path, arrays | about, durable=False)  # no fsync: what is lost with the power is made again
         for other in earlier:
             if other != path:
                 remove_file(other)
@@ -186,15 +186,11 @@ def take_over(folder: Path, grid: tuple[object, ...], session: str) -> dict[Path
 
 def pieces_in(path: Path, grid: tuple[object, ...]) -> set[int]:
     """Return the pieces in a file; none of one that is missing, damaged anywhere, or of another grid."""
-    found: set[int] = set()
     with suppress(CorruptDataError, MissingDataError):
-        for name, values in read_each_array(path):  # all of them: each has a checksum
-            if name == _GRID and not np.array_equal(values, signature(grid)):
-                break
-            if name == _PIECES:
-                found = set(values.tolist())
-        else:
-            return found
+        check_whole(path)
+        arrays = load(path, mapped=True).arrays
+        if np.array_equal(arrays[_GRID], signature(grid)):
+            return set(arrays[_PIECES].tolist())
     return set()
 
 

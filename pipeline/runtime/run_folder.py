@@ -24,12 +24,12 @@ from pipeline.config.train_config import TrainConfig, is_address
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.console import Console
-from storage.errors import CorruptDataError, UnavailableStoreError
+from storage.errors import CorruptDataError
 from storage.files import aside_of, read_record, write_file, write_record
-from storage.folder_layouts import RunLayout
-from storage.folders import check_folder, digest_file, hold_lock, remove_folder, remove_stale
+from storage.folder_layouts import MODEL_NAME, RunLayout
+from storage.folders import digest_file, hold_lock, remove_folder, remove_stale
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
 # What the bits of a model depend on: whose code the numbers come out of, and where it runs.
 DECISIVE = ("the core type of BLAS", "the kind of processor", "slkl", "numpy", "scipy", "numba", "BLAS")
@@ -109,13 +109,13 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 def _is_unused(layout: RunLayout) -> bool:
     """Return whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
     for entry in layout.root.iterdir():
-        is_begun = aside_of(entry.name) in (("env.json", False), ("config.toml", False)) and entry.is_file()
+        is_begun = aside_of(entry.name) in ("env.json", "config.toml") and entry.is_file()
         if is_begun or entry == layout.lock:
             continue
         try:
             if entry != layout.environment or "features" not in read_record(entry):
                 return False
-        except (CorruptDataError, UnavailableStoreError):
+        except CorruptDataError:
             return False
     return True
 
@@ -183,16 +183,16 @@ def finish(layout: RunLayout, report: dict[str, Any]) -> None:
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
     """Return the report of a finished run, None where something is left to do; remove statistics a kill has left."""
+    from storage.arrays import StoredFile  # numpy, which --help does without
+
     if not layout.report.exists():
         return None
-    check_folder(layout.model)
+    StoredFile(layout.model / MODEL_NAME).read()
     report = read_record(layout.report)
-    sides = ("statistics", True), ("statistics", False)
-    asides = [path for path in layout.root.iterdir() if aside_of(path.name) in sides]
-    if asides or layout.statistics.exists():
+    if layout.statistics.exists() or any(aside_of(path.name) == "statistics" for path in layout.root.iterdir()):
         with hold_lock(layout.lock, "removing statistics"):
-            for path in (*asides, layout.statistics):
-                remove_folder(path)
+            remove_stale(layout.root)
+            remove_folder(layout.statistics)
     return report
 
 

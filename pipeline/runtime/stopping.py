@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import StoppedError
-from storage.errors import CorruptDataError
-from storage.files import read_plain, write_file
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.files import read_errors, read_plain, write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 POLL_SECONDS = 0.01
@@ -39,7 +39,10 @@ class Lease:
 
     @classmethod
     def next(cls, path: Path) -> "Lease":
-        """Take the next lease, which ends the earlier ones. The run's lock must be held. Raises CannotWriteError."""
+        """Take the next lease, which ends the earlier ones. The run's lock must be held.
+
+        Raises CannotWriteError, UnavailableStoreError where the earlier one cannot be read.
+        """
         lease = cls(path, _latest_lease(path) + 1)
         write_file(path, f"{lease.number}\n".encode())
         return lease
@@ -47,12 +50,14 @@ class Lease:
     def is_over(self) -> bool:
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS and not self._is_over:
-            self._looked, self._is_over = now, _latest_lease(self.path) > self.number
+            self._looked = now
+            with suppress(UnavailableStoreError):  # of a file server that is away for a moment
+                self._is_over = _latest_lease(self.path) > self.number
         return self._is_over
 
 
 def _latest_lease(path: Path) -> int:
-    with suppress(OSError, ValueError, CorruptDataError):
+    with suppress(MissingDataError, ValueError, CorruptDataError), read_errors(path):
         return int(read_plain(path))  # read, not only stat'ed: opening asks a file server, stat may ask a cache
     return 0
 

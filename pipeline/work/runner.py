@@ -33,11 +33,12 @@ from pipeline.runtime.row_pass import (
 )
 from pipeline.work.events import Events
 from pipeline.work.store import CheckpointsOnDisk, FolderStore, Store, TaskCheckpoints
-from storage.arrays import Arrays, write_arrays
-from storage.files import make_folder, remove_file
+from storage.arrays import Arrays, commit
+from storage.errors import MissingDataError
+from storage.files import make_folder, read_errors, read_plain, remove_file
 from storage.folders import remove_folder
 
-Named = tuple[str, Item, CheckpointsOnDisk]  # the name of its result
+Named = tuple[Path, Item, CheckpointsOnDisk]  # the file of its result
 WHICH = "which"  # of several penalties a record is for, in its own words; empty where there is one
 
 
@@ -145,22 +146,24 @@ class OnExecutor:
         words: str = "",
     ) -> list[Arrays]:
         store, events = self._store, self._events
-        waiting = [(name, item, store.checkpoints(name)) for name, item in items.items() if store.whole(name) is None]
+        left = [(name, item) for name, item in items.items() if store.whole(name) is None]
+        waiting = [(store.path(name), item, store.checkpoints(name)) for name, item in left]
         events.costs[stage].items += len(items) - len(waiting)
-        for folder in {store.layout.solutions, *(store.path(name).parent for name, _, _ in waiting)}:
+        for folder in {store.layout.solutions, *(path.parent for path, _, _ in waiting)}:
             make_folder(folder)
 
         def close(named: Named[Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
                 events.warn(warning)
             records = named[2].records
-            for line in records.read_text(encoding="utf-8").splitlines() if records.exists() else ():
-                events.metric(stage=stage, **json.loads(line))
+            with suppress(MissingDataError), read_errors(records):
+                for line in read_plain(records).splitlines():
+                    events.metric(stage=stage, **json.loads(line))
             remove_file(records)
 
         self.run_items(
             stage,
-            partial(_compute_item, function, store.layout.root),
+            partial(_compute_item, function),
             waiting,
             unit=unit,
             size=lambda named: size(named[1]),
@@ -220,13 +223,12 @@ def latest_note(paths: Sequence[Path]) -> str:
 
 def _compute_item(
     function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
-    root: Path,
     named: Named[Item],
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
-    name, item, checkpoints = named
+    path, item, checkpoints = named
     with checkpoints as kept:
-        write_arrays(root / name, function(item, kept))
+        commit(path, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings
 

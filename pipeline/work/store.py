@@ -1,7 +1,7 @@
 """What the steps of a fit commit, by name: kept in this process, or in the folder of a run, which survives a kill.
 
-A name has slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path below the run's folder:
-a file where it ends with .npz, else a folder whose arrays can be mapped.
+A name has slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path below the run's folder,
+of a file that ends with .npz, whether the name does or not.
 
 A resumed run goes through the same steps: `once` returns what is committed whole, and makes the rest. A step that takes
 long goes on from its last checkpoint (`CheckpointsOnDisk`), a pass over the rows from its partial sums
@@ -9,7 +9,6 @@ long goes on from its last checkpoint (`CheckpointsOnDisk`), a pass over the row
 """
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -22,21 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, read_arrays, read_folder, write_arrays
+from storage.arrays import Arrays, Stored, StoredFile, StoredInMemory, check_whole, commit, load
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import LineFile, make_folder, remove_file
-from storage.folder_layouts import MANIFEST_NAME, RunLayout
-from storage.folders import check_folder, remove_folder
+from storage.folder_layouts import RunLayout
+from storage.folders import remove_folder
 
 COLUMNS = "passes/columns"  # Columns go with the passes when the weights are committed.
 
 
 class Checkpoint(NamedTuple):
-    """One step: its number, its arrays, and metadata as JSON knows them."""
+    """One step: its number, its arrays, and facts as JSON knows them."""
 
     step: int
     arrays: Arrays
-    metadata: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
 
 class TaskCheckpoints:
@@ -96,14 +95,14 @@ class ColumnsOnDisk:
 
     def get(self, group: str, block: int) -> NDArray[Any] | None:
         with suppress(MissingDataError, CorruptDataError):
-            return read_arrays(self._path(group, block))["columns"]
+            return load(self._path(group, block)).arrays["columns"]
         return None
 
     def put(self, group: str, block: int, columns: NDArray[np.floating]) -> None:
         path = self._path(group, block)
         with suppress(CannotWriteError, FileNotFoundError):  # A worker may come too late for a group.
             if shutil.disk_usage(path.parent).free >= columns.nbytes + self.free_bytes:
-                write_arrays(path, {"columns": columns}, durable=False)
+                commit(path, {"columns": columns}, durable=False)
 
     def keep(self, groups: set[str]) -> None:
         for unused in {path.name for path in self.folder.glob("group-*")} - groups:
@@ -155,8 +154,9 @@ class MemoryStore:
             self._columns.keep(set())
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted last parts of the names that are committed in a folder."""
-        return sorted(name.removeprefix(f"{folder}/") for name in self._arrays if name.startswith(f"{folder}/"))
+        """Return the sorted last parts of the names that are committed in a folder, without .npz."""
+        inside = (name.removeprefix(f"{folder}/") for name in self._arrays if name.startswith(f"{folder}/"))
+        return sorted(name.removesuffix(".npz") for name in inside)
 
     def columns(self, free_bytes: int) -> ColumnStore:
         """Return where kernel columns are kept; `free_bytes` stay free on a disk."""
@@ -168,27 +168,27 @@ class MemoryStore:
 
 
 class FolderStore:
-    """Keeps all in the folder of a run; every byte of a folder is checked when it is first read in a session.
+    """Keeps all in the folder of a run; every byte of a file is checked when it is first mapped in a session.
 
     every, warn : seconds between checkpoints; told of what is damaged and made again
     """
 
     def __init__(self, layout: RunLayout, every: float, warn: Callable[[str], object]) -> None:
         self.layout, self._every, self._warn = layout, every, warn
-        self._checked = set[str]()  # folders that were written or checked since it was opened
+        self._checked = set[Path]()  # files that were written or checked since it was opened
 
     def path(self, name: str) -> Path:
-        """Return the file, or the folder to be mapped, that has what is committed under a name."""
-        return self.layout.root / name
+        """Return the file that has what is committed under a name."""
+        return self.layout.root / f"{name.removesuffix('.npz')}.npz"
 
     def get(self, name: str, *, mapped: bool = False) -> Arrays | None:
         path = self.path(name)
-        if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
-            return None
-        if path.suffix != ".npz" and name not in self._checked:
-            check_folder(path)
-            self._checked.add(name)
-        return StoredFile(path).read(mapped=mapped)
+        with suppress(MissingDataError):
+            if mapped and path not in self._checked:
+                check_whole(path)
+                self._checked.add(path)
+            return load(path, mapped=mapped).arrays
+        return None
 
     def whole(self, name: str, *, mapped: bool = False) -> Arrays | None:
         """Return what is committed under a name; None, and a warning, also where that is damaged."""
@@ -205,8 +205,8 @@ class FolderStore:
     def put(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
         path = self.path(name)
         make_folder(path.parent)
-        write_arrays(path, arrays)
-        self._checked.add(name)
+        commit(path, arrays)
+        self._checked.add(path)
         return StoredFile(path)
 
     def stored(self, name: str) -> Stored:
@@ -214,18 +214,15 @@ class FolderStore:
 
     def drop(self, name: str) -> None:
         path = self.path(name)
-        self._checked.discard(name)
-        if path.suffix == ".npz":
-            remove_file(path)
-        else:
-            remove_folder(path, durable=False)
+        self._checked.discard(path)
+        remove_file(path)
+        remove_folder(self.layout.root / name, durable=False)
 
     def names(self, folder: str) -> list[str]:
-        paths = sorted(self.path(folder).glob("*"))
-        return [path.name for path in paths if path.suffix == ".npz" or (path / MANIFEST_NAME).exists()]
+        return sorted(path.stem for path in (self.layout.root / folder).glob("*.npz"))
 
     def columns(self, free_bytes: int) -> ColumnStore:
-        return ColumnsOnDisk(self.path(COLUMNS), free_bytes)
+        return ColumnsOnDisk(self.layout.root / COLUMNS, free_bytes)
 
     def checkpoints(self, name: str) -> "CheckpointsOnDisk":
         stem = "-".join(name.removesuffix(".npz").split("/")[1:]) or name
@@ -261,8 +258,8 @@ class CheckpointsOnDisk(TaskCheckpoints):
         self.warnings = ()
         for path in reversed(self._steps()):
             try:
-                return Checkpoint(int(path.name[-9:]), *read_folder(path))
-            except (CorruptDataError, MissingDataError) as error:
+                return Checkpoint(int(path.stem[-9:]), *load(path))
+            except CorruptDataError as error:
                 self.warnings += (f"checkpoint {path} is damaged ({error}); the one before it is used",)
         if self.warnings:
             fault = f"no checkpoint is whole ({self.warnings[0]})"
@@ -275,17 +272,18 @@ class CheckpointsOnDisk(TaskCheckpoints):
         Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
         CannotWriteError; the steps before are then untouched.
         """
-        new = self.folder / f"step-{step:09d}"
-        write_arrays(new, arrays, metadata=facts)
+        new = self.folder / f"step-{step:09d}.npz"
+        make_folder(self.folder)
+        commit(new, arrays, facts)
         steps = self._steps()
         kept = steps.index(new) + 1  # The newest may turn out damaged when it is needed, hence two.
         for path in [*steps[: max(kept - 2, 0)], *steps[kept:]]:
-            remove_folder(path, durable=False)
+            remove_file(path)
         self._saved = time.monotonic()
 
     def _steps(self) -> list[Path]:
         """Return the committed steps, oldest first; what a killed process left half-written has another name."""
-        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d{9}", path.name))
+        return sorted(self.folder.glob("step-*.npz"))
 
     def is_due(self) -> bool:
         return bool(stopping.current().requested()) or time.monotonic() - self._saved >= self.every

@@ -20,7 +20,7 @@ from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, 
 from pipeline.train import main
 from pipeline.work.runner import open_executor
 from runs import NIGHTLY, ROOT, loopback_cluster, model_bytes, workers_of
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.errors import CorruptDataError, MissingDataError
 
 Key = tuple[list[str], dict[str, str]]
@@ -35,7 +35,7 @@ def committed(run: Path) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for path in run.glob("passes/*/sums-*.npz"):
         with suppress(MissingDataError, CorruptDataError):  # gone meanwhile
-            arrays = read_arrays(path)
+            arrays = load(path).arrays
             (grid,) = arrays["grid"].tolist()
             found.setdefault(f"{grid}:{path.parent.name}", set()).update(arrays["pieces"].tolist())
     return found

@@ -6,13 +6,13 @@ cannot be removed until it is closed.
 
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from pipeline import status
 from pipeline.train import main
 from runs import model_bytes
 from storage import files as disk
-from storage.arrays import write_arrays
+from storage.arrays import commit, load
 from storage.folders import hold_lock, remove_folder, remove_stale
 
 
@@ -48,17 +48,18 @@ def keeping(tmp_path: Path) -> Iterator[Path]:
 
 def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
     for name in ("a", "b"):
-        write_arrays(keeping / name, {"x": np.ones(100), "y": np.ones(3)})
-    with (keeping / "a" / "x.npy").open("rb") as stream:
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        (keeping / name).mkdir()
+        commit(keeping / name / "x.npz", {"x": np.ones(100)})
+        commit(keeping / name / "y.npz", {"y": np.ones(3)})
+    mapped = load(keeping / "a" / "x.npz", mapped=True).arrays
     remove_folder(keeping / "a", durable=False)
     (left,) = keeping.glob(".tmp-a-*")
     assert [path.name[:12] for path in left.iterdir()] == [".fuse_hidden"]  # and all else is gone
-    write_arrays(keeping / "a", {"x": np.zeros(2)})
+    (keeping / "a").mkdir()
     remove_folder(keeping / "b")
     remove_stale(keeping)
     assert left.exists()
-    mapped.close()
+    del mapped
     until = time.monotonic() + 5
     while list(left.iterdir()) and time.monotonic() < until:
         time.sleep(0.05)
@@ -72,17 +73,18 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping):
 )
 def test_nothing_is_removed_while_this_process_maps_it(tmp_path, command, monkeypatch, case):
     mapped, removed = [], []
-    remove_tree = disk.low_remove_tree
 
-    def watched(path: Path) -> None:
+    def watched(remove: Callable[[Path], None], path: Path) -> None:
         removed.append(path)
         mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line)
-        remove_tree(path)
+        remove(path)
 
-    monkeypatch.setattr(disk, "low_remove_tree", watched)
+    for name in ("low_unlink", "low_remove_tree"):
+        monkeypatch.setattr(disk, name, partial(watched, getattr(disk, name)))
     assert main(command(tmp_path / "run", case, *SERIAL)) == 0
     assert removed
-    assert case != "rounds" or sum(".tmp-round-" in path.name for path in removed) >= 2  # statistics of earlier rounds
+    statistics = [path for path in removed if path.parent.name == "statistics" and path.suffix == ".npz"]
+    assert case != "rounds" or len(statistics) >= 2  # of earlier rounds
     assert mapped == []
 
 
@@ -93,7 +95,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(keeping, command, wh
 
     def hold() -> None:
         while not held and not ended.is_set():
-            held.extend(os.open(path, os.O_RDONLY) for path in run.glob("statistics/round-000*/gram.npy"))
+            held.extend(os.open(path, os.O_RDONLY) for path in run.glob("statistics/round-000*.npz"))
 
     holding = threading.Thread(target=hold)
     holding.start()

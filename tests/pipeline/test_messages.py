@@ -156,7 +156,7 @@ CASES = {
         )
         for name in PIPES
     },
-    "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.json", {"X": X}),
+    "predict: a pipe as a model": Case(f"predict {{piped}} {OUT}", 65, "model.npz", {"X": X}),
     "predict: other inputs": Case(PREDICT, 65, "(1,)", {"X": X[:, :1]}),
     "predict: NaN": Case(PREDICT, 65, "row 137, column", {"X": changed(X, 137, np.nan)}),
     "predict: a text in a csv": Case(PREDICT, 65, "row 30 (line 32)", TEXTS),
@@ -171,8 +171,7 @@ CASES = {
     "predict: a regression": Case(f"predict {{regression}} {OUT} --probabilities", 2, "no probabilities", {"X": X}),
     "predict: no such model": Case(f"predict absent {OUT}", 66, "no such folder", {"X": X}),
     "predict: a run without a model": Case(f"predict {{unfinished}} {OUT}", 66, "train it to its end", {"X": X}),
-    "predict: damaged arrays": Case(f"predict {{damaged}} {OUT}", 65, "arrays.npz", {"X": X}),
-    "predict: a damaged description": Case(f"predict {{altered}} {OUT}", 65, "model.json", {"X": X}),
+    "predict: a damaged model": Case(f"predict {{damaged}} {OUT}", 65, "model.npz", {"X": X}),
     "predict: an unknown kind of output": Case("predict {words} {data} --out {out}/out.npz", 2, "suffix", {"X": X}),
     "predict: an output in no folder": Case("predict {words} {data} --out {out}/no/a.csv", 73, "no folder", {"X": X}),
     "predict: a folder for an output": Case(
@@ -191,7 +190,7 @@ CASES = {
     "evaluate: no labels": Case(EVALUATE, 65, "no array y", {"X": X}),
     "evaluate: no target in a csv": Case(EVALUATE, 65, "no target column", "a,b\n1,2\n"),
     "evaluate: a value of NaN": Case("evaluate {regression} {data}", 65, "row 1", {"X": X[:2], "y": [1.0, np.nan]}),
-    "evaluate: no model": Case("evaluate {words}/candidates", 66, "holds no model"),
+    "evaluate: no model": Case("evaluate {words}/scores", 66, "holds no model"),
     "evaluate: a model without data": Case("evaluate {words}/model", 2, "DATA is missing"),
     "evaluate: a setting of no data": Case("evaluate {words} --set seed=1", 2, "DATA"),
     **{
@@ -215,23 +214,20 @@ WITHIN += [name for name in CASES if name.startswith("groups")]  # found by a ru
 def places(rings: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs by their tasks, damaged copies of one, and a text file and folders that are none of ours."""
     place = tmp_path_factory.mktemp("places")
-    places = {
-        name: place / name for name in ("unfinished", "damaged", "altered", "empty", "folder.csv", "text.txt", "rows")
-    }
+    places = {name: place / name for name in ("unfinished", "damaged", "empty", "folder.csv", "text.txt", "rows")}
     shutil.copytree(rings["words"], places["unfinished"], ignore=shutil.ignore_patterns("model"))
     places["old"] = shutil.copytree(rings["words"], place / "old")
-    write_record(place / "old" / "env.json", read_record(place / "old" / "env.json") | {"format_version": 1})
-    for name, file in (("damaged", "arrays.npz"), ("altered", "model.json")):
-        shutil.copytree(rings["words"] / "model", places[name])
-        flip(places[name] / file)
+    write_record(place / "old" / "env.json", read_record(place / "old" / "env.json") | {"format_version": 2})
+    shutil.copytree(rings["words"] / "model", places["damaged"])
+    flip(places["damaged"] / "model.npz")
     for name in ("empty", "folder.csv", "rows"):
         places[name].mkdir()
     for name in ("a", "b"):
         np.savetxt(places["rows"] / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
     places["text.txt"].write_text("1,2\n")
-    places["piped"] = shutil.copytree(rings["words"] / "model", place / "piped")
-    (place / "piped" / "model.json").unlink()
-    os.mkfifo(place / "piped" / "model.json")
+    places["piped"] = place / "piped"
+    places["piped"].mkdir()
+    os.mkfifo(place / "piped" / "model.npz")
     for name in PIPES:
         places[name] = place / name
         os.mkfifo(places[name])

@@ -1,15 +1,14 @@
-"""Named arrays: exact round trips, bytes that depend on the arrays alone, bounded reading of damaged or lying files."""
+"""Named arrays and facts: exact round trips, bytes that depend on them alone, bounded reading of damaged files."""
 
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from runs import files_of
 from sources import npy_bytes
-from storage import arrays
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import check_whole, commit, load
 from storage.errors import CorruptDataError
 
 ARRAYS = {
@@ -22,38 +21,35 @@ ARRAYS = {
     "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     "big": np.arange(3, dtype=">i4"),
 }
+FACTS = {"name": "é", "span": (1, np.int64(2)), "loss": 1e-5}
 
 
-@pytest.mark.parametrize("name", ["a.npz", "folder"])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_arrays_round_trip(tmp_path, name, mapped):
-    write_arrays(tmp_path / name, ARRAYS)
-    read = read_arrays(tmp_path / name, mapped=mapped)
-    assert sorted(read) == sorted(ARRAYS)
-    for key, values in ARRAYS.items():
-        np.testing.assert_array_equal(read[key], values)
-        assert read[key].dtype == values.dtype.newbyteorder("<")
-        assert read[key].shape == values.shape
-    if name == "a.npz":
-        with np.load(tmp_path / name, allow_pickle=False) as other:
-            np.testing.assert_array_equal(other["weights"], ARRAYS["weights"])
-    elif mapped:
+def test_arrays_and_facts_round_trip(tmp_path, mapped):
+    commit(path := tmp_path / "a.npz", ARRAYS, FACTS)
+    check_whole(path)
+    read, facts = load(path, mapped=mapped)
+    assert list(read) == sorted(ARRAYS)
+    assert facts == {**FACTS, "span": [1, 2]}
+    with np.load(path, allow_pickle=False) as other:
+        for key, values in ARRAYS.items():
+            np.testing.assert_array_equal(read[key], values)
+            np.testing.assert_array_equal(other[key], values)
+            assert read[key].dtype == values.dtype.newbyteorder("<")
+            assert read[key].shape == values.shape
+    if mapped:
         assert isinstance(read["weights"], np.memmap)
+        assert all(values.ctypes.data % 64 == 0 for values in read.values() if values.size)
         with pytest.raises(ValueError, match="read-only"):
             read["weights"][0] = 1
 
 
-@pytest.mark.parametrize("name", ["a.npz", "folder"])
-def test_bytes_depend_on_the_arrays_alone(tmp_path, name, monkeypatch):
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    write_arrays(tmp_path / "1" / name, ARRAYS)
+def test_bytes_depend_on_what_is_committed_alone(tmp_path, monkeypatch):
+    commit(tmp_path / "1.npz", ARRAYS, FACTS)
     monkeypatch.setattr("time.time", lambda: 2e9)
     reordered = {key: ARRAYS[key].copy(order="F") for key in reversed(ARRAYS)}
-    write_arrays(tmp_path / "2" / name, reordered)
-    contents = [files_of(tmp_path / side) for side in "12"]
-    assert contents[0] == contents[1]
-    assert len(contents[0]) == (1 if name == "a.npz" else len(ARRAYS) + 1)
+    commit(tmp_path / "2.npz", reordered, FACTS)
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
 
 
 NUMBERS = npy_bytes("<f8", (3,), bytes(24))
@@ -64,25 +60,26 @@ STRANGE = {
     "no npy at all": b"hello world",
     "long header": b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535,
 }
-
-
-@pytest.mark.parametrize(
-    "entries", [*({"x": of} for of in STRANGE.values()), {}, {"y": NUMBERS}, dict.fromkeys("xy", NUMBERS)]
-)
-def test_what_is_no_array_or_not_the_one_that_was_written_is_damage(tmp_path, entries):
-    write_arrays(tmp_path / "a.npz", {"x": np.ones(3)})
-    with zipfile.ZipFile(tmp_path / "a.npz") as whole, zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
-        archive.writestr("names.npy", whole.read("names.npy"))
-        for name, content in entries.items():
-            archive.writestr(f"{name}.npy", content)
-    with pytest.raises(CorruptDataError) as caught:
-        read_arrays(tmp_path / "b.npz")
-    assert caught.value.exit_code == 65
+ENTRIES = {name: {"x": content} for name, content in STRANGE.items()}
+ENTRIES |= {"nothing": {}, "another": {"y": NUMBERS}, "one more": dict.fromkeys("xy", NUMBERS)}
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("name", STRANGE)
-def test_a_file_that_is_no_array_is_damage(tmp_path, name, mapped):
-    (tmp_path / "x.npy").write_bytes(STRANGE[name])
-    with pytest.raises(CorruptDataError):
-        arrays.read_npy(tmp_path / "x.npy", mapped=mapped)
+@pytest.mark.parametrize("entries", ENTRIES)
+def test_what_is_no_array_or_not_the_one_that_was_written_is_damage(tmp_path, entries, mapped):
+    def write(path: Path, facts: bytes) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("facts.json", facts)
+            for name, content in ENTRIES[entries].items():
+                archive.writestr(f"{name}.npy", content)
+
+    commit(tmp_path / "a.npz", {"x": np.ones(3)})
+    with zipfile.ZipFile(tmp_path / "a.npz") as whole:
+        write(tmp_path / "b.npz", whole.read("facts.json"))
+    with pytest.raises(CorruptDataError, match=r"b\.npz: damaged") as caught:
+        load(tmp_path / "b.npz", mapped=mapped)
+    assert caught.value.exit_code == 65
+    for facts in (b"", b"[]", b"null", b"{}", b'{"arrays": 1}', b"[" * 100_000):
+        write(tmp_path / "b.npz", facts)
+        with pytest.raises(CorruptDataError, match=r"b\.npz: damaged"):
+            load(tmp_path / "b.npz")

@@ -230,17 +230,17 @@ def check_checkpoints(root: Path, promised: int, begun: int) -> None:
         assert promised in (0, GONE) or begun == GONE, "the checkpoint is lost"
         return
     assert promised <= found.step <= begun
-    assert found.metadata == {"of": found.step}
+    assert found.facts == {"of": found.step}
     assert_values(found.arrays, found.step)
     assert promised == GONE or not checkpoints.warnings
 
 
 def write_values(path: Path, number: int) -> None:
-    arrays.write_arrays(path, values(number))
+    arrays.commit(path, values(number))
 
 
 def read_values(path: Path) -> int:
-    found = arrays.read_arrays(path)
+    found = arrays.load(path).arrays
     assert_values(found, int(found["a"][0]))
     return int(found["a"][0])
 
@@ -267,39 +267,26 @@ def seal_in_place(recording: Recording, root: Path) -> None:
     store = root / "store"
     zarr_arrays.create_arrays(store, [zarr_arrays.ArraySpec("x", (4,), "int64", 2)], {})
     zarr_arrays.open_arrays(store)["x"].write(0, np.arange(4))
-    folders.seal(store, kind="features")
+    folders.seal(store, {})
     recording.committed(1)
 
 
 def check_store(root: Path, promised: int, begun: int) -> None:
     if promised or (root / "store" / MANIFEST_NAME).exists():
-        assert folders.verify(root / "store", contents=True) == []
-        assert len(folders.read_manifest(root / "store").files) == 4
+        files = folders.read_manifest(root / "store")
+        assert len(files) == 4
+        assert folders.compare(root / "store", files, contents=True) == []
 
 
-def recover(recording: Recording, root: Path) -> None:
-    """A run killed between moving a folder aside and moving the new one in, and the next one after it."""
-    write_values(root / "statistics" / "all", 1)
-    recording.committed(1)
-    disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
-    disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
-    folders.remove_stale(root)
-    write_values(root / "statistics" / "all", 2)
-    recording.committed(2)
-
-
-FOLDER = twice("statistics/all", write_values, read_values)
 WORK: dict[str, tuple[Work, Check]] = {
     "checkpoints": (save_checkpoints, check_checkpoints),
-    "folder": FOLDER,
     "record in a new folder": twice(
-        "markers/solve/item.json",
-        lambda path, number: disk.write_marker(path.parent, "item", {"number": number}),
-        lambda path: disk.read_record(path)["payload"]["number"],
+        "markers/item.json",
+        lambda path, number: (disk.make_folder(path.parent), disk.write_record(path, {"number": number})),
+        lambda path: disk.read_record(path)["number"],
     ),
     "npz": twice("one.npz", write_values, read_values),
     "store": (seal_in_place, check_store),
-    "recovery": (recover, FOLDER[1]),
 }
 
 

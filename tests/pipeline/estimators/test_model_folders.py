@@ -9,6 +9,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model
 from runs import files_of, report_of, train_beside
+from storage.arrays import commit
 from storage.errors import CannotWriteError
 
 RNG = np.random.default_rng(3)
@@ -63,22 +64,23 @@ def test_predictions_of_least_squares_stay_near_the_targets(asked, tmp_path):
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path):
     machine = SLKLRegressor(sigma2=1.0, random_state=0).fit(X[:60], X[:60, 0])
-    for name in ("work", "link", "noted", "alike"):
-        machine.save(tmp_path / name)
-    (tmp_path / "alike" / "MANIFEST.json").write_text('{"files": "of another program"}')
-    for name in ("arrays.npz", "MANIFEST.json"):
-        (tmp_path / "work" / name).unlink()
+    for name in ("work", "alike", "other"):
+        (tmp_path / name).mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("mine")
-    (tmp_path / "noted" / "data").mkdir()
-    (tmp_path / "link").rename(tmp_path / "elsewhere")
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    np.savez(tmp_path / "alike" / "model.npz", of="another program")
+    commit(tmp_path / "other" / "model.npz", {"x": X}, {"task": "ours, but no model"})
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
     theirs = files_of(tmp_path)
-    refused = dict.fromkeys(("work", "link", "alike"), "is no model") | {"noted": "holds data, which is no part"}
-    for name, why in refused.items():
-        with pytest.raises(CannotWriteError, match=why):
+    for name in ("work", "alike", "other", "file", "link"):
+        with pytest.raises(CannotWriteError, match="is no model"):
             machine.save(tmp_path / name)
     assert files_of(tmp_path) == theirs
-    assert (tmp_path / "noted" / "data").is_dir()
+    for name in ("empty", "killed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "killed" / ".tmp-model.npz-0123456789abcdef").write_text("of a model that was under way")
+    for name in ("empty", "killed"):
+        machine.save(tmp_path / name)
     machine.save(tmp_path / "model")
     assert load_predictor(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data

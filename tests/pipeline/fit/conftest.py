@@ -10,7 +10,7 @@ import pytest
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.prediction.trained_model import load_model
 from runs import TrainedRuns, choice_of, report_of, train
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.files import read_record
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.zarr_arrays import open_arrays
@@ -37,7 +37,7 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         arrays = open_arrays(FeatureLayout(features, digest).arrays)
         names = ("train/X", "train/y", "test/X", "test/y")
         X, y, X_test, y_test = (arrays[name][:] for name in names)
-        centers = read_arrays(RunLayout(run).candidates)
+        centers = load(RunLayout(run).candidates).arrays
         kernel = load_model(run / "model").kernel(centers["X"], choice_of(run)["sigma2"])
         K, K_test = (kernel.block(part, out_dtype=np.float64) for part in (X, X_test))
         keys = arrays["train/keys"][:]

@@ -14,7 +14,7 @@ from pipeline.fit import calibrate, fit_model
 from pipeline.prediction.scores import Calibration, probabilities
 from pipeline.prediction.trained_model import SparseKernelModel, load_model
 from pipeline.reporting.run_facts import table
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 COMMON = ("--centers", "60", "--sigma2", "4", *SERIAL)
@@ -173,8 +173,8 @@ def test_of_a_penalty_that_was_searched_it_is_that_of_the_solution_of_the_other_
     chosen = [point["penalty"] for point in report["path"]].index(report["penalty"])
     decision = np.zeros((len(X), 3))
     for output in range(3):
-        solution = read_arrays(layout.solutions / f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz")
-        rows = read_arrays(layout.candidates)["index"][solution["active"]]
+        solution = load(layout.solutions / f"fit-centred-penalty-{chosen:02d}-output-{output:04d}.npz").arrays
+        rows = load(layout.candidates).arrays["index"][solution["active"]]
         f = model.kernel(X[rows], 4.0).block(X, out_dtype=np.float64) @ solution["weights"]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
     assert told["temperature"] == pytest.approx(best(decision[held_out], y[held_out]).temperature, rel=1e-4)

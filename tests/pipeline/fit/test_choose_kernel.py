@@ -19,7 +19,7 @@ from pipeline.report import write
 from pipeline.reporting.run_facts import table
 from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from runs import TrainedRuns, choice_of, report_of, save_once, train
-from storage.arrays import Arrays, read_arrays
+from storage.arrays import Arrays, load
 from storage.folder_layouts import RunLayout
 
 GREEDY = ("--centers", "150", "--select", "greedy:60", *SERIAL)
@@ -175,7 +175,7 @@ def test_groups_are_together_and_the_width_of_the_lowest_error_is_taken(tmp_path
     group_of = {row.tobytes(): group for row, group in zip(X, groups, strict=True)}
     folds = {(group_of[row.tobytes()], int(one)) for row, one in zip(sample["X"], sample["folds"], strict=True)}
     assert np.bincount([fold for _, fold in folds]).tolist() == [8] * 5, "of 40 groups"
-    choices = read_arrays(RunLayout(tmp_path / "run").candidates)
+    choices = load(RunLayout(tmp_path / "run").candidates).arrays
     np.testing.assert_array_equal(*(np.unique(points, axis=0) for points in (sample["points"], X[choices["index"]])))
     tried = choice_of(tmp_path / "run")["tried"]
     tried = {trial["sigma2"]: trial["error"] for trial in tried if trial["n_centers"] == 40}

@@ -12,7 +12,7 @@ from pipeline.fit import grow_candidates, row_blocks, target_facts
 from pipeline.solvers import candidate_budget
 from runs import choice_of, keeping_statistics, model_bytes, report_of, train
 from stopping_points import stop_at_commits, until_done
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 BUDGET = ("--kernel", "gaussian", "--budget", "0.09s", *SERIAL)
@@ -62,10 +62,10 @@ def test_they_grow_until_a_step_gains_nothing(grown, case):
     for size in sizes[sizes.index(kept) + 1 :]:
         assert losses[size] > 0.9 * losses[kept], "67 rows do not tell them apart"
     assert report["model_n_centers"] == kept
-    centers = read_arrays(RunLayout(run).candidates)
+    centers = load(RunLayout(run).candidates).arrays
     assert len(centers["index"]) == len(centers["X"]) == kept
     assert (kept, choice_of(run)["sigma2"], min(centers["ridges"][:, 1])) in fits_of(run)
-    assert read_arrays(RunLayout(run).statistics / "all")["gram"].shape == (kept, kept)
+    assert load(RunLayout(run).statistics / "all.npz").arrays["gram"].shape == (kept, kept)
 
 
 @pytest.mark.parametrize("case", [GROWS, CLASSES], ids=["joined", "of classes"])
@@ -76,9 +76,9 @@ def test_the_grown_gram_is_that_of_so_many_candidates_at_once(grown, case, table
     with keeping_statistics():
         train(tmp_path / "run", features, *line, *SERIAL, dataset=tables / f"{table}.npz")
     layouts = RunLayout(grown[case]), RunLayout(tmp_path / "run")
-    np.testing.assert_array_equal(*(read_arrays(layout.candidates)["index"] for layout in layouts))
+    np.testing.assert_array_equal(*(load(layout.candidates).arrays["index"] for layout in layouts))
     for part in ("all", "fit", "hold_out"):
-        ours, at_once = (read_arrays(layout.statistics / part) for layout in layouts)
+        ours, at_once = (load(layout.statistics / f"{part}.npz").arrays for layout in layouts)
         for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
             np.testing.assert_allclose(ours[name], at_once[name], rtol=1e-12, atol=1e-12)
         assert ours["weight_sum"] == at_once["weight_sum"]

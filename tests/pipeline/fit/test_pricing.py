@@ -92,7 +92,7 @@ def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Path], obj
 
     def added(work: Any, *rest: Any) -> Any:
         found = add(work, *rest)
-        function(work.store.path(COLUMNS))
+        function(work.store.layout.root / COLUMNS)
         return found
 
     monkeypatch.setattr(kept_columns, "add_columns", added)
@@ -130,7 +130,7 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_p
     free = 8 * (kept_columns.FREE_GRAMS * 150**2 + kept_columns.FREE_VALUES * n * 4)
     free += 8 * 64 * 30 if disk == "with room for one file" else 0  # of the 30 that are drawn first
     usage = namedtuple("usage", "free")(free)
-    write, found = store.write_arrays, list[int]()
+    write, found = store.commit, list[int]()
 
     def full(path: Path, *rest: Any, **named: Any) -> None:
         if path.name.startswith("block-"):
@@ -138,7 +138,7 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(train_classes, tmp_p
         write(path, *rest, **named)
 
     if disk == "that is full later on":
-        monkeypatch.setattr(store, "write_arrays", full)
+        monkeypatch.setattr(store, "commit", full)
     else:
         monkeypatch.setattr(store.shutil, "disk_usage", lambda _: usage)
     after_growth(monkeypatch, lambda columns: found.append(len(files_of(columns))))

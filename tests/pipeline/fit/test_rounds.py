@@ -11,7 +11,7 @@ from pipeline.fit import kept_columns
 from pipeline.fit import rounds as generation
 from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 COMMON = SERIAL
@@ -61,7 +61,7 @@ def test_the_weights_are_those_of_the_gram_of_all_candidates(case, train_classes
     for one, other in zip(dense["solves"], report["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
         assert other["relative_gap"] <= 1e-9
-    weights = [read_arrays(RunLayout(tmp_path / name).solutions / "final.npz") for name in ("dense", "streamed")]
+    weights = [load(RunLayout(tmp_path / name).solutions / "final.npz").arrays for name in ("dense", "streamed")]
     assert np.array_equal(weights[0]["active"], weights[1]["active"])
     np.testing.assert_allclose(weights[1]["weights"], weights[0]["weights"], rtol=1e-3, atol=1e-4)
     assert len(load_model(tmp_path / "streamed" / "model").center_index) == report["model_n_centers"]

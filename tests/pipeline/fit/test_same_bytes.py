@@ -73,7 +73,7 @@ def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
     assert model_bytes(run) == model_bytes(reference)
     scores = [next(one.glob("scores/*.npz")) for one in (run, reference)]
     assert scores[0].read_bytes() == scores[1].read_bytes()
-    assert (b'"temperature"' in model_bytes(run)["model.json"]) == (CASES[case].table != "values")
+    assert (b'"temperature"' in model_bytes(run)["model.npz"]) == (CASES[case].table != "values")
     assert not (run / "passes").exists()
 
 

@@ -15,7 +15,7 @@ from pipeline.train import main
 from pipeline.work.store import CheckpointsOnDisk
 from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done
-from storage.arrays import as_dataclass, read_arrays
+from storage.arrays import as_dataclass, load
 from storage.folder_layouts import RunLayout
 
 SELECTION = CASES["a selection"].arguments
@@ -39,8 +39,8 @@ def test_report_and_model_agree(whole, rows_of):
     curve = {point["size"]: point for point in found["curve"]}
     assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
-    chosen = read_arrays(layout.solutions / "all-selection.npz")["chosen"]
-    everything = as_dataclass(read_arrays(layout.statistics / "all"), GramStatistics)
+    chosen = load(layout.solutions / "all-selection.npz").arrays["chosen"]
+    everything = as_dataclass(load(layout.statistics / "all.npz").arrays, GramStatistics)
     for size in (1, 10, 20):
         cut = everything.cut(chosen[:size])
         model = least_squares(cut, report["hold_out"]["ridge"], intercept=report["intercept"])

@@ -15,7 +15,7 @@ from sklearn.linear_model import Ridge
 import runs
 from cases import SERIAL
 from pipeline.prediction.trained_model import load_model
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 CENTERS = 60
@@ -39,7 +39,7 @@ def test_the_search_reports_objective_size_held_out_error_and_time(finished):
     for number, point in enumerate(path):
         of_penalty = np.zeros((CENTERS, 3))
         for output in range(3):
-            solution = read_arrays(RunLayout(run).solutions / f"fit-penalty-{number:02d}-output-{output:04d}.npz")
+            solution = load(RunLayout(run).solutions / f"fit-penalty-{number:02d}-output-{output:04d}.npz").arrays
             of_penalty[solution["active"], output] = solution["weights"]
         wrong = np.argmax(rows.K[held] @ of_penalty, 1) != rows.y[held]
         assert point["hold_out_error"] == pytest.approx(wrong.mean())
@@ -51,7 +51,7 @@ def test_the_search_reports_objective_size_held_out_error_and_time(finished):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_refit_is_ridge_regression_on_the_selected_centers(finished, intercept):
     run, report, model, rows = finished("--penalty", "10", "--refit", "ridge", *(() if intercept else ORIGIN))
-    places = {row: place for place, row in enumerate(read_arrays(RunLayout(run).candidates)["index"])}
+    places = {row: place for place, row in enumerate(load(RunLayout(run).candidates).arrays["index"])}
     selected = [places[row] for row in model.center_index]
     assert 0 < len(selected) < CENTERS
     ridge = report["hold_out"]["ridge"]

@@ -124,7 +124,7 @@ def decisions(run: Path, data: Images | Path, folder: Path) -> Images:
 
 def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, tmp_path):
     X, expected = IMAGES, decisions(of_bytes, IMAGES, tmp_path)
-    assert json.loads((of_bytes / "model" / "model.json").read_text())["image_scale"] == 255
+    assert load_model(of_bytes / "model").image_scale == 255
     assert np.ptp(expected) > 0.5
     for same in (X.astype(np.float32), X.astype(np.int64), X.reshape(60, -1).astype(float), X[:, None], X[..., None]):
         np.testing.assert_array_equal(decisions(of_bytes, same, tmp_path), expected)

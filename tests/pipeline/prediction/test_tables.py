@@ -17,6 +17,7 @@ from pipeline.config.settings import worded
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import load_model, save_model
 from runs import TrainedRuns, report_of, train_beside
+from storage.arrays import load
 
 N = 120
 X = np.random.default_rng(0).standard_normal((N, 3)) * [1, 10, 100] + [0, 5, -300]
@@ -77,7 +78,7 @@ def test_a_model_without_names_takes_columns_as_they_stand(data, prices, tmp_pat
     assert model.table_columns is not None
     assert (model.table_columns.inputs, model.table_columns.target) == (("alpha", "beta", "2019"), "price")
     save_model(tmp_path / "model", replace(model, table_columns=None))
-    assert "columns" not in json.loads((tmp_path / "model" / "model.json").read_text())
+    assert "columns" not in load(tmp_path / "model" / "model.npz").facts
     rows = TABLE.set_axis(list("abcz"), axis=1)
     expected = evaluated(capsys, prices / "model", data)["r2"]
     for header in (True, False):

@@ -16,10 +16,7 @@ from pipeline.prediction import trained_model
 from pipeline.prediction.scores import Calibration
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel, load_model, save_model
 from pipeline.runtime.console import describe
-from storage.arrays import write_arrays
-from storage.files import write_json
-from storage.folder_layouts import ModelLayout
-from storage.folders import new_folder
+from storage.arrays import commit
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
@@ -113,7 +110,7 @@ def test_decisions_are_those_of_exact_arithmetic(kernel, case):
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("raw", {"format_version": 2}, "another version"),
+        ("raw", {"format_version": 1}, "another version"),
         ("raw", {"bend": 0.1}, "another version"),
         ("raw", {"kernel": {"name": "none", "sigma2": 1.0}}, "kernel"),
         ("raw", {"labels": [[1], "b", "c"]}, "numbers or strings"),
@@ -173,11 +170,10 @@ def test_a_part_that_is_missing_is_named():
             SparseKernelModel.from_parts(description, {k: v for k, v in arrays.items() if k != name})
 
 
-def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_path):
+def test_a_crafted_model_with_valid_checksums_is_refused_with_its_name(tmp_path):
     description, arrays = parts(make())
-    with new_folder(tmp_path / "crafted", kind="model") as aside:
-        write_json(ModelLayout(aside).description, description | {"input_shape": [3, 3]})
-        write_arrays(ModelLayout(aside).arrays, arrays)
+    (tmp_path / "crafted").mkdir()
+    commit(tmp_path / "crafted" / "model.npz", arrays, description | {"input_shape": [3, 3]})
     with pytest.raises(ModelFormatError, match="crafted") as found:
         load_model(tmp_path / "crafted")
     assert describe(found.value)[0] is ExitCode.INVALID_DATA

@@ -23,7 +23,7 @@ from pipeline.kernels.exact_sums import ForEach
 from pipeline.runtime import row_pass, stopping
 from pipeline.runtime.executors import WorkerProcess
 from pipeline.runtime.row_pass import assign_pieces, combine, compute_assignment
-from storage.arrays import read_arrays, write_arrays
+from storage.arrays import commit, load
 from storage.errors import CannotWriteError, CorruptDataError
 
 WIDTH = 8
@@ -128,7 +128,7 @@ def files(folder: Path) -> list[Path]:
 
 def pieces_in(folder: Path) -> list[int]:
     """All pieces that are in some file, those of two files twice."""
-    return sorted(itertools.chain.from_iterable(read_arrays(path)["pieces"].tolist() for path in files(folder)))
+    return sorted(itertools.chain.from_iterable(load(path).arrays["pieces"].tolist() for path in files(folder)))
 
 
 def whole(counts: Counts) -> bool:
@@ -162,7 +162,7 @@ def damage(first: Path, others: list[Path], how: str) -> None:
     if how == "gone":
         first.unlink()
     elif how == "of another grid":
-        write_arrays(first, read_arrays(first) | {"grid": np.array([99])})
+        commit(first, load(first).arrays | {"grid": np.array([99])})
     elif how == "flipped":
         flip(first)
     elif how == "cut":
@@ -172,7 +172,7 @@ def damage(first: Path, others: list[Path], how: str) -> None:
 
 
 FULL = Mock(side_effect=CannotWriteError("the disk is full"))
-ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("write_arrays", FULL)}
+ENDS = {"stopped": (), "killed before the removal": ("remove_file", lambda path: None), "full": ("commit", FULL)}
 DAMAGED = ("cut", "flipped", "gone", "of another grid", "twice")
 PROCESSES = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 

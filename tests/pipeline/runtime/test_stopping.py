@@ -1,5 +1,6 @@
 """Stopping on request: a flag that the work looks at, exit code 75, and the same bytes after going on."""
 
+import errno
 import os
 import re
 import shlex
@@ -7,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Lease, Stop
 from pipeline.train import main
 from runs import train
+from storage.errors import UnavailableStoreError
 from storage.folders import hold_lock
 
 
@@ -83,6 +86,14 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path):
         other.join()
     assert seen == [None]  # a thread beside it runs a task of another run
     assert stopping.current().requested() is None
+
+
+def test_a_lease_that_cannot_be_read_is_neither_over_nor_followed_by_a_lower_one(tmp_path, monkeypatch):
+    lease = Lease.next(tmp_path / "lease")
+    monkeypatch.setattr(stopping, "read_plain", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    assert not lease.is_over()
+    with pytest.raises(UnavailableStoreError, match="lease: cannot be read"):
+        Lease.next(tmp_path / "lease")
 
 
 def test_the_time_limit_asks_once_it_is_over_and_before_the_work_at_once():

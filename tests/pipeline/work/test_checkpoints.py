@@ -28,14 +28,14 @@ def write(folder: Path, step: int) -> None:
 def assert_step(folder: Path, step: int, n_damaged: int = 0) -> None:
     found = (checkpoints := checkpoints_in(folder)).load()
     assert found is not None
-    assert (found.step, found.metadata) == (step, {"step": step})
+    assert (found.step, found.facts) == (step, {"step": step})
     assert (found.arrays["weights"] == step / 7).all()
     assert found.arrays["state"].tolist() == list(range(step))
     assert len(checkpoints.warnings) == n_damaged
 
 
 def steps(folder: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
+    return sorted(int(path.stem.removeprefix("step-")) for path in folder.iterdir())
 
 
 def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path):
@@ -48,8 +48,8 @@ def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path):
 def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path):
     for step in (1, 2, 3):
         write(tmp_path, step)
-        flip(tmp_path / f"step-{step:09d}" / "weights.npy")
-    with pytest.raises(CorruptDataError, match=r"weights\.npy.*delete the folder") as caught:
+        flip(tmp_path / f"step-{step:09d}.npz")
+    with pytest.raises(CorruptDataError, match=r"step-000000003\.npz.*delete the folder") as caught:
         checkpoints_in(tmp_path).load()
     assert caught.value.exit_code == 65
     assert str(caught.value).startswith(f"{tmp_path}: no checkpoint is whole")
@@ -59,13 +59,13 @@ def test_damaged_steps_do_not_push_out_whole_ones(tmp_path):
     """Taken up at an earlier step, a run saves steps of lower numbers than the damaged one."""
     for step in (58, 61):
         write(tmp_path, step)
-    flip(tmp_path / "step-000000061" / "weights.npy")
+    flip(tmp_path / "step-000000061.npz")
     assert_step(tmp_path, 58, n_damaged=1)
     for _ in range(2):  # a step that is there is replaced
         write(tmp_path, 59)
         assert steps(tmp_path) == [58, 59]
         assert_step(tmp_path, 59)
-        flip(tmp_path / "step-000000059" / "state.npy")
+        flip(tmp_path / "step-000000059.npz")
 
 
 @pytest.mark.parametrize("written", ["", LINE[:-5], '{"a": {"b": 1}', "gone", "gone after a look"])
