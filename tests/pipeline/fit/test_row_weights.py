@@ -18,7 +18,7 @@ from pipeline.prediction.trained_model import load_model
 from pipeline.reporting.run_facts import table
 from runs import keeping_statistics, model_bytes, train
 from sources import write_zarr
-from storage.arrays import read_arrays
+from storage.arrays import load
 from storage.folder_layouts import RunLayout
 
 WEIGHTED = ("--set", "data.weights=w")
@@ -154,7 +154,8 @@ def test_no_group_is_split(grouped, tmp_path, kind):
     held_out = draw_held_out(0, held_out_limit(0, 0.1, [group_keys(fitted)]), group_keys(fitted))
     n_held_out = report["hold_out"]["n_rows"]
     assert 0 < n_held_out == np.count_nonzero(held_out) < report["n_train"]
-    parts = [read_arrays(RunLayout(tmp_path / "run").statistics / part)["weight_sum"] for part in ("fit", "hold_out")]
+    folder = RunLayout(tmp_path / "run").statistics
+    parts = [load(folder / f"{part}.npz").arrays["weight_sum"] for part in ("fit", "hold_out")]
     assert [round(float(part)) for part in parts] == [report["n_train"] - n_held_out, n_held_out]
 
 

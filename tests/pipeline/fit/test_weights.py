@@ -103,7 +103,7 @@ def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_p
     report = train(tmp_path, X, y, "--tol", "1e-6", "--kernel", kernel)
     assert (report["precision"], report["kernel"]) == ("float64", kernel)
     model, X, y = load_model(tmp_path / "run" / "model"), X[:N_TRAIN], y[:N_TRAIN]
-    found, rows = read_arrays(RunLayout(tmp_path / "run").candidates), model.features_of(X).astype(np.float64)
+    found, rows = load(RunLayout(tmp_path / "run").candidates).arrays, model.features_of(X).astype(np.float64)
     sigma2 = runs.choice_of(tmp_path / "run")["sigma2"]
     assert sigma2 == pytest.approx(model.kernel.typical_sigma2(rows[found["index"]]), rel=1e-3)
     distance = {"gaussian": "sqeuclidean", "product-laplace": "cityblock"}[kernel]
