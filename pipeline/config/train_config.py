@@ -339,7 +339,7 @@ class CentersConfig:
     budget: float | None = optional(
         duration,
         "default",
-        "core seconds that a fit may take, instead of a number of candidates (default: 60 for raw features)",
+        "core seconds that a fit may take, instead of a number of candidates (default: 30 for raw features)",
         "--budget",
     )
     working_set: int | None = optional(
@@ -399,7 +399,7 @@ class StatisticsConfig:
     hold_out: float = option(
         0.1,
         real(0, 0.9),
-        "share of the training rows that is held out to choose settings by (of 50 to 999 different rows, five folds "
+        "share of the training rows that is held out to choose settings by (of 5 to 999 different rows, folds "
         "choose kernel, width and scales, and their ridge)",
     )
 

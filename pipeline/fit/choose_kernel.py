@@ -27,22 +27,23 @@ from pipeline.solvers.kernel_trials import (
     Sample,
     Trial,
     choose,
-    error_of_constant,
+    constants_of_folds,
     kinds_of,
     least_gain,
     trial_bytes,
     try_kernel,
 )
 from pipeline.solvers.ladder import LARGER, RUNGS, SAMPLE_ROWS, Rung, Search, surviving
+from pipeline.solvers.ridge import LARGEST_RIDGE
 from pipeline.work.events import CANDIDATES
 from pipeline.work.store import TaskCheckpoints
 from storage.arrays import Arrays, Stored, as_dataclass, as_json, from_json
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 # Held-out rows of a sample: the fewest, where they are no more than that share; the most, of what is not fitted anyway.
-LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 4000
+LEAST_HELD_OUT, LARGEST_SHARE, MOST_HELD_OUT = 1500, 1 / 3, 3000
 FIRST_WIDTH = 0.5  # times the typical width, where the search for a width begins
-CONSTANT = 6  # The exponent of a ridge at which the weights are next to nothing.
+CONSTANT_WORDS = "the mean of the targets is predicted: by folds, no kernel tells more than that"
 N_FOLDS, FEWER_FOLDED_ROWS, MORE_FOLDS = 5, 100, 10  # Folds of few rows, and of fewer than so many.
 TrialRecord = dict[str, Any]  # of a trial, as JSON has it
 FIELDS = ("n_centers", "sigma2", "error", "ridge", "typical")  # of a trial that stand in its record as they are
@@ -104,18 +105,24 @@ def _climb(work: Workspace, index: NDArray[np.int64], labels: Labels, facts: Tar
         raise InvalidDataError(
             f"`kernel.sigma2={asked.sigma2}`: no width gives a Gram that least squares can use; give a number"
         )
-    if facts.by_folds and best.error > (1 - least_gain(sample.n_held_out)) * error_of_constant(sample):
-        work.events.log("by folds, no kernel tells more than the mean of the targets: it is what is predicted")
-        best = replace(best, ridge=CONSTANT)
+    constant, error_of_constant = constants_of_folds(sample) if facts.by_folds else (None, np.inf)
+    is_constant = best.error > (1 - least_gain(sample.n_held_out)) * error_of_constant
     if scale:
         work.store.put(SCALES, {"scales": best.scales})
     error = "log loss" if sample.of_classes else "mean squared error"
     work.events.log(
-        f"chosen: {best.kernel.name} kernel, {WORDS[best.kind]}, sigma2 {best.sigma2:g}; the held-out {error} is "
+        CONSTANT_WORDS
+        if is_constant
+        else f"chosen: {best.kernel.name} kernel, {WORDS[best.kind]}, sigma2 {best.sigma2:g}; the held-out {error} is "
         f"{best.error:.6g} on {best.n_centers} candidates, fitted to a sample of the rows"
     )
-    chosen = _record(best) | {"operations": operations, "tried": records}
-    return {"choice": as_json(chosen)} | (_of_folds(sample, best) if facts.by_folds else {})
+    choice = {"choice": as_json(_record(best) | {"operations": operations, "tried": records, "constant": is_constant})}
+    if not facts.by_folds:
+        return choice
+    last = try_kernel(sample, best)
+    if is_constant:
+        last = replace(last, held_out=constant, ridges=np.array([[LARGEST_RIDGE, error_of_constant]]))
+    return choice | _of_folds(sample, last)
 
 
 def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> Trial:
@@ -128,13 +135,11 @@ def _first(kernel: type[Kernel], sample: Sample, sigma2: float | str | None) -> 
     return Trial(kernel, PLAIN, ones, width, 0, typical=typical)
 
 
-def _of_folds(sample: Sample, trial: Trial) -> Arrays:
+def _of_folds(sample: Sample, found: Trial) -> Arrays:
     """Return what folds of all rows tell of a fit: RIDGE_ERRORS; of classes also rows that calibrate it, FOLD_ROWS."""
-    found, rows = try_kernel(sample, trial), sample.part(sample.by_fold)
+    rows = sample.part(sample.by_fold)
     assert found.ridges is not None
     assert found.held_out is not None
-    if trial.ridge == CONSTANT:
-        return {RIDGE_ERRORS: np.array([[10.0**CONSTANT, found.error]])}
     if not sample.of_classes:
         return {RIDGE_ERRORS: found.ridges}
     pairs = np.stack([rows.keys, rows.truth.astype(np.uint64)])  # equal rows of a class are one
@@ -147,7 +152,9 @@ def _of_folds(sample: Sample, trial: Trial) -> Arrays:
 def rungs_of(most: int, by_folds: int) -> list[Rung]:
     """Return the rungs with at most so many candidates; the last has all of them where folds choose the fit."""
     last = by_folds or most
-    rungs = [rung for rung in RUNGS if rung.n_centers < last] or [Rung(-(-last // 2), SAMPLE_ROWS)]
+    rungs = [rung for rung in RUNGS if 1.5 * rung.n_centers <= last]
+    if not rungs and last > 1:
+        rungs = [Rung(last // 2, SAMPLE_ROWS)]
     return [*rungs, Rung(last, SAMPLE_ROWS, begins=last <= RUNGS[-2].n_centers)]
 
 
@@ -165,7 +172,9 @@ def candidates_needs(run: RunSize) -> Needs:
     most = max(
         min(LARGER * rung.n_centers if rung.begins else rung.n_centers, n_candidates) for rung in rungs_of(last, 0)
     )
-    trial = trial_bytes(rows, most, shape.n_features, MORE_FOLDS if few else 1)
+    trial = trial_bytes(
+        rows, most, shape.n_features, (MORE_FOLDS if shape.n_train < FEWER_FOLDED_ROWS else N_FOLDS) if few else 1
+    )
     trials = 2 * 4 * rows * shape.n_features + min(run.workers.threads, needs.pieces) * trial
     return needs._replace(memory=max(needs.memory, 2**23 + trials))
 

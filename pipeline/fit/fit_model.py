@@ -55,6 +55,8 @@ def _candidates(work: Workspace) -> Arrays:
     labels = read_labels(work.features, work.shape.n_train)
     first = _first_rows(labels.keys)
     index, facts = _rows_of_candidates(work, first), summarise(work.config, work.shape, labels, len(first))
+    if facts.by_folds:  # which repeat no row
+        index = index[np.isin(index, first)]
     arrays: Arrays = {"index": index} | choose_kernel(work, index, labels, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates:

@@ -1,8 +1,8 @@
 """The number of candidates of a fit by a budget: more and more, while they lower the losses of held-out rows.
 
-Each step has twice the candidates of the one before, whose first they are. The first step chooses between the width
-that is known and the one that is expected for the most; all others have it, so that each entry of their Gram is
-computed once.
+Each step has twice the candidates of the one before, whose first they are. The first with as many as the kernel was
+chosen on decides between the known width and the one that is expected for the most. Later ones have that width, too, so
+that each entry of their Gram is computed once.
 """
 
 from dataclasses import dataclass, replace
@@ -81,40 +81,48 @@ class _Growth:
         self._ridge: int | None = work.choice.get("ridge")
 
     def _steps(self) -> list[int]:
-        """Return the sizes that the rest of the budget pays for, the first about that on which the width was chosen."""
+        """Return the sizes that the rest of the budget pays for, and at least those on which the kernel was chosen."""
         work, choice = self._work, self._work.choice
-        budget, first = work.config.centers.budget, choice.get("n_centers", LEAST_CENTERS)
+        budget, least = work.config.centers.budget, choice.get("n_centers", LEAST_CENTERS)
         assert budget is not None
         left = max(budget - choice.get("operations", 0.0) / OPERATIONS_A_SECOND, SHARE_OF_TRIALS * budget)
         paid = candidates_within(fit_of(work.config, work.shape), left * OPERATIONS_A_SECOND, 2**62)
-        return steps_to(min(work.n_candidates, max(paid, first)), first)
+        return steps_to(min(work.n_candidates, max(paid, least)), LEAST_CENTERS)
 
     def best(self) -> Judged:
         """Return the fit that the next larger one is not better than. Raises InvalidDataError where there is none."""
-        kept = self._at_best_width()
-        for step, size in enumerate(self._sizes[1:], 1):
-            found = self._judged(step)
-            if not self._is_better(kept, found):
+        kept: Judged | None = None
+        for step, size in enumerate(self._sizes):
+            found = self._at_best_width(step)
+            if kept is not None and not self._is_better(kept, found):
                 self._work.events.log(
                     f"{kept.size} of {self._sizes[-1]} candidates are kept: {size} lower the loss by no more than "
                     "chance explains"
                 )
                 break
             kept = found
+        assert kept is not None
         if not np.isfinite(kept.loss):
             raise InvalidDataError("least squares: no ridge makes the Gram definite; use a larger `kernel.sigma2`")
         return kept
 
-    def _at_best_width(self) -> Judged:
-        """Return the first step, at the known width or at that expected for the most (mathematics.md, eq. 97)."""
-        kept, known = self._judged(0), self.sigma2
-        if self._work.config.kernel.sigma2 == "auto" and len(self._sizes) > 1:
-            self.sigma2 = known * (self._sizes[0] / self._sizes[-1]) ** STEEPNESS
-            found = self._judged(0)
-            if found.loss < kept.loss:
+    def _at_best_width(self, step: int) -> Judged:
+        """Return a step; the first with as many candidates as the kernel was chosen on, at the better of two widths.
+
+        These are the width that is known and the one that is expected for the most candidates (mathematics.md, eq. 97).
+        """
+        found, known, choice = self._judged(step), self.sigma2, self._work.choice
+        is_first = self._sizes[step] >= choice.get("n_centers", np.inf) > ([0, *self._sizes][step])
+        if self._work.config.kernel.sigma2 == "auto" and is_first and step + 1 < len(self._sizes):
+            self.sigma2 = known * (self._sizes[step] / self._sizes[-1]) ** STEEPNESS
+            narrow = self._judged(step)
+            if narrow.loss >= found.loss:
+                self._in_memory.pop(self.sigma2, None)
+                self.sigma2 = known
                 return found
-            self.sigma2 = known
-        return kept
+            self._in_memory.pop(known, None)
+            return narrow
+        return found
 
     def _judged(self, step: int) -> Judged:
         size = self._sizes[step]
@@ -141,8 +149,7 @@ class _Growth:
             return known[1]
         old = self._statistics(step - 1) if step else None
         size, n_kept = self._sizes[step], self._sizes[step - 1] if step else 0
-        if step:
-            self._in_memory.clear()
+        self._in_memory.pop(self.sigma2, None)
         name = f"{STATISTICS}/{size}"
         rows = replace(self._work.row_task, sigma2=self.sigma2)
         task = statistics_pass(rows, (FIT, HELD_OUT), size, n_kept=n_kept)

@@ -95,7 +95,7 @@ def _tried_kernels(choice: dict[str, Any]) -> list[dict[str, Any]] | None:
         {
             **{name: trial[name] for name in ("kernel", "scales", "n_centers", "sigma2")},
             "hold_out_error": trial["error"] if np.isfinite(trial["error"]) else None,
-            "chosen": key == chosen,
+            "chosen": key == chosen and not choice["constant"],
         }
         for key, trial in sorted(best.items(), key=lambda item: item[0])
     ]
@@ -115,7 +115,7 @@ def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any]
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,
         "hold_out_error": choice["error"],
-        "hold_out_error_without": min((trial["error"] for trial in plain), default=None),
+        "hold_out_error_without": min((one["error"] for one in plain if np.isfinite(one["error"])), default=None),
     }
 
 

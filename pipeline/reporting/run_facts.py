@@ -355,6 +355,8 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 def chosen_words(report: dict[str, Any]) -> list[str]:
     """Return why a kernel was chosen, where another that was tried has a lower error."""
     errors = {one["hold_out_error"]: one["chosen"] for one in report["kernels_tried"]}  # of equal ones the last
+    if not any(errors.values()):
+        return ["chosen: the mean of the targets; by folds, no kernel tells more than that"]
     if errors[min(error for error in errors if error is not None)]:
         return []
     return ["chosen: the lowest error on as many candidates, or a simpler choice that is worse by no more than chance"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.kernel_trials import Sample, Trial
+from pipeline.solvers.kernel_trials import SLOPE_OPERATIONS, SLOPE_ROWS, Sample, Trial
 
 DEFAULT_BUDGET = 30.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
 # What few rows are; `fit.target_facts` says what each number decides.
-LEAST_FOLDED_ROWS = 5  # Of fewer different rows or groups, folds tell nothing.
+LEAST_FOLDED_ROWS = 5  # Of fewer different rows, folds tell nothing.
 FOLDED_ROWS = 1000  # Of fewer different rows, all are held out in folds: a part of them tells too little.
 LEFT_OUT_ROWS = 10_000  # Of fewer rows, all are worth a value: a tenth of them, held out, tells too little.
 OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.8e10 to 8e10
@@ -63,8 +63,14 @@ def solve_operations(m: int, n_outputs: int) -> float:
     return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * n_outputs)
 
 
+def slope_operations(sample: Sample, trial: Trial) -> float:
+    """Return the operations of the derivatives of a fit."""
+    (n, d), n_outputs = sample.X.shape, sample.targets.shape[1]
+    return min(2.0 * min(n, SLOPE_ROWS) * trial.n_centers * d * (1 + n_outputs), SLOPE_OPERATIONS)
+
+
 def trial_operations(sample: Sample, trial: Trial) -> float:
-    """Return the operations of a trial on a sample, and of the slopes of its fit."""
+    """Return the operations of a trial on a sample."""
     (n, d), m, n_outputs = sample.X.shape, trial.n_centers, sample.targets.shape[1]
     metric = 2.0 * n * d**2 if trial.scales.ndim == 2 else 0.0
     columns = n * m * (2.0 * d + 2 * n_outputs + VALUE_OPERATIONS)

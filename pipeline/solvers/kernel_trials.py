@@ -110,10 +110,11 @@ def kinds_of(scale: str | None, kernel: type[Kernel], sample: Sample) -> tuple[s
     n_features = sample.X.shape[1]
     most = np.count_nonzero(sample.fitted) / (1 if sample.n_folds == 1 else ROWS_OF_A_NUMBER)
     free = {DIAGONAL: n_features, METRIC: n_features * (n_features + 1) / 2}
-    possible = [kind for kind, numbers in free.items() if numbers <= most]
-    if not kernel.has_metric or n_features > MOST_OF_METRIC:
-        possible = [kind for kind in possible if kind != METRIC]
-    return tuple(kind for kind in possible if scale in ("learned", kind))
+    if scale != "learned":  # what was asked for
+        return tuple(kind for kind in free if kind == scale)
+    possible = tuple(kind for kind, numbers in free.items() if numbers <= most)
+    has_metric = kernel.has_metric and n_features <= MOST_OF_METRIC
+    return possible if has_metric else tuple(kind for kind in possible if kind != METRIC)
 
 
 def least_gain(n_rows: float) -> float:
@@ -168,14 +169,14 @@ def try_kernel(sample: Sample, trial: Trial) -> Trial:
     return replace(trial, error=error, ridge=ridge, weights=whole.weights, ridges=np.array(ridges), held_out=f)
 
 
-def error_of_constant(sample: Sample) -> float:
-    """Return the error of the mean of the targets, of the rows that are fitted, on the held-out rows of each fold."""
+def constants_of_folds(sample: Sample) -> tuple[NDArray[np.float64], float]:
+    """Return what the mean of the other folds predicts of the rows, fold by fold, (rows, T), and its error."""
     rows, f = sample.part(sample.by_fold), list[NDArray[np.float64]]()
     for fold in range(sample.n_folds):
         fitted = sample.part(sample.folds != fold)
         mean = np.average(fitted.targets, axis=0, weights=fitted.counts)
         f.append(np.tile(mean, (int(np.count_nonzero(rows.folds == fold)), 1)))
-    return _error(np.concatenate(f), rows)
+    return np.concatenate(f), _error(np.concatenate(f), rows)
 
 
 def _squared_error(
@@ -231,7 +232,7 @@ def next_scales(sample: Sample, trial: Trial, kind: str, power: float = 1.0) -> 
         values, vectors = np.linalg.eigh(root @ slopes @ root)
         learned = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
         learned = (learned + learned.T) / 2
-    return _normalised(learned, sample, trial) if learned.any() else scales
+    return normalised(learned, sample, trial) if learned.any() else scales
 
 
 def woken_scales(sample: Sample, trial: Trial, share: float) -> NDArray[np.float32]:
@@ -242,11 +243,11 @@ def woken_scales(sample: Sample, trial: Trial, share: float) -> NDArray[np.float
     """
     scales = trial.scales.astype(np.float64)
     if scales.ndim == 1:
-        return _normalised(np.hypot(scales, share * scales.max()), sample, trial)
-    return _normalised(scales + share * float(np.linalg.norm(scales, 2)) * np.eye(len(scales)), sample, trial)
+        return normalised(np.hypot(scales, share * scales.max()), sample, trial)
+    return normalised(scales + share * float(np.linalg.norm(scales, 2)) * np.eye(len(scales)), sample, trial)
 
 
-def _normalised(scales: NDArray[np.floating], sample: Sample, trial: Trial) -> NDArray[np.float32]:
+def normalised(scales: NDArray[np.floating], sample: Sample, trial: Trial) -> NDArray[np.float32]:
     """Return scales at which the typical width is that of a trial: a width means the same whatever the scales."""
     scales = (scales / np.abs(scales).max()).astype(np.float32)
     larger = trial.typical / trial.kernel.typical_sigma2(scaled(sample.points[:TYPICAL_POINTS], scales))

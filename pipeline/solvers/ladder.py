@@ -9,8 +9,10 @@ that a budget ends it at the same trial on every machine, and wherever it ends i
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from pipeline.kernels.kernel_functions import DIAGONAL
-from pipeline.solvers.candidate_budget import trial_operations
+from pipeline.solvers.candidate_budget import slope_operations, trial_operations
 from pipeline.solvers.kernel_trials import (
     LEAST_GAIN,
     PLAIN,
@@ -18,6 +20,7 @@ from pipeline.solvers.kernel_trials import (
     Sample,
     Trial,
     next_scales,
+    normalised,
     try_kernel,
     woken_scales,
 )
@@ -41,7 +44,7 @@ class Rung:
 
 
 RUNGS = (Rung(250, 3000), Rung(500, 6000), Rung(1000, 6000, begins=False))
-SAMPLE_ROWS, SAMPLE_CENTERS = max(rung.n_rows for rung in RUNGS), max(rung.n_centers for rung in RUNGS)
+SAMPLE_ROWS = max(rung.n_rows for rung in RUNGS)
 
 
 @dataclass
@@ -60,7 +63,9 @@ class Search:
     def climb(self, survivors: list[Trial]) -> list[Trial]:
         """Return all that was tried, the best first, from what has survived the rung before."""
         for trial in survivors:
-            self._fitted(trial)
+            if not (self.tried and self._is_over):
+                taken = trial.kind != PLAIN and not np.isfinite(trial.error)  # from another kernel
+                self._fitted(replace(trial, scales=normalised(trial.scales, self.sample, trial)) if taken else trial)
         for kind in dict.fromkeys((PLAIN, self._best().kind)):
             self._at_best_width(self._best(kind))
         for kind in self.kinds:
@@ -80,7 +85,7 @@ class Search:
         """Return a trial on the candidates of the rung, or so many times as many, fitted once."""
         n_centers = min(times * self.rung.n_centers, len(self.sample.points))
         for one in self.tried:
-            if one.scales is trial.scales and (one.sigma2, one.n_centers) == (trial.sigma2, n_centers):
+            if (one.sigma2, one.n_centers) == (trial.sigma2, n_centers) and np.array_equal(one.scales, trial.scales):
                 return one
         found = try_kernel(self.sample, replace(trial, n_centers=n_centers))
         self.operations += trial_operations(self.sample, found)
@@ -111,21 +116,23 @@ class Search:
         simpler = SCALE_KINDS[: SCALE_KINDS.index(kind) + 1]
         best = self._best(*simpler)
         starts = [best]
-        if self.rung.begins and best.kind != PLAIN:
+        if self.rung.begins and best.kind != PLAIN and not self._is_over:
             starts.append(
                 self._fitted(replace(best, scales=woken_scales(self.sample, best, WOKEN), ridge=None), LARGER)
             )
-        if self.rung.begins and kind == self.kinds[0]:
+        if self.rung.begins and kind == self.kinds[0] and not self._is_over:
             plain = self._best(PLAIN)
             widths = (plain.sigma2,) if self.has_width else (WIDE * plain.typical, NARROW * plain.typical)
             starts += [self._fitted(replace(plain, sigma2=width, ridge=None), LARGER) for width in widths]
-        firsts = [self._next(start, kind) for start in starts if start.weights is not None]
+        useful = [start for start in starts if start.weights is not None]
+        firsts = [self._next(start, kind) for start in useful if start is best or not self._is_over]
         if firsts:
             self._rounds(min(firsts, key=lambda trial: trial.error), kind)
 
     def _next(self, trial: Trial, kind: str) -> Trial:
         """Return a fit with the scales that a trial teaches, to the better power (mathematics.md, eq. 85)."""
         powers = (1.0,) if kind != DIAGONAL else (SHARP,) if trial.kind == PLAIN else (1.0, SHARP)
+        self.operations += len(powers) * slope_operations(self.sample, trial)
         taught = (next_scales(self.sample, trial, kind, power) for power in powers)
         trials = [self._fitted(replace(trial, kind=kind, scales=scales)) for scales in taught]
         return min(trials, key=lambda trial: trial.error)
@@ -153,12 +160,10 @@ def surviving(tried: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
     for name, trials in tried.items():
         if trials[0].error > CLOSE * best.error and trials[0].n_centers >= RUNGS[-2].n_centers:
             continue
-        kinds = (next((one for one in trials if one.kind == kind), None) for kind in SCALE_KINDS)
-        chosen = [*trials[:KEPT], *(one for one in kinds if one is not None)]
-        climbing[name] = [
-            one for number, one in enumerate(chosen) if not any(one is other for other in chosen[:number])
-        ]
+        firsts = {one.kind: one for one in reversed(trials)}.values()
+        climbing[name] = [*trials[:KEPT], *(one for one in firsts if one not in trials[:KEPT])]
         if best.kind == DIAGONAL and name != best.kernel.name:
             own = trials[0]
-            climbing[name].append(replace(own, kind=DIAGONAL, scales=best.scales))
+            taken = Trial(own.kernel, DIAGONAL, best.scales, own.sigma2, own.n_centers, typical=own.typical)
+            climbing[name].append(taken)
     return climbing

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from cases import CASES
 from commands import code_of, flip
 from pipeline.datasets import feature_rows, open_data
 from pipeline.train import main as train
@@ -25,7 +24,6 @@ RUNS = {
     "stay": ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", *COMMON),
     "moved": ("--centers", "60", "--select", "greedy:12", "--move-centers", "4", "--scale", "learned", *COMMON),
     "rounds": (*ROUNDS, *COMMON),
-    "finalists": (*CASES["rounds, a selection"].arguments, *COMMON),
 }
 
 

@@ -19,7 +19,7 @@ from pipeline.solvers.kernel_trials import (
     Sample,
     Trial,
     choose,
-    error_of_constant,
+    constants_of_folds,
     importances,
     kinds_of,
     next_scales,
@@ -217,7 +217,9 @@ def test_the_constant_is_judged_by_the_folds_too():
     X, y = waves(90)
     sample = replace(sample_of(X, y), folds=np.arange(90) % 3, limits=np.array([]))
     errors = [np.square(y[fold::3] - np.delete(y, range(fold, 90, 3)).mean()) for fold in range(3)]
-    assert error_of_constant(sample) == pytest.approx(np.mean(errors))
+    f, error = constants_of_folds(sample)
+    assert error == pytest.approx(np.mean(errors))
+    assert f[0, 0] == pytest.approx(np.delete(y, range(0, 90, 3)).mean())
 
 
 @pytest.mark.parametrize(
