@@ -48,7 +48,7 @@ def test_predictions_of_least_squares_stay_near_the_targets(asked, tmp_path):
     y, y_test = X.sum(axis=1), X_test.sum(axis=1)
     data = {"X_train": X, "y_train": np.append(y[:199], 9), "w_train": np.append(np.ones(199), 0)}
     np.savez(tmp_path / "data.npz", **data, X_test=X_test, y_test=y_test)
-    line = ["--centers=50", "--sigma2=20", "--set=data.weights=w"]
+    line = ["--centers=50", "--sigma2=200", "--set=data.weights=w"]
     run = train_beside(tmp_path, "run", tmp_path / "data.npz", *line, *asked.split())
     report, model, least, most = report_of(run), load_model(run / "model"), y[:199].min(), y[:199].max()
     expected = (model.columns(model.features_of(X_test)) @ model.weights + model.intercept)[:, 0]
