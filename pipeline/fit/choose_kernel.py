@@ -155,7 +155,7 @@ def rungs_of(most: int, by_folds: int) -> list[Rung]:
     rungs = [rung for rung in RUNGS if 1.5 * rung.n_centers <= last]
     if not rungs and last > 1:
         rungs = [Rung(last // 2, SAMPLE_ROWS)]
-    return [*rungs, Rung(last, SAMPLE_ROWS, begins=last <= RUNGS[-2].n_centers)]
+    return [*rungs, Rung(last, SAMPLE_ROWS, begins=not by_folds and last <= RUNGS[-2].n_centers)]
 
 
 def candidates_needs(run: RunSize) -> Needs:
