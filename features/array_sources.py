@@ -107,15 +107,13 @@ def _source_of(
     if len(keys) == 1 and keys[0][1] != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = keys[0][1]
     own = [f" of {part}" for part in PARTS] if len(keys) > 1 else [""]
-    for (inputs, target, weights_name, groups_name), of in zip(keys, own, strict=True):
+    for (inputs, target, of_weights, of_groups), of in zip(keys, own, strict=True):
         labels = label_array(np.asarray(arrays[target][:]), target)
         looks = misread(np.unique(labels).tolist()) if labels.dtype.kind == "U" and spec.task is None else None
         if looks is not None:
             remedy = f"{looks[1]}; if these are classes, give `data.task`"
             raise DataError(f"{spec.dataset}: {target} holds {looks[0]}, such as {looks[2]!r:.60}; {remedy}")
-        weights, groups = (
-            None if name is None else np.asarray(arrays[name][:]) for name in (weights_name, groups_name)
-        )
+        weights, groups = (None if name is None else np.asarray(arrays[name][:]) for name in (of_weights, of_groups))
         groups = None if groups is None else keys_of_groups(groups, len(labels), f"groups {spec.groups}{of}")
         given.append(Rows(arrays[inputs], labels, weights, digests.keys.get(inputs), groups))
     first = given[0].X

@@ -237,9 +237,7 @@ class CellReader:
     unknown: Counter[str] = field(default_factory=Counter)  # cells of each column with a word that is not known
 
     def __post_init__(self) -> None:
-        self._known = [
-            None if words is None else {value_of(word): k for k, word in enumerate(words)} for words in self.words
-        ]
+        self._known = [None if one is None else {value_of(word): k for k, word in enumerate(one)} for one in self.words]
 
     def codes(self, batch: Batch, places: Sequence[int]) -> NDArray[np.float64]:
         """Return the codes (rows, columns) f8 of columns at some places; DataError for the first row that has none."""

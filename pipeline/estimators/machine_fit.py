@@ -190,7 +190,7 @@ def _fit(machine: Any, X: Any, y: Any, sample_weight: ArrayLike | None, groups: 
         dtype=rows.X.dtype.name,
     )
     config = with_value(config, "data.groups", None if groups is None else "groups")
-    config = _filled_in(machine, config, explicit, rows, shape)
+    config = _filled_in(config, explicit, rows, shape)
     given, fitted = rows.X, None
     if config.data.standardise:
         plain = replace(rows, X=_seen(given))
@@ -310,9 +310,7 @@ def _targets_and_weights(
     return task, tuple(machine.classes_.tolist()), targets, weights, of_classes
 
 
-def _filled_in(
-    machine: Any, config: TrainConfig, explicit: frozenset[str], rows: Rows, shape: FeatureShape
-) -> TrainConfig:
+def _filled_in(config: TrainConfig, explicit: frozenset[str], rows: Rows, shape: FeatureShape) -> TrainConfig:
     count, limit = config.centers.count, limit_bytes(config.resources)
     n_different = len(np.unique(rows.keys))
     if isinstance(count, int) and count > n_different:
@@ -414,10 +412,8 @@ def model_of(machine: Any) -> SparseKernelModel:
         centers = points.astype(np.float32)
         moved = (np.linalg.norm(centers - points, axis=1) / np.sqrt(machine._model.sigma2)).max(initial=0.0)
     if not moved <= MOST_MOVED:
-        raise ValueError(
-            f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "
-            "(standardise=True) and fit again"
-        )
+        fault = f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths"
+        raise ValueError(f"{fault}; standardise X (standardise=True) and fit again")
     model = replace(machine._model, centers=centers)
     model.check()
     return model

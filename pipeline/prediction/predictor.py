@@ -172,9 +172,7 @@ def _source_of_run(config: TrainConfig, predictor: Predictor) -> Source:
     shape = describe(request_of(config, spec), source)
     if shape.digest != run_folder.read_environment(predictor.layout)["data"]:
         names = " and ".join(filter(None, (config.dataset, config.data.test)))
-        raise ConfigMismatchError(
-            f"{names}: no longer the data that the run was trained on; restore them, or name other DATA"
-        )
+        raise ConfigMismatchError(f"{names}: no longer the data of the run; restore them, or name other DATA")
     return source
 
 
@@ -210,9 +208,8 @@ def open_file(path: Path, asked: ExampleRequest, model: SparseKernelModel) -> Ex
     if not path.exists():
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(
-            f"{path}: file type not known; give .npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
-        )
+        known = f".npz, {KNOWN_TABLES}, or a folder: .zarr, IDX layout, pictures"
+        raise UsageError(f"{path}: file type not known; give {known}")
     if path.suffix == ".npz":
         with npz_archive(path) as archive:
             wanted = [name for name in _wanted(archive.files, asked, PART_KEYS) if name in archive.files]

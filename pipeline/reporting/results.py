@@ -106,16 +106,14 @@ def _feature_scales(work: Workspace, model: SparseKernelModel) -> dict[str, Any]
     if model.feature_scales is None:
         return None
     choice, columns = work.choice, model.table_columns
-    plain = (
-        trial for trial in choice["tried"] if trial["scales"] == PLAIN and trial["n_centers"] == choice["n_centers"]
-    )
+    plain = (one for one in choice["tried"] if one["scales"] == PLAIN and one["n_centers"] == choice["n_centers"])
     return {
         "kind": choice["scales"],
         "scales": lengths(model.feature_scales).tolist(),
         "importances": importances(model.feature_scales).tolist(),
         "names": list(columns.input_names) if columns is not None and columns.input_names else None,
         "hold_out_error": choice["error"],
-        "hold_out_error_without": min((trial["error"] for trial in plain), default=None),
+        "hold_out_error_without": min((one["error"] for one in plain), default=None),
     }
 
 

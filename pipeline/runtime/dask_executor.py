@@ -142,10 +142,8 @@ class DaskExecutor(Executor):
         self._alone_since = None if there else self._alone_since or now
         alone = now - (self._alone_since or now)
         if alone > self._patience:
-            raise SchedulerError(
-                f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; start one and run again with "
-                "`resume=auto`, or use `resources.scheduler=threads`"
-            )
+            remedy = "start one and run again with `resume=auto`, or use `resources.scheduler=threads`"
+            raise SchedulerError(f"no worker for {alone:.0f} s, longer than `resources.worker_timeout`; {remedy}")
         if alone > TOLD_SECONDS and not self._has_told:
             self.warn(f"no worker for {TOLD_SECONDS} s; the run waits for one, {duration(self._patience)} at most")
         self._has_told = alone > TOLD_SECONDS
@@ -166,10 +164,9 @@ class DaskExecutor(Executor):
             result: ItemResult[Item, Value] = ask(future.result, math.inf, self._look)
             return result
         if isinstance(error, KilledWorker):
-            raise PlanError(
-                f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-                "memory: lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
-            )
+            fault = f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error})"
+            remedy = "lower `resources.workers` or `centers.count`, or raise `resources.memory_limit`"
+            raise PlanError(f"{fault}; most often it ran out of memory: {remedy}")
         if isinstance(error, (ImportError, AttributeError, TypeError)):
             self._ask(partial(check_code, self._client, None))  # what other code may say before it is compared
         if isinstance(error, Exception) and not isinstance(error, PipelineError):
@@ -251,10 +248,9 @@ def open_local_client(processes: int, workers: int, memory_bytes: int) -> Iterat
                 silence_logs=logging.CRITICAL,
             )
         except (RuntimeError, OSError) as error:
-            raise SchedulerError(
-                f"the worker processes did not start ({list(causes_of(error))[-1]}); "
-                "lower `resources.workers`, or use `resources.scheduler=threads`"
-            ) from error
+            fault = f"the worker processes did not start ({list(causes_of(error))[-1]})"
+            remedy = "lower `resources.workers`, or use `resources.scheduler=threads`"
+            raise SchedulerError(f"{fault}; {remedy}") from error
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client
 
@@ -280,9 +276,8 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
     client = ask(connect, 2 * CONNECT_SECONDS)
     if isinstance(client, Exception):
-        raise SchedulerError(
-            f"dask scheduler {address} does not answer ({client}); start it, or use `resources.scheduler=threads`"
-        )
+        fault = f"dask scheduler {address} does not answer ({client})"
+        raise SchedulerError(f"{fault}; start it, or use `resources.scheduler=threads`")
     try:
         yield client
     finally:
@@ -326,10 +321,8 @@ def ask(question: Callable[[], Value], seconds: float, meanwhile: Callable[[], N
     while not wait([answer], 5 * stopping.POLL_SECONDS).done:
         meanwhile()
         if time.monotonic() > deadline:
-            raise SchedulerError(
-                f"the dask scheduler has not answered for {seconds:.0f} s; see whether it runs, and run again with "
-                "`resume=auto`"
-            )
+            fault = f"the dask scheduler has not answered for {seconds:.0f} s"
+            raise SchedulerError(f"{fault}; see whether it runs, and run again with `resume=auto`")
     return answer.result()
 
 
@@ -339,7 +332,5 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (CancelledError, PoolCancelledError, ClosedClientError, OSError, *_CLOSED) as error:
-        raise SchedulerError(
-            f"the dask scheduler was lost ({type(error).__name__}); run again with `resume=auto`; to use a cluster "
-            "again, give its address too"
-        ) from None
+        remedy = "run again with `resume=auto`; to use a cluster again, give its address too"
+        raise SchedulerError(f"the dask scheduler was lost ({type(error).__name__}); {remedy}") from None
