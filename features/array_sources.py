@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 
 from features.cell_text import NULL_WORDS, composed, is_plain_number, misread, shown, text_of
 from features.errors import DataError, UnavailableError
-from features.images import BYTE_SCALE, IDX_FILES, idx_files, read_idx, rescaled, scale_of_parts
+from features.images import BYTE_SCALE, IDX_FILES, rescaled, scale_of_parts
 from features.input_files import open_plain
 from features.row_draws import RowKeys, group_keys, row_keys
 from features.rows import RowArray, Rows, check_lengths, check_whole, digest_rows, pieces_of
@@ -153,14 +153,8 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     return _source_of(spec, loaded, keys, digests, "npz")
 
 
-def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
-    """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels. Raises as `read_idx`."""
-    arrays = {name: read_idx(path, IDX_FILES[name]) for name, path in idx_files(folder, IDX_FILES).items()}
-    return source_of_idx(spec, folder.resolve().name, arrays)
-
-
 def source_of_idx(spec: SourceSpec, name: str, arrays: dict[str, np.ndarray], *, are_published: bool = False) -> Source:
-    """Return the source of what `IDX_FILES` hold. Row keys of published images are found when they are asked for."""
+    """Return the source of what `IDX_FILES` hold, of any size. Row keys of published images are found when needed."""
     digests = {key: digest_rows(array) for key, array in arrays.items()}
     scale = scale_of_parts([(key, [arrays[key]]) for key in IDX_FILES if IDX_FILES[key] > 1])
     given = []

@@ -14,7 +14,7 @@ from features.input_files import is_picture_folder, is_table
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec, store_of
+from pipeline.datasets.feature_rows import FeatureRequest, FeatureShape, describe, request_of, source_spec
 from pipeline.datasets.open_data import Reading, open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.fit.choose_kernel import candidates_needs
@@ -145,7 +145,7 @@ def _prepared(
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
-    store = store_of(config, shape)
+    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
     return Prepared(config, request, shape, store, plan, tuple(notes), source.warnings)
 
 

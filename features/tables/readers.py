@@ -25,7 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import compute, types
 
-from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, setting, shown, title_of
+from features.cell_text import counted, drop_setting, has_controls, is_number, normal_name, shown, title_of
 from features.errors import DataError, UsageError
 from features.input_files import existing_files, is_parquet, open_plain, open_unpacked, suffix_of
 from features.source import Columns, SourceSpec
@@ -134,7 +134,7 @@ class CsvFile:
             self._header = not are_numbers
         if self._header and are_numbers:
             fault = f"its first line holds numbers ({separator.join(cells)[:40]}), no names"
-            remedy = f"put the names of the columns above it, or train with {setting('data.header', 'false')}"
+            remedy = "put the names of the columns above it, or train with `data.header=false`"
             if len(cells) > 1 and [cell.strip() for cell in cells] == [str(k) for k in range(len(cells))]:
                 remedy = "put names in its place, as these count the columns"
             raise DataError(f"{self.path}: {fault}; {remedy}")

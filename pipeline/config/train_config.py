@@ -196,12 +196,10 @@ def byte_size(value: object) -> int:
     return max(int(_in_units(value, BYTE_UNITS, "a size above 0 such as 2GiB, 800MB or a number of bytes")), 1)
 
 
-_TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
-
-
 def duration(value: object) -> float:
     """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
-    return _in_units(value, _TIME_UNITS, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
+    units = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
+    return _in_units(value, units, "a time above 0 such as 90s, 55m, 12h or a number of seconds")
 
 
 def _in_units(value: object, units: Mapping[str, float], words: str) -> float:

@@ -171,11 +171,6 @@ class ScaledFeatures:
 FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | Rows | Stored
 
 
-def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
-    """Return where the features of a run are stored, whether they are there yet or not."""
-    return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.store)
-
-
 def open_features(access: FeatureAccess, part: Part = "train") -> Rows:
     """Return the rows of a part with their features (n, d), kept open for the tasks of this process.
 

@@ -259,7 +259,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
 
     To skip bad ones all are decoded here, and again when they are read.
     """
-    from features.pictures import Decoder, Pictures, decode_all, texts  # with what decodes them
+    from features.pictures import Decoder, Pictures, decode_all  # with what decodes them
 
     if model.image_scale is None:
         raise DataError(f"{path}: the model is not of images that become bytes, so that it takes no pictures")
@@ -271,7 +271,7 @@ def _open_pictures(path: Path, asked: ExampleRequest, model: SparseKernelModel, 
         place = folder if folder.is_dir() else Path()
         listed = pictures_below(folder).names if place == folder else [str(path), *asked.more]
         found = decode_all(place, listed, decoder, lambda _: stopping.check(), skip_bad=True) if skip_bad else None
-        names = texts(listed if found is None else found.names)
+        names = np.array(listed if found is None else found.names, np.dtypes.StringDType())
         at, pictures = place.resolve(), Pictures(place, names, decoder, found)
         labels = [class_of(name) if place == folder and "/" in name else (at / name).parent.name for name in names]
         piece = _array_piece(str(folder), pictures, np.array(labels) if asked.labelled else None)

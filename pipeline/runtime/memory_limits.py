@@ -22,17 +22,14 @@ def limit_bytes(resources: Resources) -> int:
     return resources.memory_limit or (machine if group is None else min(machine, group)) * 3 // 4
 
 
-ROOT = Path("/")
-
-
-def memory_limit_bytes(root: Path = ROOT) -> int | None:
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     """Return the smallest memory limit of this process's groups, None where none limits it."""
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [limit for group in _groups(root, "memory") for name in names for limit in _numbers(group / name)]
     return min(limits, default=None)
 
 
-def processor_limit(root: Path = ROOT) -> int | None:
+def processor_limit(root: Path = Path("/")) -> int | None:
     """Return how many processors the smallest quota of this process's groups is worth, rounded up, None without one."""
     shares = []
     for group in _groups(root, "cpu"):
